@@ -72,10 +72,10 @@ bench: ## Measure against peers and write docs/benchmarks.md
 	$(BENCH)/bin/python -m bench
 
 soak: setup ## Use everything while it is killed: MINUTES=10 on each store, SEED= to repeat one
-	$(BIN)/python -m tools.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m proof.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutate: setup ## Break each rule of kernel and primitives, and write docs/mutation.md
-	$(BIN)/python -m tools.mutate
+	$(BIN)/python -m proof.mutation
 
 docs: setup ## Draw the pictures of the docs and write the dashboard
 	$(BIN)/python tools/pictures.py

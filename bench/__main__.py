@@ -1,4 +1,5 @@
-"""`python -m bench [--only NAME] [--quick] [--rounds N]`: measure, print the verdicts, write docs/benchmarks.md.
+"""`python -m bench [--only NAME] [--quick] [--rounds N]`: measure, print the verdicts, write
+docs/benchmarks.md.
 
 Ends with 0 whether or not a target is reached: a figure of one machine is never a test.
 """
@@ -51,8 +52,9 @@ FAMILIES = {family.NAME: family.measure for family in _ROWS}
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _TEMPORARY = ".bench-tmp-"
-"""On the file system of the checkout: a temporary folder in memory would make every sync free. One for each run: another may
-just be ending."""
+"""On the file system of the checkout: a temporary folder in memory would make every sync free. One
+for each run: another may just be ending.
+"""
 
 
 def main() -> None:
@@ -68,15 +70,26 @@ def main() -> None:
         print("docs/benchmarks.md is left as it is: only a whole run writes it")
         return
     docs = _CHECKOUT / "docs"
-    report.write(rows, facts, rounds=options.rounds, page=docs / "benchmarks.md", folder=docs / "pictures")
+    report.write(
+        rows, facts, rounds=options.rounds, page=docs / "benchmarks.md", folder=docs / "pictures"
+    )
     print("wrote docs/benchmarks.md")
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=FAMILIES, action="append", help="measure this family alone; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="a smoke test: one short round, nothing written")
-    parser.add_argument("--rounds", type=int, default=None, help="rounds of each contender (default 5)")
+    parser.add_argument(
+        "--only",
+        choices=FAMILIES,
+        action="append",
+        help="measure this family alone; may be repeated",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke test: one short round, nothing written"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="rounds of each contender (default 5)"
+    )
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 1 if options.quick else 5

@@ -1,7 +1,8 @@
-"""The locks that are compared: each library used the way its documentation shows, in its fastest proper setting.
+"""The locks that are compared: each library used the way its documentation shows, in its fastest
+proper setting.
 
-A library is imported by whoever uses it and not when this module is: one that is not installed is told so in the report, and
-one that puts hooks into the interpreter slows down nobody but itself.
+A library is imported by whoever uses it and not when this module is: one that is not installed is
+told so in the report, and one that puts hooks into the interpreter slows down nobody but itself.
 """
 
 import fcntl
@@ -28,14 +29,17 @@ FASTENERS = "fasteners"
 REDIS = "redis-py"
 ADVISORY = "PostgreSQL advisory lock"
 LIBRARIES = (FILELOCK, FASTENERS, "portalocker", "tooz, file driver", "diskcache")
-"""The Python libraries that need no server: the fastest of them is what Holdfast is held against."""
+"""The Python libraries that need no server: the fastest of them is what Holdfast is held against.
+"""
 
 
 class Peer(Protocol):
     """One process's side of a kind of lock, connected, for names that are known from the start."""
 
     def acquire(self, names: Sequence[str]) -> None:
-        """Wait until all are held. The names are sorted, which is what keeps a peer that takes one by one from deadlock."""
+        """Wait until all are held. The names are sorted, which is what keeps a peer that takes one
+        by one from deadlock.
+        """
         ...
 
     def release(self, names: Sequence[str]) -> None:
@@ -48,8 +52,9 @@ class Peer(Protocol):
 
 
 Opens = Callable[..., Peer]
-"""Makes the peer of a worker: from a folder, its number, the names, and the `address` of the server if it needs one. A name of
-a module or a partial of one, so that a process can be told it."""
+"""Makes the peer of a worker: from a folder, its number, the names, and the `address` of the server
+if it needs one. A name of a module or a partial of one, so that a process can be told it.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,12 @@ class Kind:
     limit: bool = False
 
 
-def take_part(kinds: Sequence[Kind], servers: Mapping[str, str | None]) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, told where their server is, and the names of those that cannot."""
+def take_part(
+    kinds: Sequence[Kind], servers: Mapping[str, str | None]
+) -> tuple[list[Kind], list[str]]:
+    """Those that can be measured here, told where their server is, and the names of those that
+    cannot.
+    """
     able, absent = [], []
     for kind in kinds:
         address = servers.get(kind.server)
@@ -90,7 +99,9 @@ def take_part(kinds: Sequence[Kind], servers: Mapping[str, str | None]) -> tuple
 
 
 def prepare(folder: Path, *, opens: Opens, names: Sequence[str]) -> None:
-    """Make what the first use of a name makes, so that a round does not, and load what its workers need."""
+    """Make what the first use of a name makes, so that a round does not, and load what its workers
+    need.
+    """
     peer = opens(folder, 0, names)
     for name in names:
         peer.acquire([name])
@@ -107,7 +118,9 @@ class Flock:
     """The bare system call on files that stay open."""
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
-        self._files = {name: os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600) for name in names}
+        self._files = {
+            name: os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600) for name in names
+        }
 
     def acquire(self, names: Sequence[str]) -> None:
         for name in names:
@@ -147,7 +160,12 @@ class Semaphore(OneByOne):
         import posix_ipc
 
         super().__init__(
-            {name: posix_ipc.Semaphore(f"/{folder.name}-{name}", posix_ipc.O_CREAT, initial_value=1) for name in names}
+            {
+                name: posix_ipc.Semaphore(
+                    f"/{folder.name}-{name}", posix_ipc.O_CREAT, initial_value=1
+                )
+                for name in names
+            }
         )
 
     def close(self) -> None:
@@ -157,7 +175,9 @@ class Semaphore(OneByOne):
 
 
 class Filelock(OneByOne):
-    """filelock.FileLock. With the state of a lock shared by threads it is a little faster than with its default."""
+    """filelock.FileLock. With the state of a lock shared by threads it is a little faster than with
+    its default.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         from filelock import FileLock
@@ -175,21 +195,34 @@ class Fasteners(OneByOne):
 
 
 class Portalocker(OneByOne):
-    """portalocker.Lock that blocks in the kernel, on a file without the buffers that nobody needs for a lock."""
+    """portalocker.Lock that blocks in the kernel, on a file without the buffers that nobody needs
+    for a lock.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         from portalocker import Lock, LockFlags
 
-        super().__init__({name: Lock(folder / name, "ab", flags=LockFlags.EXCLUSIVE, buffering=0) for name in names})
+        super().__init__(
+            {
+                name: Lock(folder / name, "ab", flags=LockFlags.EXCLUSIVE, buffering=0)
+                for name in names
+            }
+        )
 
 
 class PortalockerOpen:
-    """portalocker.lock and unlock on files that the caller keeps open: flock itself, with the errors translated."""
+    """portalocker.lock and unlock on files that the caller keeps open: flock itself, with the
+    errors translated.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         import portalocker
 
-        self._lock, self._unlock, self._how = portalocker.lock, portalocker.unlock, portalocker.LockFlags.EXCLUSIVE
+        self._lock, self._unlock, self._how = (
+            portalocker.lock,
+            portalocker.unlock,
+            portalocker.LockFlags.EXCLUSIVE,
+        )
         self._files = {name: (folder / name).open("ab", buffering=0) for name in names}
 
     def acquire(self, names: Sequence[str]) -> None:
@@ -220,7 +253,9 @@ class Tooz(OneByOne):
 
 
 class Diskcache(OneByOne):
-    """diskcache.Lock, in a cache that evicts nothing, as its recipe asks, and syncs nothing, as Holdfast's locks do not."""
+    """diskcache.Lock, in a cache that evicts nothing, as its recipe asks, and syncs nothing, as
+    Holdfast's locks do not.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str]) -> None:
         from diskcache import Cache, Lock
@@ -233,20 +268,26 @@ class Diskcache(OneByOne):
 
 
 class Redis(OneByOne):
-    """redis-py's Lock with a lease, over the server's socket file, and with the parser in C that its documentation advises."""
+    """redis-py's Lock with a lease, over the server's socket file, and with the parser in C that
+    its documentation advises.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str], address: str) -> None:
         from redis import Redis as Client
 
         self._client = Client(unix_socket_path=address)
-        super().__init__({name: self._client.lock(f"{folder.name}-{name}", timeout=LEASE_S) for name in names})
+        super().__init__(
+            {name: self._client.lock(f"{folder.name}-{name}", timeout=LEASE_S) for name in names}
+        )
 
     def close(self) -> None:
         self._client.close()
 
 
 class Advisory:
-    """PostgreSQL's advisory locks of a session: one prepared statement to take a set, one to let go of it."""
+    """PostgreSQL's advisory locks of a session: one prepared statement to take a set, one to let go
+    of it.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str], address: str) -> None:
         import psycopg
@@ -294,7 +335,9 @@ class Holdfast:
 
 
 class HoldfastPostgres(Holdfast):
-    """The same on PostgreSQL. A database serves all rounds, so the names carry the round's folder."""
+    """The same on PostgreSQL. A database serves all rounds, so the names carry the round's
+    folder.
+    """
 
     def __init__(self, folder: Path, number: int, names: Sequence[str], address: str) -> None:
         super().__init__(folder, number, names, address)
@@ -318,9 +361,23 @@ KINDS = (
         order="of arrival, by priority; woken",
     ),
     Kind(FILELOCK, Filelock, "filelock", "filelock", order=_POLLS.format("every 50 ms")),
-    Kind(FASTENERS, Fasteners, "fasteners", "fasteners", order=_POLLS.format("after 10 ms, growing to 100 ms")),
-    Kind("portalocker", Portalocker, "portalocker", "portalocker", order="none: the kernel wakes all"),
-    Kind("tooz, file driver", Tooz, "tooz", "tooz", order=_POLLS.format("after 10 ms, growing to 100 ms")),
+    Kind(
+        FASTENERS,
+        Fasteners,
+        "fasteners",
+        "fasteners",
+        order=_POLLS.format("after 10 ms, growing to 100 ms"),
+    ),
+    Kind(
+        "portalocker", Portalocker, "portalocker", "portalocker", order="none: the kernel wakes all"
+    ),
+    Kind(
+        "tooz, file driver",
+        Tooz,
+        "tooz",
+        "tooz",
+        order=_POLLS.format("after 10 ms, growing to 100 ms"),
+    ),
     Kind(
         "diskcache",
         Diskcache,
@@ -371,7 +428,14 @@ KINDS = (
         order="none: the kernel wakes all",
         limit=True,
     ),
-    Kind("posix_ipc semaphore", Semaphore, "posix_ipc", "posix_ipc", killed="stays for ever", limit=True),
+    Kind(
+        "posix_ipc semaphore",
+        Semaphore,
+        "posix_ipc",
+        "posix_ipc",
+        killed="stays for ever",
+        limit=True,
+    ),
 )
 """All of them, in the order of the page."""
 

@@ -1,7 +1,8 @@
 """Rounds of work by processes that start together, and what is kept of them.
 
-A round ends with a Sample. Contenders take turns, round by round, so that whatever else the machine does meets all of them;
-a ratio is taken within each round, and the median of the rounds is what counts.
+A round ends with a Sample. Contenders take turns, round by round, so that whatever else the machine
+does meets all of them; a ratio is taken within each round, and the median of the rounds is what
+counts.
 """
 
 import math
@@ -41,7 +42,9 @@ class Actor(Protocol):
 
 
 Cast = Callable[[Path, int], Actor]
-"""Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a process can be told it."""
+"""Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a
+process can be told it.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class Sample:
     """What the worker with least got, as a part of what the one with most got."""
     gave_up: int = 0
     handed_s: float = math.nan
-    """Where workers take turns: the median time from the end of one's turn to the beginning of another's."""
+    """Where workers take turns: the median time from the end of one's turn to the beginning of
+    another's.
+    """
     handed_worst_s: float = math.nan
 
 
@@ -70,7 +75,9 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """Somebody who does the work: a name, what its result survives, and a way to run one round in a folder of its own."""
+    """Somebody who does the work: a name, what its result survives, and a way to run one round in a
+    folder of its own.
+    """
 
     name: str
     durability: str
@@ -110,8 +117,9 @@ class Log:
         self.gave_up = 0
 
     def work(self, actor: Actor, begin: float, end: float) -> None:
-        """Do it until the end of the round, and keep what ended after its beginning. Once at least, also where the machine was
-        too busy to begin before the end."""
+        """Do it until the end of the round, and keep what ended after its beginning. Once at least,
+        also where the machine was too busy to begin before the end.
+        """
         clock = time.perf_counter
         before = clock()
         while before < end or not self.took:
@@ -134,7 +142,9 @@ class Lab:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A new folder for one round; what it left for the disk to write is written before the next one starts."""
+        """A new folder for one round; what it left for the disk to write is written before the next
+        one starts.
+        """
         folder = Path(tempfile.mkdtemp(dir=self._root))
         try:
             yield folder
@@ -155,19 +165,30 @@ class Lab:
     ) -> Callable[[Path], Sample]:
         """A round of work by so many workers, ready to be run in a folder."""
         seconds = min(seconds, _QUICK_S) if self.quick else seconds
-        work = partial(_work, cast=cast, log=log, threads=threads, warm_up_s=warm_up_s, seconds=seconds)
+        work = partial(
+            _work, cast=cast, log=log, threads=threads, warm_up_s=warm_up_s, seconds=seconds
+        )
         return partial(_race, prepare=prepare, work=work, processes=processes, seconds=seconds)
 
     def interleave(
-        self, contenders: Sequence[Contender], *, rounds: int | None = None, shared: Path | None = None
+        self,
+        contenders: Sequence[Contender],
+        *,
+        rounds: int | None = None,
+        shared: Path | None = None,
     ) -> list[Series]:
-        """Let the contenders take turns for so many rounds, each time in a new folder unless they share one."""
+        """Let the contenders take turns for so many rounds, each time in a new folder unless they
+        share one.
+        """
         taken: list[list[Sample]] = [[] for _ in contenders]
         for _ in range(rounds or self.rounds):
             for contender, samples in zip(contenders, taken, strict=True):
                 with nullcontext(shared) if shared else self.folder() as folder:
                     samples.append(contender.run(folder))
-        return [Series(contender, tuple(samples)) for contender, samples in zip(contenders, taken, strict=True)]
+        return [
+            Series(contender, tuple(samples))
+            for contender, samples in zip(contenders, taken, strict=True)
+        ]
 
 
 def spread(figures: Iterator[float]) -> Spread:
@@ -177,12 +198,19 @@ def spread(figures: Iterator[float]) -> Spread:
 
 
 def ratio(ours: Series, theirs: Series, of: Callable[[Sample], float]) -> Spread:
-    """Ours over theirs, round by round. Infinite where theirs is nothing, as it may be on a machine that is busy."""
-    return spread(of(a) / of(b) if of(b) else math.inf for a, b in zip(ours.samples, theirs.samples, strict=True))
+    """Ours over theirs, round by round. Infinite where theirs is nothing, as it may be on a machine
+    that is busy.
+    """
+    return spread(
+        of(a) / of(b) if of(b) else math.inf
+        for a, b in zip(ours.samples, theirs.samples, strict=True)
+    )
 
 
 def took_s(sample: Sample) -> float:
-    """How long a piece of work took, where one comes after the other; infinite where none was done in time."""
+    """How long a piece of work took, where one comes after the other; infinite where none was done
+    in time.
+    """
     return 1 / sample.rate if sample.rate else math.inf
 
 
@@ -194,8 +222,9 @@ def find(series: Sequence[Series], name: str) -> Series | None:
 def alone(body: Callable[..., T], *args: object) -> T:
     """What this returns in a new interpreter, which ends with it.
 
-    It loads what one contender needs and nothing of the others: a library may put hooks into the interpreter that slow down
-    everybody in it. Whatever needs many processes forks them there, which is a hundred times faster than starting as many.
+    It loads what one contender needs and nothing of the others: a library may put hooks into the
+    interpreter that slow down everybody in it. Whatever needs many processes forks them there,
+    which is a hundred times faster than starting as many.
     """
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
@@ -216,13 +245,22 @@ def _tell(send: Connection, body: Callable[..., object], *args: object) -> None:
 
 
 def _race(
-    folder: Path, *, prepare: Callable[[Path], None], work: Callable[..., None], processes: int, seconds: float
+    folder: Path,
+    *,
+    prepare: Callable[[Path], None],
+    work: Callable[..., None],
+    processes: int,
+    seconds: float,
 ) -> Sample:
-    """One round: workers connect, start together, warm up, and work for a while; all they did after the warm-up counts."""
+    """One round: workers connect, start together, warm up, and work for a while; all they did after
+    the warm-up counts.
+    """
     return _summary(alone(_crew, folder, prepare, work, processes), seconds)
 
 
-def _crew(folder: Path, prepare: Callable[[Path], None], work: Callable[..., None], processes: int) -> list[Log]:
+def _crew(
+    folder: Path, prepare: Callable[[Path], None], work: Callable[..., None], processes: int
+) -> list[Log]:
     prepare(folder)
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(processes)
@@ -237,7 +275,8 @@ def _crew(folder: Path, prepare: Callable[[Path], None], work: Callable[..., Non
     logs: list[Log] = []
     pending = {receive: worker for worker, (receive, _) in zip(workers, pipes, strict=True)}
     while pending:
-        # The pipes alone would not tell of a death: their other ends are open in every worker that was forked.
+        # The pipes alone would not tell of a death: their other ends are open in every worker that
+        # was forked.
         wait([*pending, *(worker.sentinel for worker in pending.values())])
         for receive, worker in list(pending.items()):
             alive = worker.is_alive()
@@ -288,7 +327,9 @@ def _work(
     barrier.wait(_START_TIMEOUT_S)
     begin = time.perf_counter() + warm_up_s
     logs = [log() for _ in range(threads)]
-    helpers = [threading.Thread(target=log.work, args=(actor, begin, begin + seconds)) for log in logs[1:]]
+    helpers = [
+        threading.Thread(target=log.work, args=(actor, begin, begin + seconds)) for log in logs[1:]
+    ]
     for helper in helpers:
         helper.start()
     logs[0].work(actor, begin, begin + seconds)

@@ -30,7 +30,11 @@ def draw(title: str, charts: Sequence[Chart]) -> str:
     body: list[str] = []
     top = 34.0
     for chart in charts:
-        body.append(_text(12, top + 12, chart.unit + (" (logarithmic)" if chart.logarithmic else ""), size=12))
+        body.append(
+            _text(
+                12, top + 12, chart.unit + (" (logarithmic)" if chart.logarithmic else ""), size=12
+            )
+        )
         top += 22
         for number, (name, figure) in enumerate(zip(chart.names, chart.figures, strict=True)):
             body += _bar(chart, name, figure, top + number * _STEP)
@@ -59,7 +63,10 @@ def _bar(chart: Chart, name: str, figure: Spread, top: float) -> list[str]:
         f'<rect x="{_LABEL_WIDTH}" y="{top:.1f}" width="{place(figure.median) - _LABEL_WIDTH:.1f}" '
         f'height="{_BAR_HEIGHT}" fill="{colour}"/>',
         f'<path d="M{ends[0]:.1f} {middle:.1f}H{ends[1]:.1f}" stroke="{_INK}" stroke-width="1.5"/>',
-        *(f'<path d="M{x:.1f} {middle - 4:.1f}v8" stroke="{_INK}" stroke-width="1.5"/>' for x in ends),
+        *(
+            f'<path d="M{x:.1f} {middle - 4:.1f}v8" stroke="{_INK}" stroke-width="1.5"/>'
+            for x in ends
+        ),
         _text(ends[1] + 8, middle + 4, number(figure.median), size=12),
     ]
 
@@ -72,12 +79,17 @@ def _scale(chart: Chart) -> Callable[[float], float]:
         return lambda value: _LABEL_WIDTH + room * value / most
     # A figure of nothing has no place on such a scale: its bar has no length.
     least = min(low for figure in chart.figures for low in figure if low > 0) / 2
-    return lambda value: _LABEL_WIDTH + room * math.log(max(value, least) / least) / math.log(most / least)
+    return lambda value: (
+        _LABEL_WIDTH + room * math.log(max(value, least) / least) / math.log(most / least)
+    )
 
 
-def _text(x: float, y: float, words: str, *, size: int, anchor: str = "start", weight: str = "normal") -> str:
+def _text(
+    x: float, y: float, words: str, *, size: int, anchor: str = "start", weight: str = "normal"
+) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" '
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
+        f'font-weight="{weight}" '
         f'fill="{_INK}">{escape(words)}</text>'
     )
 

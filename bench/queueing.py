@@ -1,7 +1,9 @@
-"""The queues that are compared: each used the way its documentation shows, and made to sync what it says is stored.
+"""The queues that are compared: each used the way its documentation shows, and made to sync what it
+says is stored.
 
-One piece of work is the same for all: store a job, take the next one, and say that it is done; each survives a power loss once
-it is acknowledged. A library is imported by whoever uses it and not when this module is.
+One piece of work is the same for all: store a job, take the next one, and say that it is done; each
+survives a power loss once it is acknowledged. A library is imported by whoever uses it and not when
+this module is.
 """
 
 import importlib.util
@@ -61,7 +63,9 @@ class Kind:
 
 
 def take_part(servers: Mapping[str, str | None]) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, told where their server is, and the names of those that cannot."""
+    """Those that can be measured here, told where their server is, and the names of those that
+    cannot.
+    """
     able, absent = [], []
     for kind in KINDS:
         address = servers.get(kind.server)
@@ -70,7 +74,9 @@ def take_part(servers: Mapping[str, str | None]) -> tuple[list[Kind], list[str]]
         elif kind.server and not address:
             absent.append(f"{kind.name} (its server)")
         else:
-            able.append(replace(kind, opens=partial(kind.opens, address=address)) if kind.server else kind)
+            able.append(
+                replace(kind, opens=partial(kind.opens, address=address)) if kind.server else kind
+            )
     return able, absent
 
 
@@ -92,7 +98,9 @@ class Holdfast:
         self._hf = hf
         self._jobs = hf.jobs
         self._holder = hf.processes.current()
-        self._current = None if number < 0 else self._jobs.pick_pending(SESSION, holder=self._holder)
+        self._current = (
+            None if number < 0 else self._jobs.pick_pending(SESSION, holder=self._holder)
+        )
 
     def put(self) -> None:
         self._jobs.register_job(PROMPT, agent="claude", agent_session=SESSION)
@@ -102,7 +110,9 @@ class Holdfast:
         job = self._current
         assert job is not None
         assert job.token is not None
-        self._current = self._jobs.finish_and_pick(job.job_id, "completed", token=job.token, holder=self._holder).picked
+        self._current = self._jobs.finish_and_pick(
+            job.job_id, "completed", token=job.token, holder=self._holder
+        ).picked
         return True
 
     def close(self) -> None:
@@ -127,7 +137,9 @@ class HoldfastPostgres(Holdfast):
     """The same on PostgreSQL, in a namespace a round."""
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
-        self._begin(holdfast.connect(address, namespace=f"n{folder.name.replace('_', 'x')}"), number)
+        self._begin(
+            holdfast.connect(address, namespace=f"n{folder.name.replace('_', 'x')}"), number
+        )
 
 
 class Huey:
@@ -136,7 +148,9 @@ class Huey:
     def __init__(self, folder: Path, number: int) -> None:
         from huey.storage import SqliteStorage
 
-        self._storage = SqliteStorage("bench", filename=str(folder / "huey.db"), fsync=True, timeout=20)
+        self._storage = SqliteStorage(
+            "bench", filename=str(folder / "huey.db"), fsync=True, timeout=20
+        )
 
     def put(self) -> None:
         self._storage.enqueue(_BODY.encode())
@@ -219,14 +233,17 @@ class SkipLocked(_Database):
     """What is written by hand: a table, and FOR UPDATE SKIP LOCKED."""
 
     _TAKE = (
-        "UPDATE jobs SET status = 'running', started_at = now() WHERE id = (SELECT id FROM jobs WHERE status = 'pending' "
+        "UPDATE jobs SET status = 'running', started_at = now() WHERE id = (SELECT id FROM jobs "
+        "WHERE status = 'pending' "
         "ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, body"
     )
 
     def _make(self) -> None:
         self._raw.execute(
-            "CREATE TABLE jobs (id bigserial PRIMARY KEY, status text NOT NULL DEFAULT 'pending', body text NOT NULL, "
-            "created_at timestamptz NOT NULL DEFAULT now(), started_at timestamptz, finished_at timestamptz)"
+            "CREATE TABLE jobs (id bigserial PRIMARY KEY, status text NOT NULL DEFAULT 'pending', "
+            "body text NOT NULL, "
+            "created_at timestamptz NOT NULL DEFAULT now(), started_at timestamptz, finished_at "
+            "timestamptz)"
         )
         self._raw.execute("CREATE INDEX ON jobs (id) WHERE status = 'pending'")
 
@@ -237,7 +254,9 @@ class SkipLocked(_Database):
         self.put()
         taken = self._raw.execute(self._TAKE).fetchone()
         assert taken is not None
-        self._raw.execute("UPDATE jobs SET status = 'completed', finished_at = now() WHERE id = %s", (taken[0],))
+        self._raw.execute(
+            "UPDATE jobs SET status = 'completed', finished_at = now() WHERE id = %s", (taken[0],)
+        )
         return True
 
 
@@ -245,13 +264,16 @@ class Procrastinate(_Database):
     """The statements of procrastinate, without the rest of it."""
 
     _PUT = (
-        "SELECT unnest(procrastinate_defer_jobs_v1(ARRAY[ROW('q', 'task', 0, NULL, NULL, %s::jsonb, NULL)"
+        "SELECT unnest(procrastinate_defer_jobs_v1(ARRAY[ROW('q', 'task', 0, NULL, NULL, "
+        "%s::jsonb, NULL)"
         "::procrastinate_job_to_defer_v1]))"
     )
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
         super().__init__(folder, number, address=address)
-        self._worker: Any = self._raw.execute("SELECT * FROM procrastinate_register_worker_v1()").fetchall()[0][0]
+        self._worker: Any = self._raw.execute(
+            "SELECT * FROM procrastinate_register_worker_v1()"
+        ).fetchall()[0][0]
 
     def _make(self) -> None:
         from procrastinate.schema import SchemaManager
@@ -263,7 +285,9 @@ class Procrastinate(_Database):
 
     def __call__(self) -> bool:
         self.put()
-        taken = self._raw.execute("SELECT id FROM procrastinate_fetch_job_v2(NULL, %s)", (self._worker,)).fetchone()
+        taken = self._raw.execute(
+            "SELECT id FROM procrastinate_fetch_job_v2(NULL, %s)", (self._worker,)
+        ).fetchone()
         assert taken is not None
         self._raw.execute("SELECT procrastinate_finish_job_v1(%s, 'succeeded', false)", (taken[0],))
         return True
@@ -299,10 +323,22 @@ KINDS = (
     Kind(HOLDFAST, Holdfast, "holdfast"),
     Kind(HOLDFAST_APART, HoldfastApart, "holdfast"),
     Kind("huey, fsync", Huey, "huey", "huey", lacks=f"no acknowledgement: {_NOTHING_TAKEN_BACK}"),
-    Kind("persist-queue, SQLiteAckQueue", PersistQueue, "persistqueue", "persist-queue", alone=True, lacks="one process"),
+    Kind(
+        "persist-queue, SQLiteAckQueue",
+        PersistQueue,
+        "persistqueue",
+        "persist-queue",
+        alone=True,
+        lacks="one process",
+    ),
     Kind("litequeue, FULL", Litequeue, "litequeue", "litequeue", lacks=_BY_AGE),
     Kind(
-        "redis, AOF always", Redis, "redis", "redis", server="redis", lacks="no order of priority, no record of what was done"
+        "redis, AOF always",
+        Redis,
+        "redis",
+        "redis",
+        server="redis",
+        lacks="no order of priority, no record of what was done",
     ),
     Kind("SKIP LOCKED by hand", SkipLocked, "psycopg", "psycopg", server="postgres", lacks=_BY_AGE),
     Kind(

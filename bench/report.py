@@ -47,14 +47,21 @@ class Row:
     """What else belongs on the page, below the verdicts."""
 
 
-def write(rows: Sequence[Row], facts: dict[str, str], *, rounds: int, page: Path, folder: Path) -> None:
+def write(
+    rows: Sequence[Row], facts: dict[str, str], *, rounds: int, page: Path, folder: Path
+) -> None:
     """Write the page and its pictures, and remove the pictures of rows that are no more."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("bench-*.svg"):
         old.unlink()
     for row in rows:
         (folder / f"bench-{row.name}.svg").write_text(pictures.draw(row.title, _charts(row)))
-    parts = [_HEAD.format(rounds=rounds), _machine(facts), _overview(rows), *(_section(row, folder.name) for row in rows)]
+    parts = [
+        _HEAD.format(rounds=rounds),
+        _machine(facts),
+        _overview(rows),
+        *(_section(row, folder.name) for row in rows),
+    ]
     page.write_text("\n".join(parts))
 
 
@@ -89,15 +96,32 @@ machine allows.
 
 
 def _machine(facts: dict[str, str]) -> str:
-    return "\n".join(["## The machine", "", "| | |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in facts.items()), ""])
+    return "\n".join(
+        [
+            "## The machine",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {a} | {b} |" for a, b in facts.items()),
+            "",
+        ]
+    )
 
 
 def _overview(rows: Sequence[Row]) -> str:
-    out = ["## Verdicts", "", "| work | figure | measured | to reach | |", "| --- | --- | --- | --- | --- |"]
+    out = [
+        "## Verdicts",
+        "",
+        "| work | figure | measured | to reach | |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in rows:
         for verdict in row.verdicts:
             word = verdict.word if verdict.reached is not None else ""
-            out.append(f"| {row.title} | {verdict.what} | {_spread(verdict.figure)} | {verdict.target} | {word} |")
+            out.append(
+                f"| {row.title} | {verdict.what} | {_spread(verdict.figure)} | {verdict.target} | "
+                f"{word} |"
+            )
     return "\n".join([*out, ""])
 
 
@@ -111,7 +135,17 @@ def _section(row: Row, folder: str) -> str:
     ]
     absent = [f"- {name}: not installed, so not measured" for name in row.absent]
     notes = [row.notes, ""] if row.notes else []
-    return "\n".join([*head, *verdicts, *absent, "", *notes, f"![{row.title}]({folder}/bench-{row.name}.svg)", ""])
+    return "\n".join(
+        [
+            *head,
+            *verdicts,
+            *absent,
+            "",
+            *notes,
+            f"![{row.title}]({folder}/bench-{row.name}.svg)",
+            "",
+        ]
+    )
 
 
 def _table(row: Row) -> list[str]:
@@ -133,8 +167,16 @@ def _times(row: Row) -> list[str]:
 
 
 def _rates(row: Row) -> list[str]:
-    handed = any(not math.isnan(sample.handed_s) for series in row.series for sample in series.samples)
-    columns = ["a second (least to most)", "wait p50", "worst wait, median of rounds", "worst of all", "share"]
+    handed = any(
+        not math.isnan(sample.handed_s) for series in row.series for sample in series.samples
+    )
+    columns = [
+        "a second (least to most)",
+        "wait p50",
+        "worst wait, median of rounds",
+        "worst of all",
+        "share",
+    ]
     out = [_head(row, *columns, *(["hand-over p50", "worst hand-over"] if handed else []))]
     for series in row.series:
         rate = series.spread(lambda sample: sample.rate)
@@ -148,7 +190,10 @@ def _rates(row: Row) -> list[str]:
             f"{series.spread(lambda sample: sample.share).median:.2f}",
         ]
         if handed:
-            cells += [_handed(series, lambda sample: sample.handed_s), _handed(series, lambda sample: sample.handed_worst_s)]
+            cells += [
+                _handed(series, lambda sample: sample.handed_s),
+                _handed(series, lambda sample: sample.handed_worst_s),
+            ]
         out.append(_line(cells))
     return out
 
@@ -177,7 +222,9 @@ def _charts(row: Row) -> list[pictures.Chart]:
     waits = [series.spread(lambda sample: sample.worst_s * 1000) for series in row.series]
     return [
         pictures.Chart("a second, more is better", names, rates, row.logarithmic),
-        pictures.Chart("worst wait in milliseconds, less is better", names, waits, logarithmic=True),
+        pictures.Chart(
+            "worst wait in milliseconds, less is better", names, waits, logarithmic=True
+        ),
     ]
 
 
@@ -186,7 +233,10 @@ def _name(series: Series) -> str:
 
 
 def _spread(figure: Spread) -> str:
-    return f"{pictures.number(figure.median)} ({pictures.number(figure.low)} to {pictures.number(figure.high)})"
+    return (
+        f"{pictures.number(figure.median)} ({pictures.number(figure.low)} to "
+        f"{pictures.number(figure.high)})"
+    )
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,6 @@
-"""Finding an agent among ten thousand, by its id and by its name, against reading the one file that it would be."""
+"""Finding an agent among ten thousand, by its id and by its name, against reading the one file that
+it would be.
+"""
 
 import json
 import random
@@ -8,12 +10,10 @@ from pathlib import Path
 from bench import work
 from bench.measure import Contender, Lab, ratio
 from bench.report import Row, Verdict
-from holdfast.adapters.generation_folders import GenerationFolders
-from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.domains.agents import Agent, Agents, Gateway
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.outside import Outside, TmuxAddress
-from holdfast.domains.agents.record import AGENTS, Identity, Runtime, Terminal, to_file
+from holdfast.domains.agents.ports import Outside, TmuxAddress
+from holdfast.domains.agents.records import AGENTS, Identity, Runtime, Terminal, id_of, to_file
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
@@ -30,12 +30,25 @@ def measure(lab: Lab) -> list[Row]:
     with lab.folder() as folder:
         _fill(folder)
         contenders = [
-            Contender("Holdfast, by id", "reads", lab.race(prepare=_nothing, cast=ById, seconds=_NO_WAIT_S)),
-            Contender("Holdfast, by name", "reads", lab.race(prepare=_nothing, cast=ByName, seconds=_NO_WAIT_S)),
-            Contender("one JSON file, by its path", "reads", lab.race(prepare=_nothing, cast=OneFile, seconds=_NO_WAIT_S)),
+            Contender(
+                "Holdfast, by id",
+                "reads",
+                lab.race(prepare=_nothing, cast=ById, seconds=_NO_WAIT_S),
+            ),
+            Contender(
+                "Holdfast, by name",
+                "reads",
+                lab.race(prepare=_nothing, cast=ByName, seconds=_NO_WAIT_S),
+            ),
+            Contender(
+                "one JSON file, by its path",
+                "reads",
+                lab.race(prepare=_nothing, cast=OneFile, seconds=_NO_WAIT_S),
+            ),
         ]
         series = lab.interleave(contenders, shared=folder)
-    # By the median of single calls: they are so short that what else the machine does would be most of a sum.
+    # By the median of single calls: they are so short that what else the machine does would be most
+    # of a sum.
     by_id = ratio(series[0], series[2], lambda sample: sample.p50_s)
     by_name = ratio(series[1], series[2], lambda sample: sample.p50_s)
     return [
@@ -43,12 +56,21 @@ def measure(lab: Lab) -> list[Row]:
             name="agents-resolve",
             title=f"Resolve an agent among {_AGENTS:,}",
             says="`agents.resolve`, which checks the name, the record and its lease and would tell why there is none, on "
-            "SQLite. By name it first sees that there is no such id, and then that there is only one of the name. The peer "
-            "opens one `record.json` whose path it knows, and parses it with the standard library; it checks nothing.",
+            "SQLite. By name it first sees that there is no such id, and then that there is only "
+            "one of the name. The peer "
+            "opens one `record.json` whose path it knows, and parses it with the standard "
+            "library; it checks nothing.",
             series=series,
             verdicts=[
-                Verdict("median time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3),
-                Verdict("median time, by name, to one JSON file", "at most 3", by_name, by_name.median <= 3),
+                Verdict(
+                    "median time, by id, to one JSON file", "at most 3", by_id, by_id.median <= 3
+                ),
+                Verdict(
+                    "median time, by name, to one JSON file",
+                    "at most 3",
+                    by_name,
+                    by_name.median <= 3,
+                ),
             ],
         )
     ]
@@ -161,7 +183,11 @@ def _agent(number: int) -> Agent:
         published_at=now,
         lease_expires_at=now + timedelta(days=1),
         identity=Identity(backend="local_interactive", tool="claude"),
-        runtime=Runtime(manifest_path=f"{root}/manifest.json", session_root=root, agent_def_dir="/var/lib/agents/defs"),
+        runtime=Runtime(
+            manifest_path=f"{root}/manifest.json",
+            session_root=root,
+            agent_def_dir="/var/lib/agents/defs",
+        ),
         terminal=Terminal(session_name=name),
         token=number + 1,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import work
 from bench.measure import Contender, Lab, Sample, ratio
 from bench.report import Row, Verdict
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.space import rows
 
 NAME = "cold"
@@ -36,11 +36,17 @@ def measure(lab: Lab) -> list[Row]:
             name="cold",
             title="Cold start",
             says=f"From nothing to the end of the process, by the same interpreter, {repetitions} times each in turn. "
-            "`jobs pick` claims a pending job of an existing store, durably, each time; the libraries it "
+            "`jobs pick` claims a pending job of an existing store, durably, each time; the "
+            "libraries it "
             "cannot do without are there to compare.",
             series=series,
             verdicts=[
-                Verdict("time, `holdfast jobs pick` to `python -c pass`", "at most 5 (aim 4)", took, took.median <= 5),
+                Verdict(
+                    "time, `holdfast jobs pick` to `python -c pass`",
+                    "at most 5 (aim 4)",
+                    took,
+                    took.median <= 5,
+                ),
                 Verdict("time, `holdfast --version` to `python -c pass`", "", shown, None),
             ],
             kind="time",
@@ -50,21 +56,35 @@ def measure(lab: Lab) -> list[Row]:
 
 def _contenders(folder: Path) -> list[Contender]:
     program = str(Path(sys.executable).with_name("holdfast"))
-    pick = [program, "jobs", "pick", "--agent-session", work.SESSION, "--store", f"sqlite:{folder / work.STORE}"]
+    pick = [
+        program,
+        "jobs",
+        "pick",
+        "--agent-session",
+        work.SESSION,
+        "--store",
+        f"sqlite:{folder / work.STORE}",
+    ]
     return [
         _contender("holdfast jobs pick", pick, durability=work.FULL),
         _contender("holdfast --version", [program, "--version"]),
-        _contender("python -c 'import sqlite3, msgspec'", [sys.executable, "-c", "import sqlite3, msgspec"]),
+        _contender(
+            "python -c 'import sqlite3, msgspec'", [sys.executable, "-c", "import sqlite3, msgspec"]
+        ),
         _contender("python -c pass", [sys.executable, "-c", "pass"], limit=True),
     ]
 
 
-def _contender(name: str, command: list[str], *, durability: str = "", limit: bool = False) -> Contender:
+def _contender(
+    name: str, command: list[str], *, durability: str = "", limit: bool = False
+) -> Contender:
     return Contender(name, durability, lambda _: timed(command), limit)
 
 
 def clean_environment() -> dict[str, str]:
-    """As installed for use: with compiled files, and whatever the caller's shell says to Python left out."""
+    """As installed for use: with compiled files, and whatever the caller's shell says to Python
+    left out.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 

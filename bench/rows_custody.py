@@ -1,4 +1,6 @@
-"""A command under a lock: what `holdfast locks run` costs at the start, when the lock passes on, and in memory."""
+"""A command under a lock: what `holdfast locks run` costs at the start, when the lock passes on,
+and in memory.
+"""
 
 import os
 import random
@@ -16,8 +18,8 @@ from bench import work
 from bench.measure import Contender, Lab, Sample, find, ratio, spread
 from bench.report import Row, Verdict
 from bench.rows_cold import clean_environment, timed
-from holdfast.app import connect
-from holdfast.primitives.locks.record import LOCK_WAITS
+from holdfast.primitives.locks.records import LOCK_WAITS
+from holdfast.runtime.connection import connect
 
 NAME = "custody"
 
@@ -28,7 +30,9 @@ _QUICK_KILLS = 2
 _HAND_OVER_TARGET_MS = 20
 _MEMORY_TARGET_MB = 15
 _SETTLE_S = (0.05, 0.10)
-"""How long the second waits before the first is killed, so that a poll would meet the kill anywhere."""
+"""How long the second waits before the first is killed, so that a poll would meet the kill
+anywhere.
+"""
 _TIMEOUT_S = 30.0
 _OURS = "holdfast locks run"
 _UNGUARDED = "holdfast locks run, guardian killed too"
@@ -45,20 +49,38 @@ def _memory_of_running(lab: Lab) -> list[int]:
     """The memory of some `locks run` whose commands run, each with its guardian."""
     with lab.folder() as folder, ExitStack() as stack:
         words = _ours(folder)[:-2]
-        running = [_started(stack, [*words, f"lock-{number}", "--", "/bin/cat"], subprocess.PIPE) for number in range(3)]
+        running = [
+            _started(stack, [*words, f"lock-{number}", "--", "/bin/cat"], subprocess.PIPE)
+            for number in range(3)
+        ]
         # After a few seconds they give back what they do not need.
-        _until(lambda: all(b"standby_program" in Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in running))
+        _until(
+            lambda: all(
+                b"standby_program" in Path(f"/proc/{one.pid}/cmdline").read_bytes()
+                for one in running
+            )
+        )
         time.sleep(_SETTLE_S[1])
         return [_memory_of([one.pid, *_children(one.pid)]) for one in running]
 
 
 def _ours(folder: Path) -> list[str]:
     program = str(Path(sys.executable).with_name("holdfast"))
-    return [program, "locks", "run", "--quiet", "--store", f"sqlite:{folder / work.STORE}", "one", "--"]
+    return [
+        program,
+        "locks",
+        "run",
+        "--quiet",
+        "--store",
+        f"sqlite:{folder / work.STORE}",
+        "one",
+        "--",
+    ]
 
 
 def _theirs(folder: Path) -> list[str]:
-    # Without --close: the command inherits the lock, which then ends with the last process of the tree, as ours does.
+    # Without --close: the command inherits the lock, which then ends with the last process of the
+    # tree, as ours does.
     return ["/usr/bin/flock", str(folder / "file")]
 
 
@@ -78,12 +100,28 @@ def _start(lab: Lab) -> Row:
         name="custody-start",
         title="Run a command under a lock",
         says=f"From nothing to the end of `true` under a free lock of an existing store, {starts} times each in turn. flock(1) "
-        "is a small C program with one system call to make; an interpreter that does nothing is there to compare.",
+        "is a small C program with one system call to make; an interpreter that does nothing is "
+        "there to compare.",
         series=series,
         verdicts=[
-            Verdict("time, `holdfast locks run` to `flock`", "", ratio(ours, theirs, lambda sample: sample.p50_s), None),
-            Verdict("time, `holdfast locks run` to `python -c pass`", "", ratio(ours, bare, lambda sample: sample.p50_s), None),
-            Verdict("`holdfast locks run` in ms", "", ours.spread(lambda sample: sample.p50_s * 1000), None),
+            Verdict(
+                "time, `holdfast locks run` to `flock`",
+                "",
+                ratio(ours, theirs, lambda sample: sample.p50_s),
+                None,
+            ),
+            Verdict(
+                "time, `holdfast locks run` to `python -c pass`",
+                "",
+                ratio(ours, bare, lambda sample: sample.p50_s),
+                None,
+            ),
+            Verdict(
+                "`holdfast locks run` in ms",
+                "",
+                ours.spread(lambda sample: sample.p50_s * 1000),
+                None,
+            ),
         ],
         kind="time",
         column="the lock ends with",
@@ -105,18 +143,31 @@ def _hand_over(lab: Lab) -> Row:
         if (found := find(series, name)) is not None:
             took = found.spread(lambda sample: sample.p50_s * 1000)
             reached = took.median <= _HAND_OVER_TARGET_MS
-            verdicts.append(Verdict(f"{name}: ms to the next command", f"at most {_HAND_OVER_TARGET_MS}", took, reached))
+            verdicts.append(
+                Verdict(
+                    f"{name}: ms to the next command",
+                    f"at most {_HAND_OVER_TARGET_MS}",
+                    took,
+                    reached,
+                )
+            )
     held = spread(size / 1e6 for size in _memory_of_running(lab))
     what = "memory of `holdfast locks run` and its guardian while the command runs, in MB (PSS)"
-    verdicts.append(Verdict(what, f"at most {_MEMORY_TARGET_MB}", held, held.median <= _MEMORY_TARGET_MB))
+    verdicts.append(
+        Verdict(what, f"at most {_MEMORY_TARGET_MB}", held, held.median <= _MEMORY_TARGET_MB)
+    )
     queued = spread(size / 1e6 for size in memory)
-    verdicts.append(Verdict("the same while it waits for the lock, and must be quick, in MB", "", queued, None))
+    verdicts.append(
+        Verdict("the same while it waits for the lock, and must be quick, in MB", "", queued, None)
+    )
     return Row(
         name="custody-killed",
         title="Wrapper and command killed with -9 to the next command running",
         says="A command runs under the lock, and another waits for it. The program that took the lock is killed first, so only "
-        "the end of the command's tree can tell. Then the command is killed, and the time is taken until the next command has "
-        f"written a line. {kills} times each in turn. The next flock(1) has been executed already and only the command has to "
+        "the end of the command's tree can tell. Then the command is killed, and the time is "
+        "taken until the next command has "
+        f"written a line. {kills} times each in turn. The next flock(1) has been executed already "
+        "and only the command has to "
         "be; so has `locks run`.",
         series=series,
         verdicts=verdicts,
@@ -158,7 +209,9 @@ def _kill(
     return Sample(rate=1 / took, p50_s=took, worst_s=took, share=1.0)
 
 
-def _started(stack: ExitStack, words: list[str], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+def _started(
+    stack: ExitStack, words: list[str], stdin: int = subprocess.DEVNULL
+) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(words, env=clean_environment(), stdin=stdin, stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.kill)
@@ -197,8 +250,12 @@ def _children(pid: int) -> list[int]:
 
 
 def _memory_of(pids: list[int]) -> int:
-    """The memory of some processes in bytes, in which each page that n processes share counts as 1/n."""
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    """The memory of some processes in bytes, in which each page that n processes share counts as
+    1/n.
+    """
+    lines = [
+        line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    ]
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 

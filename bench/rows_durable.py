@@ -18,7 +18,11 @@ def contenders(lab: Lab, processes: int, seconds: float) -> list[Contender]:
     race = partial(lab.race, processes=processes, seconds=seconds)
     return [
         Contender("Holdfast", work.FULL, race(prepare=work.prepare_store, cast=work.DurableChange)),
-        Contender("raw SQLite, FULL", work.FULL, race(prepare=work.prepare_raw, cast=work.RawDurableChange)),
+        Contender(
+            "raw SQLite, FULL",
+            work.FULL,
+            race(prepare=work.prepare_raw, cast=work.RawDurableChange),
+        ),
     ]
 
 
@@ -30,12 +34,17 @@ def _alone(lab: Lab) -> Row:
         title="Durable change, 1 process",
         says=_SAYS,
         series=series,
-        verdicts=[Verdict("time, Holdfast to raw SQLite", "at most 1.5", took, took.median <= 1.5, _BESIDE)],
+        verdicts=[
+            Verdict(
+                "time, Holdfast to raw SQLite", "at most 1.5", took, took.median <= 1.5, _BESIDE
+            )
+        ],
     )
 
 
 _BESIDE = (
-    "Beside the sync, which both wait for, a change costs Holdfast some 0.1 ms of processor time: where a sync is as short as "
+    "Beside the sync, which both wait for, a change costs Holdfast some 0.1 ms of processor time: "
+    "where a sync is as short as "
     "here, that is half of the raw change, and a run falls on either side of the target."
 )
 
@@ -48,20 +57,30 @@ def _crowd(lab: Lab) -> Row:
         name="durable-8",
         title="Durable change, 8 processes",
         says="The same by eight processes on one store, as fast as they can. Raw SQLite is fast here because it is unfair: one "
-        "process does nearly all the work, with its pages in memory and nobody to hand over to, while the others wait for "
-        "seconds. The first limit is what taking turns costs by itself: the raw statements, in turns by a bare flock, with one "
-        "fdatasync each. Where changes interleave, every writer finds its pages changed by another and reads them again, and "
+        "process does nearly all the work, with its pages in memory and nobody to hand over to, "
+        "while the others wait for "
+        "seconds. The first limit is what taking turns costs by itself: the raw statements, in "
+        "turns by a bare flock, with one "
+        "fdatasync each. Where changes interleave, every writer finds its pages changed by "
+        "another and reads them again, and "
         "the syncs of some slow down the writes of the next.",
         series=series,
         verdicts=[
-            Verdict("throughput, Holdfast to raw SQLite", "over 1.5 (aim 2)", rate, rate.median > 1.5, _UNFAIR),
+            Verdict(
+                "throughput, Holdfast to raw SQLite",
+                "over 1.5 (aim 2)",
+                rate,
+                rate.median > 1.5,
+                _UNFAIR,
+            ),
             Verdict("worst wait, Holdfast to raw SQLite", "at most 0.1", wait, wait.median <= 0.1),
         ],
     )
 
 
 _UNFAIR = (
-    "Its throughput is that of one process which keeps the others out, and the first limit is below the target too: what takes "
+    "Its throughput is that of one process which keeps the others out, and the first limit is "
+    "below the target too: what takes "
     "fair turns on this machine cannot reach it."
 )
 
@@ -70,8 +89,14 @@ def _new(lab: Lab) -> Row:
     race = partial(lab.race, seconds=0.8, warm_up_s=0.0)
     series = lab.interleave(
         [
-            Contender("Holdfast", work.FULL, race(prepare=work.prepare_store, cast=work.DurableChangeNew)),
-            Contender("raw SQLite, FULL", work.FULL, race(prepare=work.prepare_raw, cast=work.RawDurableChangeNew)),
+            Contender(
+                "Holdfast", work.FULL, race(prepare=work.prepare_store, cast=work.DurableChangeNew)
+            ),
+            Contender(
+                "raw SQLite, FULL",
+                work.FULL,
+                race(prepare=work.prepare_raw, cast=work.RawDurableChangeNew),
+            ),
         ]
     )
     took = ratio(series[0], series[1], took_s)
@@ -79,7 +104,8 @@ def _new(lab: Lab) -> Row:
         name="durable-new",
         title="Durable change, 1 process, just opened",
         says="The first 0.8 s of the same by one process, on a store that nobody had open before: its log is a new file that "
-        "grows, and syncing a file that grows costs the file system more than syncing one that does not.",
+        "grows, and syncing a file that grows costs the file system more than syncing one that "
+        "does not.",
         series=series,
         verdicts=[Verdict("time, Holdfast to raw SQLite", "", took, None)],
     )
@@ -87,8 +113,12 @@ def _new(lab: Lab) -> Row:
 
 def _series(lab: Lab, processes: int) -> list[Series]:
     seconds = 1.5
-    limit = lab.race(processes=processes, seconds=seconds, prepare=work.prepare_file, cast=work.Append)
-    in_turn = lab.race(processes=processes, seconds=seconds, prepare=work.prepare_raw, cast=work.RawInTurn)
+    limit = lab.race(
+        processes=processes, seconds=seconds, prepare=work.prepare_file, cast=work.Append
+    )
+    in_turn = lab.race(
+        processes=processes, seconds=seconds, prepare=work.prepare_raw, cast=work.RawInTurn
+    )
     return lab.interleave(
         [
             *contenders(lab, processes, seconds),
@@ -99,9 +129,13 @@ def _series(lab: Lab, processes: int) -> list[Series]:
 
 
 _SAYS = (
-    "One transaction that puts a job (a record with one index) and appends the journal entry that tells of it, and returns "
-    "once both would survive a power loss. The raw side is the standard library's sqlite3 on a database made by Holdfast's own "
-    "statements: WAL, synchronous=FULL, BEGIN IMMEDIATE with a busy timeout of 10 s, the same two rows; it checks, encodes and "
-    "wakes nothing. Both have been in use for a while, so that their logs have grown. The limit writes 4 KB into blocks that "
+    "One transaction that puts a job (a record with one index) and appends the journal entry that "
+    "tells of it, and returns "
+    "once both would survive a power loss. The raw side is the standard library's sqlite3 on a "
+    "database made by Holdfast's own "
+    "statements: WAL, synchronous=FULL, BEGIN IMMEDIATE with a busy timeout of 10 s, the same two "
+    "rows; it checks, encodes and "
+    "wakes nothing. Both have been in use for a while, so that their logs have grown. The limit "
+    "writes 4 KB into blocks that "
     "are there already, and syncs them."
 )

@@ -37,8 +37,10 @@ def _row(lab: Lab, connections: int) -> Row:
         name=f"gateway-{connections}",
         title=f"Gateway, {many}",
         says=f"Prompts of a hundred characters handed to a gateway by POST /v1/requests over {many} that stay open, each "
-        "answered when it is stored for good, against GET /health of the same server through the same checks. The agent behind "
-        "it is busy all the time, so that nothing is measured but the accepting. The client is one process that does next to "
+        "answered when it is stored for good, against GET /health of the same server through the "
+        "same checks. The agent behind "
+        "it is busy all the time, so that nothing is measured but the accepting. The client is "
+        "one process that does next to "
         "nothing, and shares the processors with the server.",
         series=series,
         verdicts=verdicts,
@@ -50,12 +52,16 @@ def _series(lab: Lab, connections: int) -> list[Series]:
     return lab.interleave(
         [
             Contender("Holdfast, accepts", work.FULL, _round(lab, Accepting, connections)),
-            Contender("the same server's hello", "", _round(lab, Greeting, connections), limit=True),
+            Contender(
+                "the same server's hello", "", _round(lab, Greeting, connections), limit=True
+            ),
         ]
     )
 
 
-def _round(lab: Lab, cast: "Callable[[Path, int], _Asking]", connections: int) -> Callable[[Path], Sample]:
+def _round(
+    lab: Lab, cast: "Callable[[Path, int], _Asking]", connections: int
+) -> Callable[[Path], Sample]:
     race = lab.race(prepare=_nothing, cast=cast, seconds=2.0, warm_up_s=0.5, threads=connections)
 
     def run(folder: Path) -> Sample:
@@ -72,10 +78,27 @@ def _nothing(_: Path) -> None:
 @contextmanager
 def _served(folder: Path) -> Iterator[None]:
     """A gateway in a process of its own, before an agent that never ends its first prompt."""
-    environment = {**os.environ, "HOLDFAST_STORE": f"sqlite:{folder}/store.sqlite", "HOLDFAST_GATEWAY_ROOT": str(folder)}
-    serve = ["gateway", "serve", _AGENT, "--queue-max", "100000000", "--adapter", "command", "--", "sleep", "1000000"]
+    environment = {
+        **os.environ,
+        "HOLDFAST_STORE": f"sqlite:{folder}/store.sqlite",
+        "HOLDFAST_GATEWAY_ROOT": str(folder),
+    }
+    serve = [
+        "gateway",
+        "serve",
+        _AGENT,
+        "--queue-max",
+        "100000000",
+        "--adapter",
+        "command",
+        "--",
+        "sleep",
+        "1000000",
+    ]
     command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *serve]
-    server = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert server.stdout is not None
         if not server.stdout.readline().startswith("gateway of"):
@@ -97,7 +120,9 @@ def _end_agent(folder: Path) -> None:
 
 
 class _Asking:
-    """One request, made ready once and sent again and again; each thread has a connection of its own."""
+    """One request, made ready once and sent again and again; each thread has a connection of its
+    own.
+    """
 
     def __init__(self, folder: Path, request: Callable[[str, str], bytes]) -> None:
         root = folder / "default" / _AGENT
@@ -144,9 +169,14 @@ class Greeting(_Asking):
 
 
 def _prompt(host: str, token: str) -> bytes:
-    body = json.dumps({"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": "x" * 100}}).encode()
+    body = json.dumps(
+        {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": "x" * 100}}
+    ).encode()
     head = f"POST /v1/requests HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
-    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 def _hello(host: str, token: str) -> bytes:

@@ -35,7 +35,10 @@ class Pair:
 
 def measure(lab: Lab) -> list[Row]:
     with ExitStack() as stack:
-        running = {"redis": stack.enter_context(servers.redis()), "postgres": stack.enter_context(servers.postgres())}
+        running = {
+            "redis": stack.enter_context(servers.redis()),
+            "postgres": stack.enter_context(servers.postgres()),
+        }
         kinds, absent = locking.take_part(locking.KINDS, running)
         one = lab.interleave(_contenders(lab, kinds, _ONE))
         five = lab.interleave(_contenders(lab, kinds, _FIVE), rounds=min(lab.rounds, 3))
@@ -64,12 +67,18 @@ def _one(series: Sequence[Series], kinds: Sequence[Kind], absent: Sequence[str])
         name="locks-pair",
         title="Lock pair, uncontended",
         says="One process takes a lock and lets it go, again and again, and nobody else wants it. Every library is used as its "
-        "documentation shows, in the fastest setting that is proper: fasteners' InterProcessLock; filelock's FileLock with "
-        "`thread_local=False`; portalocker's Lock with blocking flags on an unbuffered file; a lock of tooz's coordinator; "
-        "diskcache's Lock in a cache that evicts and syncs nothing; redis-py's Lock with a lease of "
-        f"{locking.LEASE_S:g} s, over a socket file, with hiredis, on a server that keeps nothing on disk; "
-        "`pg_advisory_lock` by prepared statements of psycopg, over a socket file. PostgreSQL has the settings it comes with. "
-        "Limits: the bare system call on a file that stays open, the same through portalocker's function, and a semaphore.",
+        "documentation shows, in the fastest setting that is proper: fasteners' InterProcessLock; "
+        "filelock's FileLock with "
+        "`thread_local=False`; portalocker's Lock with blocking flags on an unbuffered file; a "
+        "lock of tooz's coordinator; "
+        "diskcache's Lock in a cache that evicts and syncs nothing; redis-py's Lock with a lease "
+        "of "
+        f"{locking.LEASE_S:g} s, over a socket file, with hiredis, on a server that keeps nothing "
+        "on disk; "
+        "`pg_advisory_lock` by prepared statements of psycopg, over a socket file. PostgreSQL has "
+        "the settings it comes with. "
+        "Limits: the bare system call on a file that stays open, the same through portalocker's "
+        "function, and a semaphore.",
         series=series,
         verdicts=[*_fastest(series), *_on_postgres(series)],
         column=COLUMN,
@@ -102,12 +111,22 @@ def _fastest(series: Sequence[Series], *, target: bool = True) -> list[Verdict]:
     fastest = max(libraries, key=lambda one: one.spread(lambda sample: sample.rate).median)
     took = ratio(fastest, ours, lambda sample: sample.rate)
     what = f"time, Holdfast to the fastest library ({fastest.contender.name})"
-    return [Verdict(what, "at most 1" if target else "", took, took.median <= 1 if target else None, _PAIR_MISSED)]
+    return [
+        Verdict(
+            what,
+            "at most 1" if target else "",
+            took,
+            took.median <= 1 if target else None,
+            _PAIR_MISSED,
+        )
+    ]
 
 
 _PAIR_MISSED = (
-    "The two statements of SQLite under a pair take about as long as the whole pair of such a library: the row of the volatile "
-    "pair has them by themselves, and the store's two calls around them. The rest is Python's, for what the table below says "
+    "The two statements of SQLite under a pair take about as long as the whole pair of such a "
+    "library: the row of the volatile "
+    "pair has them by themselves, and the store's two calls around them. The rest is Python's, "
+    "for what the table below says "
     "that the others do not know."
 )
 
@@ -125,11 +144,15 @@ def _peers(kinds: Sequence[Kind], running: Mapping[str, str]) -> str:
     lines = [
         "What each of them knows beside whether a lock is taken:",
         "",
-        "| | version | whose it is | fencing token | a killed holder's lock | order of those who wait |",
+        "| | version | whose it is | fencing token | a killed holder's lock | order of those who "
+        "wait |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for kind in kinds:
         server = f"server {running[kind.server]}" if kind.server else ""
         version = ", ".join(part for part in (locking.version(kind), server) if part)
-        lines.append(f"| {kind.name} | {version} | {kind.owner} | {kind.token} | {kind.killed} | {kind.order} |")
+        lines.append(
+            f"| {kind.name} | {version} | {kind.owner} | {kind.token} | {kind.killed} | "
+            f"{kind.order} |"
+        )
     return "\n".join(lines)

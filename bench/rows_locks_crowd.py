@@ -19,19 +19,33 @@ _SORTED = "flock, five files sorted"
 
 def measure(lab: Lab) -> list[Row]:
     kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FILELOCK, FASTENERS, FLOCK), {})
-    return [*(_crowd(lab, kinds, absent, processes) for processes in _CROWDS), _handed(lab, kinds, absent), _fifty(lab)]
+    return [
+        *(_crowd(lab, kinds, absent, processes) for processes in _CROWDS),
+        _handed(lab, kinds, absent),
+        _fifty(lab),
+    ]
 
 
 def _crowd(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], processes: int) -> Row:
     most = processes == max(_CROWDS)
-    race = partial(_race, lab, cast=turns.OneLock, names=turns.ONE, processes=processes, seconds=4.0 if most else 0.6)
-    series = lab.interleave(_contenders(kinds, race), rounds=lab.rounds if most else min(lab.rounds, 3))
+    race = partial(
+        _race,
+        lab,
+        cast=turns.OneLock,
+        names=turns.ONE,
+        processes=processes,
+        seconds=4.0 if most else 0.6,
+    )
+    series = lab.interleave(
+        _contenders(kinds, race), rounds=lab.rounds if most else min(lab.rounds, 3)
+    )
     return Row(
         name=f"locks-crowd-{processes}",
         title=f"One lock, {processes} processes",
         says=_CROWD_SAYS
         if most
-        else f"The row with {max(_CROWDS)} processes says what is done. {len(series[0].samples)} rounds.",
+        else f"The row with {max(_CROWDS)} processes says what is done. {len(series[0].samples)} "
+        "rounds.",
         series=series,
         verdicts=_crowd_verdicts(series, judged=most),
         column=COLUMN,
@@ -41,12 +55,18 @@ def _crowd(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], processes: in
 
 
 _CROWD_SAYS = (
-    "All processes take the lock, do next to nothing, let it go, and ask again at once. The share is what the process with "
-    "least got, as a part of what the one with most got. A wait is from asking to having it; a hand-over, from the moment "
-    "before one process's release to the moment after another's entry, and not told of a process that took the lock from "
-    "itself. Whoever asks again at once keeps a lock busy that polling would leave idle, and keeps it from the others: the "
-    "libraries' short hand-overs here are those of the few who came just between two turns of one process. How long a lock "
-    "lies idle that its holder does not ask for again is the row of hand-overs. The first two seconds are not counted: as long "
+    "All processes take the lock, do next to nothing, let it go, and ask again at once. The share "
+    "is what the process with "
+    "least got, as a part of what the one with most got. A wait is from asking to having it; a "
+    "hand-over, from the moment "
+    "before one process's release to the moment after another's entry, and not told of a process "
+    "that took the lock from "
+    "itself. Whoever asks again at once keeps a lock busy that polling would leave idle, and "
+    "keeps it from the others: the "
+    "libraries' short hand-overs here are those of the few who came just between two turns of one "
+    "process. How long a lock "
+    "lies idle that its holder does not ask for again is the row of hand-overs. The first two "
+    "seconds are not counted: as long "
     "takes it until a hundred processes have all had their first turn."
 )
 
@@ -56,7 +76,13 @@ def _crowd_verdicts(series: Sequence[Series], *, judged: bool) -> list[Verdict]:
     if ours is None:
         return []
     share = ours.spread(lambda sample: sample.share)
-    verdicts = [Verdict("share, least to most", *_judged(judged, "over 0.9", share, share.median > 0.9), _FEW_TURNS)]
+    verdicts = [
+        Verdict(
+            "share, least to most",
+            *_judged(judged, "over 0.9", share, share.median > 0.9),
+            _FEW_TURNS,
+        )
+    ]
     if theirs is None:
         return verdicts
     rate = ratio(ours, theirs, lambda sample: sample.rate)
@@ -64,7 +90,11 @@ def _crowd_verdicts(series: Sequence[Series], *, judged: bool) -> list[Verdict]:
     handed = ratio(ours, theirs, lambda sample: sample.handed_s)
     return [
         *verdicts,
-        Verdict("throughput, Holdfast to filelock", *_judged(judged, "over 0.6 (aim 1)", rate, rate.median > 0.6), _WOKEN),
+        Verdict(
+            "throughput, Holdfast to filelock",
+            *_judged(judged, "over 0.6 (aim 1)", rate, rate.median > 0.6),
+            _WOKEN,
+        ),
         Verdict(
             "worst wait, Holdfast to filelock",
             *_judged(judged, "under 0.5", wait, wait.median < 0.5),
@@ -74,16 +104,24 @@ def _crowd_verdicts(series: Sequence[Series], *, judged: bool) -> list[Verdict]:
     ]
 
 
-_FEW_TURNS = "In the time that is measured each of them has some thirty turns, so that one more or less is a thirtieth."
+_FEW_TURNS = (
+    "In the time that is measured each of them has some thirty turns, so that one more or less is "
+    "a thirtieth."
+)
 _WOKEN = (
-    "In fair turns the lock goes to another process each time, which has to be woken; a process of filelock mostly takes it "
-    "from itself, as its share tells, and wakes nobody. A turn is two transactions of nine statements each: a release that "
-    "hands over, and a request that queues. Warm, they are some 0.13 ms of processor time each; in a crowd, whose processes "
+    "In fair turns the lock goes to another process each time, which has to be woken; a process "
+    "of filelock mostly takes it "
+    "from itself, as its share tells, and wakes nobody. A turn is two transactions of nine "
+    "statements each: a release that "
+    "hands over, and a request that queues. Warm, they are some 0.13 ms of processor time each; "
+    "in a crowd, whose processes "
     "drive each other out of the caches of two cores, two to three times that."
 )
 
 
-def _judged(judged: bool, target: str, figure: Spread, reached: bool) -> tuple[str, Spread, bool | None]:
+def _judged(
+    judged: bool, target: str, figure: Spread, reached: bool
+) -> tuple[str, Spread, bool | None]:
     """The rest of a verdict, where the target is one of this row's."""
     return (target, figure, reached) if judged else ("", figure, None)
 
@@ -96,12 +134,21 @@ def _handed(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
     verdicts = []
     if ours is not None and theirs is not None:
         handed = ratio(ours, theirs, lambda sample: sample.p50_s)
-        verdicts.append(Verdict("hand-over, Holdfast to filelock", "at most 0.02", handed, handed.median <= 0.02, _COLD))
+        verdicts.append(
+            Verdict(
+                "hand-over, Holdfast to filelock",
+                "at most 0.02",
+                handed,
+                handed.median <= 0.02,
+                _COLD,
+            )
+        )
     return Row(
         name="locks-handed",
         title="Lock handed over",
         says="Two processes: one holds the lock for 10 to 60 ms, so that a poll meets its end at any moment, while the other "
-        "waits for it; then they change places. The time from the moment before the release to the moment after the other's "
+        "waits for it; then they change places. The time from the moment before the release to "
+        "the moment after the other's "
         f"entry, in which nobody could work. {len(series[0].samples)} rounds.",
         series=series,
         verdicts=verdicts,
@@ -113,8 +160,10 @@ def _handed(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
 
 
 _COLD = (
-    "After tens of milliseconds asleep both are cold: the release that takes some 0.13 ms when warm takes several times that, "
-    "and then the other has to be scheduled, look, and return to its caller. A bare flock, which does none of it, shows what "
+    "After tens of milliseconds asleep both are cold: the release that takes some 0.13 ms when "
+    "warm takes several times that, "
+    "and then the other has to be scheduled, look, and return to its caller. A bare flock, which "
+    "does none of it, shows what "
     "waking alone costs."
 )
 
@@ -122,7 +171,9 @@ _COLD = (
 def _fifty(lab: Lab) -> Row:
     kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FLOCK), {})
     # Here it is no limit: whoever needs several locks today takes them so.
-    kinds = [replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds]
+    kinds = [
+        replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds
+    ]
     race = partial(_race, lab, cast=turns.FiveOfFifty, names=turns.FIFTY, processes=20, seconds=3.0)
     series = lab.interleave(_contenders(kinds, race))
     ours, theirs = find(series, HOLDFAST), find(series, _SORTED)
@@ -132,14 +183,18 @@ def _fifty(lab: Lab) -> Row:
         wait = ratio(ours, theirs, lambda sample: sample.worst_s)
         verdicts = [
             Verdict("throughput, Holdfast to sorted flock", "over 1", rate, rate.median > 1),
-            Verdict("worst wait, Holdfast to sorted flock", "at most 0.33", wait, wait.median <= 1 / 3),
+            Verdict(
+                "worst wait, Holdfast to sorted flock", "at most 0.33", wait, wait.median <= 1 / 3
+            ),
         ]
     return Row(
         name="locks-fifty",
         title="Five of fifty locks at once, 20 processes",
         says="Twenty processes take five random locks of fifty, hold them for 20 ms and let them go, for 3 s. Holdfast asks "
-        "for all five at once and holds nothing while it waits; flock takes five files one after the other, in the order of "
-        "their names so that no deadlock can be, and holds the first ones while it waits for the next. The same sets for both.",
+        "for all five at once and holds nothing while it waits; flock takes five files one after "
+        "the other, in the order of "
+        "their names so that no deadlock can be, and holds the first ones while it waits for the "
+        "next. The same sets for both.",
         series=series,
         verdicts=verdicts,
         column=COLUMN,
@@ -148,7 +203,13 @@ def _fifty(lab: Lab) -> Row:
 
 
 def _race(
-    lab: Lab, kind: Kind, *, cast: type[turns.OneLock], names: Sequence[str], processes: int, seconds: float
+    lab: Lab,
+    kind: Kind,
+    *,
+    cast: type[turns.OneLock],
+    names: Sequence[str],
+    processes: int,
+    seconds: float,
 ) -> Callable[[Path], Sample]:
     return lab.race(
         prepare=partial(turns.prepare, opens=kind.opens, names=names),
@@ -161,11 +222,15 @@ def _race(
     )
 
 
-def _contenders(kinds: Sequence[Kind], race: Callable[[Kind], Callable[[Path], Sample]]) -> list[Contender]:
+def _contenders(
+    kinds: Sequence[Kind], race: Callable[[Kind], Callable[[Path], Sample]]
+) -> list[Contender]:
     return [Contender(kind.name, kind.killed, race(kind), kind.limit) for kind in kinds]
 
 
 def _as_time(race: Callable[[Path], Sample], folder: Path) -> Sample:
     """A round told by its hand-overs."""
     sample = race(folder)
-    return Sample(rate=sample.rate, p50_s=sample.handed_s, worst_s=sample.handed_worst_s, share=sample.share)
+    return Sample(
+        rate=sample.rate, p50_s=sample.handed_s, worst_s=sample.handed_worst_s, share=sample.share
+    )

@@ -22,30 +22,44 @@ _KILLS = 10
 _QUICK_KILLS = 2
 _TARGET_MS = 20
 _SETTLE_S = (0.05, 0.10)
-"""How long the second waits before the first is killed: so that it does wait, and that its polls meet the kill anywhere."""
+"""How long the second waits before the first is killed: so that it does wait, and that its polls
+meet the kill anywhere.
+"""
 _TIMEOUT_S = 30.0
 
 
 def measure(lab: Lab) -> list[Row]:
     kills = _QUICK_KILLS if lab.quick else _KILLS
     with servers.redis() as redis:
-        kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FILELOCK, REDIS, FLOCK), {"redis": redis})
-        contenders = [Contender(kind.name, kind.killed, partial(_kill, opens=kind.opens), kind.limit) for kind in kinds]
+        kinds, absent = locking.take_part(
+            locking.kinds(HOLDFAST, FILELOCK, REDIS, FLOCK), {"redis": redis}
+        )
+        contenders = [
+            Contender(kind.name, kind.killed, partial(_kill, opens=kind.opens), kind.limit)
+            for kind in kinds
+        ]
         series = lab.interleave(contenders, rounds=kills)
     ours = find(series, HOLDFAST)
     verdicts = []
     if ours is not None:
         took = ours.spread(lambda sample: sample.p50_s * 1000)
         verdicts.append(
-            Verdict("time to the next in ms, median (most: the worst)", f"under {_TARGET_MS}", took, took.median < _TARGET_MS)
+            Verdict(
+                "time to the next in ms, median (most: the worst)",
+                f"under {_TARGET_MS}",
+                took,
+                took.median < _TARGET_MS,
+            )
         )
     return [
         Row(
             name="locks-killed",
             title="Holder killed with -9 to the next running",
             says="One process holds the lock and another waits for it; the first is killed, and the time is taken until the "
-            f"second has the lock. {kills} times each in turn, so the most is the worst of all. The kernel lets go of a dead "
-            "process's files, which filelock's next poll sees. Redis cannot see a death: what is left of the lease must pass, "
+            f"second has the lock. {kills} times each in turn, so the most is the worst of all. "
+            "The kernel lets go of a dead "
+            "process's files, which filelock's next poll sees. Redis cannot see a death: what is "
+            "left of the lease must pass, "
             f"here of {LEASE_S:g} s, which would be too short for a holder that pauses longer.",
             series=series,
             verdicts=verdicts,

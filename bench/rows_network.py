@@ -1,4 +1,6 @@
-"""The registry of hosts, routers and neighbours, with a thousand hosts and a hundred jobs, on each store."""
+"""The registry of hosts, routers and neighbours, with a thousand hosts and a hundred jobs, on each
+store.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,8 +13,8 @@ import holdfast
 from bench import servers, work
 from bench.measure import Contender, Lab, Series
 from bench.report import Row, Verdict
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
+from holdfast.runtime.connection import Holdfast
 
 NAME = "network"
 
@@ -22,7 +24,11 @@ ROUTERS = 50
 SET = 5
 """Routers that are locked at once."""
 
-_EMBEDDED = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.sqlite", "files": "files:{folder}/registry"}
+_EMBEDDED = {
+    "memory": "memory:",
+    "sqlite": "sqlite:{folder}/store.sqlite",
+    "files": "files:{folder}/registry",
+}
 _SURVIVES = {"memory": "nothing", "sqlite": work.FULL, "files": work.FULL, "postgres": work.FULL}
 
 
@@ -45,7 +51,9 @@ def _row(
         Contender(
             f"Holdfast, {store}",
             "one boot" if "lock" in asked.what and store == "sqlite" else _SURVIVES[store],
-            lab.race(prepare=partial(_prepare, url), cast=partial(_cast, url, asked.kind), seconds=0.5),
+            lab.race(
+                prepare=partial(_prepare, url), cast=partial(_cast, url, asked.kind), seconds=0.5
+            ),
         )
         for store, url in urls.items()
     ]
@@ -90,7 +98,9 @@ def _opens(lab: Lab, url: str) -> bool:
 
 def _connect(url: str, folder: Path) -> Holdfast:
     # A database is one for all rounds, and a round has a namespace of its own.
-    return holdfast.connect(url.format(folder=folder), namespace="b" + "".join(c for c in folder.name if c.isalnum()))
+    return holdfast.connect(
+        url.format(folder=folder), namespace="b" + "".join(c for c in folder.name if c.isalnum())
+    )
 
 
 def _prepare(url: str, folder: Path) -> None:
@@ -103,7 +113,10 @@ def _fill(hf: Holdfast) -> None:
     hf.network.register_hosts([_host(number) for number in range(HOSTS)])
     for number in range(JOBS):
         leased = [(number * 10 + at) % HOSTS for at in range(10)]
-        wanted = [{"host_name": f"h{at}", "job_type": "quick", "router_name": _router(at)} for at in leased]
+        wanted = [
+            {"host_name": f"h{at}", "job_type": "quick", "router_name": _router(at)}
+            for at in leased
+        ]
         hf.network.acquire_source_host_leases(f"job-{number}", wanted, pid=None)
 
 
@@ -143,7 +156,9 @@ class Lock(_Work):
 
     def __call__(self) -> bool:
         router = _router(next(self.numbers))
-        return self.hf.network.acquire_router_lock(router, "me", 0) and self.hf.network.release_router_lock(router, "me")
+        return self.hf.network.acquire_router_lock(
+            router, "me", 0
+        ) and self.hf.network.release_router_lock(router, "me")
 
 
 class LockSet(_Work):
@@ -186,7 +201,8 @@ _ASKED = (
     _Asked(
         "network-lock",
         "Router lock and unlock",
-        f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that lease ten hosts each. "
+        f"One program on a registry of {HOSTS} hosts on {ROUTERS} routers, with {JOBS} jobs that "
+        "lease ten hosts each. "
         "The targets are the registry's own, in milliseconds.",
         "lock a router",
         Lock,
@@ -195,7 +211,8 @@ _ASKED = (
     _Asked(
         "network-register",
         "Check and register a host",
-        "On the same registry: one more host, whose name, address and MAC are held against all that are there.",
+        "On the same registry: one more host, whose name, address and MAC are held against all "
+        "that are there.",
         "register",
         Register,
         5.0,
@@ -203,11 +220,19 @@ _ASKED = (
     _Asked(
         "network-set",
         f"{SET} routers at once",
-        f"On the same registry: {SET} routers, all or none, and let go together. The target is for each of them.",
+        f"On the same registry: {SET} routers, all or none, and let go together. The target is "
+        "for each of them.",
         "lock a router of a set",
         LockSet,
         10.0,
         SET,
     ),
-    _Asked("network-read", "Read a host", "On the same registry: one host by its name.", "read", Read, 1.0),
+    _Asked(
+        "network-read",
+        "Read a host",
+        "On the same registry: one host by its name.",
+        "read",
+        Read,
+        1.0,
+    ),
 )

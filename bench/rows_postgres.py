@@ -21,11 +21,20 @@ def measure(lab: Lab) -> list[Row]:
     with servers.postgres() as address:
         if address is None:
             return []
-        return [_claims(lab, address), _one_claims(lab, address), _pair(lab, address), _wake(lab, address)]
+        return [
+            _claims(lab, address),
+            _one_claims(lab, address),
+            _pair(lab, address),
+            _wake(lab, address),
+        ]
 
 
-def _race(lab: Lab, address: str, cast: Callable[..., object], *, claims: bool, **how: float) -> Callable[[Path], Sample]:
-    jobs = partial(work_postgres.prepare_jobs, address=address, jobs=_QUICK_JOBS if lab.quick else _JOBS)
+def _race(
+    lab: Lab, address: str, cast: Callable[..., object], *, claims: bool, **how: float
+) -> Callable[[Path], Sample]:
+    jobs = partial(
+        work_postgres.prepare_jobs, address=address, jobs=_QUICK_JOBS if lab.quick else _JOBS
+    )
     prepare = jobs if claims else partial(work_postgres.prepare_nothing, address=address)
     return lab.race(prepare=prepare, cast=partial(cast, address=address), **how)  # type: ignore[arg-type]
 
@@ -47,16 +56,27 @@ def _claims(lab: Lab, address: str) -> Row:
         name="postgres-claims",
         title=f"Claims on PostgreSQL, {_WORKERS} workers",
         says=f"{_WORKERS} processes claim jobs from one queue, as fast as they can: the first that nobody is taking becomes "
-        "running, with a token, and the journal tells of it. The raw side does the same to the same tables by four statements "
-        "of psycopg, prepared: SELECT ... FOR UPDATE SKIP LOCKED, UPDATE, INSERT into the journal, COMMIT. It decodes, checks "
+        "running, with a token, and the journal tells of it. The raw side does the same to the "
+        "same tables by four statements "
+        "of psycopg, prepared: SELECT ... FOR UPDATE SKIP LOCKED, UPDATE, INSERT into the "
+        "journal, COMMIT. It decodes, checks "
         "and encodes nothing. Both wait for the disk at each commit.",
         series=series,
-        verdicts=[Verdict("throughput, Holdfast to raw", "over 0.65 (aim 0.8)", rate, rate.median > 0.65, _CHECKED)],
+        verdicts=[
+            Verdict(
+                "throughput, Holdfast to raw",
+                "over 0.65 (aim 0.8)",
+                rate,
+                rate.median > 0.65,
+                _CHECKED,
+            )
+        ],
     )
 
 
 _CHECKED = (
-    "Two messages against four, but what the raw side does not do costs more than that saves: the record is decoded, checked "
+    "Two messages against four, but what the raw side does not do costs more than that saves: the "
+    "record is decoded, checked "
     "and encoded, and each worker looks once a second whether those that run still live."
 )
 
@@ -86,14 +106,16 @@ def _pair(lab: Lab, address: str) -> Row:
         name="postgres-pair",
         title="Lock pair on PostgreSQL, uncontended",
         says="One process takes a lock and lets it go. The raw side is a table of its own: an INSERT ... ON CONFLICT DO "
-        "NOTHING that says who has the lock, and a DELETE, each committed to disk. It knows no queue, no lease and no token.",
+        "NOTHING that says who has the lock, and a DELETE, each committed to disk. It knows no "
+        "queue, no lease and no token.",
         series=series,
         verdicts=[Verdict("time, Holdfast to raw", "at most 2", took, took.median <= 2, _NAMED)],
     )
 
 
 _NAMED = (
-    "Each of the two is two messages, and the raw side's is one: the first learns the name of the transaction, by which a "
+    "Each of the two is two messages, and the raw side's is one: the first learns the name of the "
+    "transaction, by which a "
     "commit whose answer was lost can be looked up."
 )
 
@@ -113,7 +135,9 @@ def _wake(lab: Lab, address: str) -> Row:
         says="One process notifies a topic; another, that sleeps on it, says by a pipe that it is awake. The time is from the "
         "call to the word in the pipe. The raw side does it with pg_notify and LISTEN.",
         series=series,
-        verdicts=[Verdict("wake-up in ms, median", f"under {_WAKE_MS}", took, took.median < _WAKE_MS)],
+        verdicts=[
+            Verdict("wake-up in ms, median", f"under {_WAKE_MS}", took, took.median < _WAKE_MS)
+        ],
         kind="time",
         column="",
     )

@@ -11,7 +11,7 @@ from bench.measure import Contender, Lab, Series, find, ratio
 from bench.queueing import HOLDFAST, Kind
 from bench.report import Row, Verdict
 from bench.work import FULL, PROMPT, SESSION
-from holdfast.domains.jobs.record import JOBS, Job
+from holdfast.domains.jobs.records import JOBS, Job
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 
@@ -58,8 +58,10 @@ def _through(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], workers: in
         name=f"queue-{workers}",
         title=f"Durable job from end to end, {workers} {noun}",
         says=f"Store a job, take the next, complete it, by {workers} {noun} at once, each a process, with a line of "
-        f"{queueing.AHEAD} to begin with, in {len(series[0].samples)} rounds. Each of the three survives a power loss once it "
-        "is acknowledged. Holdfast completes one and claims the next in one transaction, and keeps with each job a journal, a "
+        f"{queueing.AHEAD} to begin with, in {len(series[0].samples)} rounds. Each of the three "
+        "survives a power loss once it "
+        "is acknowledged. Holdfast completes one and claims the next in one transaction, and "
+        "keeps with each job a journal, a "
         f"token and the process that has it. What others lack: {lacks}.",
         series=series,
         verdicts=_first(series, able),
@@ -75,12 +77,22 @@ def _first(series: Sequence[Series], kinds: Sequence[Kind]) -> list[Verdict]:
         return []
     fastest = max(theirs, key=lambda one: one.spread(lambda sample: sample.rate).median)
     rate = ratio(ours, fastest, lambda sample: sample.rate)
-    return [Verdict(f"throughput, Holdfast to the fastest ({fastest.contender.name})", "over 1", rate, rate.median > 1, _KEPT)]
+    return [
+        Verdict(
+            f"throughput, Holdfast to the fastest ({fastest.contender.name})",
+            "over 1",
+            rate,
+            rate.median > 1,
+            _KEPT,
+        )
+    ]
 
 
 _KEPT = (
-    "A job here is two durable transactions of six and nine statements, for its record, its place in line, its token and its "
-    "journal: of the instructions of the second a fifth are SQLite's, and most of the rest Python's. huey stores a row of "
+    "A job here is two durable transactions of six and nine statements, for its record, its place "
+    "in line, its token and its "
+    "journal: of the instructions of the second a fifth are SQLite's, and most of the rest "
+    "Python's. huey stores a row of "
     "bytes and deletes it. Redis is one server in C that syncs once for all whom it serves."
 )
 
@@ -92,7 +104,8 @@ class Claim:
         self._hf = holdfast.connect(f"sqlite:{folder / 'store.sqlite'}")
         self._jobs = self._hf.jobs
         self._holder = self._hf.processes.current()
-        # The pages of a store that was just filled are not in memory yet, and a large one has more of them.
+        # The pages of a store that was just filled are not in memory yet, and a large one has more
+        # of them.
         for _ in range(50):
             self()
 
@@ -148,8 +161,16 @@ def _claims(lab: Lab) -> Row:
         name="queue-claim",
         title="Claim as the line grows",
         says=f"One process claims the next of so many pending jobs and puts it back, durably, in {len(series[0].samples)} "
-        "rounds. The next one is the first of an index, so the length of the line should not matter.",
+        "rounds. The next one is the first of an index, so the length of the line should not "
+        "matter.",
         series=series,
-        verdicts=[Verdict(f"time, {sizes[-1]:,} pending to {sizes[0]:,}", "at most 1.6", took, took.median <= 1.6)],
+        verdicts=[
+            Verdict(
+                f"time, {sizes[-1]:,} pending to {sizes[0]:,}",
+                "at most 1.6",
+                took,
+                took.median <= 1.6,
+            )
+        ],
         kind="time",
     )

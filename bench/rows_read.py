@@ -10,7 +10,9 @@ NAME = "read"
 def measure(lab: Lab) -> list[Row]:
     ours = lab.race(prepare=work.prepare_filled, cast=work.Read, seconds=0.8)
     raw = lab.race(prepare=work.prepare_raw_filled, cast=work.RawRead, seconds=0.8)
-    series = lab.interleave([Contender("Holdfast", "reads", ours), Contender("raw SQLite", "reads", raw)])
+    series = lab.interleave(
+        [Contender("Holdfast", "reads", ours), Contender("raw SQLite", "reads", raw)]
+    )
     took = ratio(series[0], series[1], took_s)
     return [
         Row(

@@ -21,8 +21,18 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="threads",
             title="Threads of one process",
-            says="Durable changes by eight threads of one process on one connection object, against one thread.",
+            says=(
+                "Durable changes by eight threads of one process on one connection object, "
+                "against one thread."
+            ),
             series=series,
-            verdicts=[Verdict("throughput, 8 threads to 1", "", ratio(series[0], series[1], lambda sample: sample.rate), None)],
+            verdicts=[
+                Verdict(
+                    "throughput, 8 threads to 1",
+                    "",
+                    ratio(series[0], series[1], lambda sample: sample.rate),
+                    None,
+                )
+            ],
         )
     ]

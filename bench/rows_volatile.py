@@ -30,16 +30,23 @@ def measure(lab: Lab) -> list[Row]:
             name="volatile-pair",
             title="Volatile pair",
             says="Put a record that must be new and delete it by its token, as a lock does: two transactions. "
-            "Holdfast also takes the turns at the gate and gives a token that only grows; the raw side has "
+            "Holdfast also takes the turns at the gate and gives a token that only grows; the raw "
+            "side has "
             "synchronous=OFF and no counter.",
             series=pair,
-            verdicts=[Verdict("time, Holdfast to raw SQLite", "", ratio(pair[0], pair[1], took_s), None)],
+            verdicts=[
+                Verdict("time, Holdfast to raw SQLite", "", ratio(pair[0], pair[1], took_s), None)
+            ],
         ),
         Row(
             name="volatile-change",
             title="Volatile change",
             says="A general transaction that puts one volatile record, against one upsert.",
             series=single,
-            verdicts=[Verdict("time, Holdfast to raw SQLite", "", ratio(single[0], single[1], took_s), None)],
+            verdicts=[
+                Verdict(
+                    "time, Holdfast to raw SQLite", "", ratio(single[0], single[1], took_s), None
+                )
+            ],
         ),
     ]

@@ -1,4 +1,6 @@
-"""The servers that some peers need, each in a temporary folder of its own and reached by a socket file there."""
+"""The servers that some peers need, each in a temporary folder of its own and reached by a socket
+file there.
+"""
 
 import shutil
 import socket
@@ -13,13 +15,16 @@ from pathlib import Path
 _START_TIMEOUT_S = 20.0
 
 _POSTGRES = {"listen_addresses": "", "max_connections": "200"}
-"""As it comes, but for what lets the processes of a row in and everybody else not: it syncs what it says is committed."""
+"""As it comes, but for what lets the processes of a row in and everybody else not: it syncs what it
+says is committed.
+"""
 
 
 @contextmanager
 def redis(*, durable: bool = False) -> Iterator[str | None]:
-    """A Redis that keeps nothing on disk, or syncs every change if it is to be durable: the path of its socket, or None where
-    it is not installed."""
+    """A Redis that keeps nothing on disk, or syncs every change if it is to be durable: the path of
+    its socket, or None where it is not installed.
+    """
     program = shutil.which("redis-server")
     if program is None:
         yield None
@@ -28,7 +33,18 @@ def redis(*, durable: bool = False) -> Iterator[str | None]:
     folder = Path(tempfile.mkdtemp(prefix="hfredis-"))
     address = folder / "socket"
     disk = ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
-    command = [program, "--port", "0", "--unixsocket", str(address), "--save", "", *disk, "--dir", str(folder)]
+    command = [
+        program,
+        "--port",
+        "0",
+        "--unixsocket",
+        str(address),
+        "--save",
+        "",
+        *disk,
+        "--dir",
+        str(folder),
+    ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         if not _answers(address, server):
@@ -42,7 +58,9 @@ def redis(*, durable: bool = False) -> Iterator[str | None]:
 
 @contextmanager
 def postgres() -> Iterator[str | None]:
-    """A PostgreSQL: the URL of a new database of it, or None where it or its driver is not installed."""
+    """A PostgreSQL: the URL of a new database of it, or None where it or its driver is not
+    installed.
+    """
     try:
         from tests.stores.postgres_server import binaries, serving
     except ImportError:
@@ -70,7 +88,9 @@ def versions() -> dict[str, str]:
 def _version(program: str) -> str:
     said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
     # `Redis server v=7.0.15 ...` and `postgres (PostgreSQL) 15.18 ...`
-    return next(word.removeprefix("v=") for word in said.split() if word.removeprefix("v=")[0].isdigit())
+    return next(
+        word.removeprefix("v=") for word in said.split() if word.removeprefix("v=")[0].isdigit()
+    )
 
 
 def _answers(address: Path, server: "subprocess.Popen[bytes]") -> bool:

@@ -1,4 +1,6 @@
-"""Processes that take turns at locks: how long each waits, and how long a lock lies idle between two of them."""
+"""Processes that take turns at locks: how long each waits, and how long a lock lies idle between
+two of them.
+"""
 
 import random
 import time
@@ -76,7 +78,8 @@ class FiveOfFifty(OneLock):
 
 
 class TurnLog(Log):
-    """Waits from asking to having it, and hand-overs: from a release to the entry of another process.
+    """Waits from asking to having it, and hand-overs: from a release to the entry of another
+    process.
 
     perf_counter is the same clock in every process here (CLOCK_MONOTONIC).
     """

@@ -1,7 +1,8 @@
-"""The work that is measured: Holdfast's way, and the raw one that writes the same rows into the same tables.
+"""The work that is measured: Holdfast's way, and the raw one that writes the same rows into the
+same tables.
 
-The raw side gets everything for nothing that SQLite does not do itself: it checks nothing, encodes nothing but the key and
-the number, wakes nobody, and prepares its statements once.
+The raw side gets everything for nothing that SQLite does not do itself: it checks nothing, encodes
+nothing but the key and the number, wakes nobody, and prepares its statements once.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.domains.jobs.record import JOBS, Job
+from holdfast.domains.jobs.records import JOBS, Job
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
@@ -25,7 +26,10 @@ RAW = "raw.sqlite"
 FILE = "file"
 
 SESSION = "tmux:claude-a"
-PROMPT = "Look at the failing test in the payment module, find the cause, and propose the smallest change that mends it."
+PROMPT = (
+    "Look at the failing test in the payment module, find the cause, and propose the smallest "
+    "change that mends it."
+)
 ENTRY = {"agent_session": SESSION}
 READ_KEYS = 1000
 
@@ -35,7 +39,9 @@ KILL = "kill -9"
 """What a volatile change survives."""
 
 GROWING_CHANGES = 1000
-"""After so many changes the log has its full size on either side; a file that still grows costs more to sync."""
+"""After so many changes the log has its full size on either side; a file that still grows costs
+more to sync.
+"""
 
 _BUSY_TIMEOUT_S = 10.0
 _FILE_BYTES = 16 << 20
@@ -104,7 +110,9 @@ def prepare_file(folder: Path) -> None:
 
 
 def change(key: str) -> Callable[[Tx], None]:
-    """One change as the domains make it: a record with an index, and a journal entry that tells of it."""
+    """One change as the domains make it: a record with an index, and a journal entry that tells of
+    it.
+    """
 
     def body(tx: Tx) -> None:
         job = Job(
@@ -165,7 +173,13 @@ class RawDurableChangeNew:
         self._keys = _Keys(number)
         at = datetime.now(UTC)
         blank = Job(
-            job_id="%s", created_at=at, updated_at=at, prompt=PROMPT, agent="claude", agent_session=SESSION, arrival=-99
+            job_id="%s",
+            created_at=at,
+            updated_at=at,
+            prompt=PROMPT,
+            agent="claude",
+            agent_session=SESSION,
+            arrival=-99,
         )
         self._record = to_json(blank).replace(b'"%s"', b'"%b"').replace(b"-99", b"%d")
         # Each place ends with the job's number, or is none.
@@ -209,7 +223,9 @@ class RawDurableChange(RawDurableChangeNew):
 
 
 class RawInTurn(RawDurableChange):
-    """The limit of Holdfast's way: the raw statements, the turns taken by a bare flock, one fdatasync after each."""
+    """The limit of Holdfast's way: the raw statements, the turns taken by a bare flock, one
+    fdatasync after each.
+    """
 
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(folder, number)
@@ -234,7 +250,9 @@ class RawInTurn(RawDurableChange):
 
 
 class Append:
-    """The limit: 4 KB written where blocks are there already, and synced. Each worker has blocks of its own."""
+    """The limit: 4 KB written where blocks are there already, and synced. Each worker has blocks of
+    its own.
+    """
 
     def __init__(self, folder: Path, number: int) -> None:
         self._fd = os.open(folder / FILE, os.O_RDWR)
@@ -244,7 +262,9 @@ class Append:
 
     def __call__(self) -> bool:
         self._count += 1
-        os.pwrite(self._fd, self._block, (self._first + self._count % _REGION_BLOCKS) * _BLOCK_BYTES)
+        os.pwrite(
+            self._fd, self._block, (self._first + self._count % _REGION_BLOCKS) * _BLOCK_BYTES
+        )
         os.fdatasync(self._fd)
         return True
 
@@ -284,7 +304,10 @@ class RawVolatilePair:
             "INSERT INTO s_bench_marks (ns, key, rev, value) VALUES (?, ?, ?, ?)",
             ("default", self._key, self._rev, self._value),
         )
-        self._raw.execute("DELETE FROM s_bench_marks WHERE ns = ? AND key = ? AND rev = ?", ("default", self._key, self._rev))
+        self._raw.execute(
+            "DELETE FROM s_bench_marks WHERE ns = ? AND key = ? AND rev = ?",
+            ("default", self._key, self._rev),
+        )
         return True
 
     def close(self) -> None:
@@ -354,7 +377,10 @@ class RawRead:
     def __call__(self) -> bool:
         self._count += 1
         sql = "SELECT value, rev FROM s_jobs WHERE ns = ? AND key = ?"
-        assert self._raw.execute(sql, ("default", f"job-{self._count % READ_KEYS}")).fetchone() is not None
+        assert (
+            self._raw.execute(sql, ("default", f"job-{self._count % READ_KEYS}")).fetchone()
+            is not None
+        )
         return True
 
     def close(self) -> None:
@@ -372,7 +398,9 @@ def _copy(source: Path, target: Path) -> None:
     raw = sqlite3.connect(target, isolation_level=None)
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("ATTACH ? AS source", (str(source),))
-    made = raw.execute("SELECT type, name, sql FROM source.sqlite_master WHERE sql IS NOT NULL").fetchall()
+    made = raw.execute(
+        "SELECT type, name, sql FROM source.sqlite_master WHERE sql IS NOT NULL"
+    ).fetchall()
     for kind, name, sql in made:
         raw.execute(sql)
         if kind == "table":

@@ -1,7 +1,9 @@
-"""The work that is measured on PostgreSQL: Holdfast's way, and the raw one on the same rows of the same tables.
+"""The work that is measured on PostgreSQL: Holdfast's way, and the raw one on the same rows of the
+same tables.
 
-One database serves all rounds, so that each round has a namespace of its own. The raw side gets everything for nothing that
-PostgreSQL does not do itself: it checks and encodes nothing, wakes nobody, and its statements are prepared.
+One database serves all rounds, so that each round has a namespace of its own. The raw side gets
+everything for nothing that PostgreSQL does not do itself: it checks and encodes nothing, wakes
+nobody, and its statements are prepared.
 """
 
 import multiprocessing
@@ -14,16 +16,18 @@ from typing import Any
 
 import holdfast
 from bench.work import PROMPT, SESSION
-from holdfast.domains.jobs.record import JOBS, Job
+from holdfast.domains.jobs.records import JOBS, Job
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.ordering import span
+from holdfast.kernel.order import span
 
 _TOPIC = "bench"
 _COLUMNS = "ns, key, rev, value, by_turn"
 
 
 def prepare_jobs(folder: Path, *, address: str, jobs: int) -> None:
-    """Pending jobs in the round's namespace, and tables as the server keeps them after a while of use."""
+    """Pending jobs in the round's namespace, and tables as the server keeps them after a while of
+    use.
+    """
     import psycopg
 
     with holdfast.connect(address, namespace=folder.name) as hf:
@@ -46,13 +50,18 @@ def prepare_jobs(folder: Path, *, address: str, jobs: int) -> None:
                     idle_timeout_sec=60.0,
                     expected_artifacts=(),
                 )
-                rows.write_row((folder.name, key, number + 1, to_json(job).decode(), JOBS.index_keys(job)[0]))
+                rows.write_row(
+                    (folder.name, key, number + 1, to_json(job).decode(), JOBS.index_keys(job)[0])
+                )
         raw.execute("VACUUM ANALYZE holdfast.s_jobs")
 
 
 def prepare_nothing(folder: Path, *, address: str) -> None:
     """The tables alone."""
-    with holdfast.connect(address, namespace=folder.name) as hf, hf.locks.acquire("warm", by="bench"):
+    with (
+        holdfast.connect(address, namespace=folder.name) as hf,
+        hf.locks.acquire("warm", by="bench"),
+    ):
         pass
 
 
@@ -70,7 +79,9 @@ class Claim:
 
 
 class RawClaim:
-    """The same by hand: lock the first that nobody has, write it, write the journal's row, commit."""
+    """The same by hand: lock the first that nobody has, write it, write the journal's row,
+    commit.
+    """
 
     _FIND = (
         "SELECT key, value FROM holdfast.s_jobs WHERE ns = %s AND by_turn >= %s AND by_turn < %s "
@@ -82,7 +93,8 @@ class RawClaim:
     )
     _TELL = (
         "INSERT INTO holdfast.journal (revision, ns, at, actor, kind, subject, data) "
-        'VALUES (%s, %s, now(), \'bench\', \'job.status_changed\', %s, \'{"from":"pending","to":"running","attempt":1}\')'
+        "VALUES (%s, %s, now(), 'bench', 'job.status_changed', %s, "
+        '\'{"from":"pending","to":"running","attempt":1}\')'
     )
 
     def __init__(self, folder: Path, number: int, *, address: str) -> None:
@@ -98,7 +110,9 @@ class RawClaim:
             self._raw.rollback()
             return False
         key, value = found
-        taken = self._raw.execute(self._TAKE, (value.replace('"pending"', '"running"'), self._ns, key)).fetchall()
+        taken = self._raw.execute(
+            self._TAKE, (value.replace('"pending"', '"running"'), self._ns, key)
+        ).fetchall()
         self._raw.execute(self._TELL, (taken[0][0], self._ns, key))
         self._raw.commit()
         return True
@@ -129,13 +143,18 @@ class RawLockPair:
         import psycopg
 
         self._raw = psycopg.connect(address, autocommit=True, prepare_threshold=0)
-        self._raw.execute("CREATE TABLE IF NOT EXISTS row_lock (name text PRIMARY KEY, owner text NOT NULL, at timestamptz)")
+        self._raw.execute(
+            "CREATE TABLE IF NOT EXISTS row_lock (name text PRIMARY KEY, owner text NOT NULL, at "
+            "timestamptz)"
+        )
         self._name, self._owner = folder.name, f"job-{number}"
 
     def __call__(self) -> bool:
         put = "INSERT INTO row_lock VALUES (%s, %s, now()) ON CONFLICT DO NOTHING"
         taken = self._raw.execute(put, (self._name, self._owner)).rowcount
-        gone = self._raw.execute("DELETE FROM row_lock WHERE name = %s AND owner = %s", (self._name, self._owner)).rowcount
+        gone = self._raw.execute(
+            "DELETE FROM row_lock WHERE name = %s AND owner = %s", (self._name, self._owner)
+        ).rowcount
         return taken == gone == 1
 
     def close(self) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.stores import waking
+from holdfast.stores import listener
 from tests.patience import NEVER_S
 
-# Hypothesis without a time limit for an example or for its making: on a shared machine a test would fail for being slow, which
-# proves nothing.
+# Hypothesis without a time limit for an example or for its making: on a shared machine a test would
+# fail for being slow, which proves nothing.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Hear what a terminal sends, also in a run behind nohup or in the background: what is ignored here is ignored by every
-    process that a test begins, and then none of them can be interrupted."""
+    """Hear what a terminal sends, also in a run behind nohup or in the background: what is ignored
+    here is ignored by every process that a test begins, and then none of them can be interrupted.
+    """
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
@@ -41,7 +42,9 @@ def pytest_configure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell at how many points exceptions were raised on each store (`hazards/test_interruptions.py`)."""
+    """Tell at how many points exceptions were raised on each store
+    (`hazards/test_interruptions.py`).
+    """
     points: Counter[str] = Counter()
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, value in getattr(report, "user_properties", []):
@@ -53,7 +56,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs it."""
+    """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs
+    it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(FOREIGN)]:
             patch.delenv(name)
@@ -63,16 +68,19 @@ def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:
-    """Collect garbage after each module. An SQLite connection is part of a reference cycle; since Python 3.13 one that nobody
-    closed is a ResourceWarning, which would otherwise fail a test elsewhere, whenever the collector runs."""
+    """Collect garbage after each module. An SQLite connection is part of a reference cycle; since
+    Python 3.13 one that nobody closed is a ResourceWarning, which would otherwise fail a test
+    elsewhere, whenever the collector runs.
+    """
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def _warnings_stay_with_their_test() -> Iterator[None]:
-    """A command that a test runs in its own process goes on saying warnings after it has ended, a moment after each: those of
-    one test were said in the next."""
+    """A command that a test runs in its own process goes on saying warnings after it has ended, a
+    moment after each: those of one test were said in the next.
+    """
     yield
     warned = sys.modules.get("holdfast.surfaces.cli.warned")
     if warned is not None:
@@ -82,8 +90,10 @@ def _warnings_stay_with_their_test() -> Iterator[None]:
 
 @pytest.fixture
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is missing shows."""
-    monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
+    """Nobody who sleeps looks again by itself, here and in forked children: a wake-up that is
+    missing shows.
+    """
+    monkeypatch.setattr(listener, "WAIT_RECHECK_S", NEVER_S)
 
 
 @pytest.fixture

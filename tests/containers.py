@@ -1,6 +1,8 @@
-"""Python programs in containers of one kernel: with a boot id, pids, a /proc or a clock since boot of their own.
+"""Python programs in containers of one kernel: with a boot id, pids, a /proc or a clock since boot
+of their own.
 
-Made by `unshare`, which takes root: mark a test with `needs_containers`, and elsewhere it is skipped by name.
+Made by `unshare`, which takes root: mark a test with `needs_containers`, and elsewhere it is
+skipped by name.
 """
 
 import functools
@@ -22,16 +24,24 @@ _MOUNT_BOOT_ID = f'mount --bind "$1" {_BOOT_ID} && shift && exec "$@"'
 
 
 class Container(NamedTuple):
-    """What is a container's own. The rest it shares with the host: files, network, users and the kernel."""
+    """What is a container's own. The rest it shares with the host: files, network, users and the
+    kernel.
+    """
 
     boot_id: Path | None = None
-    """A file whose content the container sees as the kernel's boot id (LXC and systemd-nspawn do this)."""
+    """A file whose content the container sees as the kernel's boot id (LXC and systemd-nspawn do
+    this).
+    """
     own_pids: bool = False
     """A pid namespace: its first process is number 1."""
     own_proc: bool = True
-    """With `own_pids`: a /proc that shows that namespace. False leaves the parent's, whose numbers mean nothing inside."""
+    """With `own_pids`: a /proc that shows that namespace. False leaves the parent's, whose numbers
+    mean nothing inside.
+    """
     boot_shift_s: int | None = None
-    """A time namespace whose clock since boot is ahead by so many seconds, and with it every start time in its /proc."""
+    """A time namespace whose clock since boot is ahead by so many seconds, and with it every start
+    time in its /proc.
+    """
 
     def words(self, *words: str) -> list[str]:
         """The command that runs another one inside."""
@@ -48,21 +58,35 @@ class Container(NamedTuple):
         return [*outside, *words]
 
     def start(self, code: str, *arguments: object, **options: Any) -> "subprocess.Popen[str]":
-        """Begin a program in Python; its text in and out are pipes. It may import what is in `src` and `tests`."""
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": _ROOT}
+        """Begin a program in Python; its text in and out are pipes. It may import what is in `src`
+        and `tests`.
+        """
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+            "cwd": _ROOT,
+        }
         words = self.words(sys.executable, "-c", code, *map(str, arguments))
         return subprocess.Popen(words, **{**pipes, **options})
 
     def run(self, code: str, *arguments: object) -> str:
-        """Run a program in Python to its end; return what it wrote, without the white space around it."""
+        """Run a program in Python to its end; return what it wrote, without the white space around
+        it.
+        """
         words = self.words(sys.executable, "-c", code, *map(str, arguments))
-        ended = subprocess.run(words, capture_output=True, text=True, cwd=_ROOT, timeout=PATIENCE_S, check=False)
-        assert ended.returncode == 0, f"exit status {ended.returncode}: {ended.stdout}{ended.stderr}"
+        ended = subprocess.run(
+            words, capture_output=True, text=True, cwd=_ROOT, timeout=PATIENCE_S, check=False
+        )
+        assert ended.returncode == 0, (
+            f"exit status {ended.returncode}: {ended.stdout}{ended.stderr}"
+        )
         return ended.stdout.strip()
 
     def pid(self, started: "subprocess.Popen[str]") -> int:
-        """The host's number of a program that was begun here, once it has said something. `unshare` stands before one that
-        has pids or a clock of its own, and ends with it."""
+        """The host's number of a program that was begun here, once it has said something. `unshare`
+        stands before one that has pids or a clock of its own, and ends with it.
+        """
         return children(started.pid)[0] if self._forks else started.pid
 
     @property
@@ -89,10 +113,16 @@ def _missing() -> str:
         return "containers take root (unshare)"
     tried = Container(boot_id=Path("/dev/null"), own_pids=True, boot_shift_s=1).words("true")
     try:
-        ended = subprocess.run(tried, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ended = subprocess.run(
+            tried, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
     except OSError as error:
         return f"containers take unshare ({error.strerror})"
-    return "" if ended.returncode == 0 else f"this machine makes no containers ({ended.stderr.strip()})"
+    return (
+        ""
+        if ended.returncode == 0
+        else f"this machine makes no containers ({ended.stderr.strip()})"
+    )
 
 
 needs_containers = pytest.mark.skipif(bool(_missing()), reason=_missing() or "there are containers")

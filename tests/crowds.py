@@ -1,4 +1,6 @@
-"""What crowds of processes have in common: threads that must all end well, and a time in which no process may end."""
+"""What crowds of processes have in common: threads that must all end well, and a time in which no
+process may end.
+"""
 
 import select
 import threading
@@ -23,9 +25,13 @@ class Member(Protocol):
 
 
 def over(crowd: Sequence[Member], seconds: float, until: float) -> bool:
-    """Wait for so long, or until the end, which makes it True; a process that ends before is a failure."""
+    """Wait for so long, or until the end, which makes it True; a process that ends before is a
+    failure.
+    """
     left_s = until - time.monotonic()
-    ended, _, _ = select.select([member.pidfd for member in crowd], [], [], max(min(seconds, left_s), 0.0))
+    ended, _, _ = select.select(
+        [member.pidfd for member in crowd], [], [], max(min(seconds, left_s), 0.0)
+    )
     # Woken late, on a busy machine, it finds those ended that were to end by then.
     if left_s <= seconds or time.monotonic() >= until:
         return True
@@ -35,7 +41,9 @@ def over(crowd: Sequence[Member], seconds: float, until: float) -> bool:
 
 
 def run_all(works: Mapping[str, Callable[[], None]]) -> int:
-    """Do all of it at once, each in a thread of that name; the exit status of the process: 1 when one of them failed."""
+    """Do all of it at once, each in a thread of that name; the exit status of the process: 1 when
+    one of them failed.
+    """
     failures: list[BaseException] = []
 
     def run(work: Callable[[], None]) -> None:
@@ -45,7 +53,9 @@ def run_all(works: Mapping[str, Callable[[], None]]) -> int:
             failures.append(error)
             raise
 
-    threads = [threading.Thread(target=run, args=(work,), name=name) for name, work in works.items()]
+    threads = [
+        threading.Thread(target=run, args=(work,), name=name) for name, work in works.items()
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -10,7 +10,9 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own in a new folder, for the block; a skip where this user may mount none."""
+    """A file system of its own in a new folder, for the block; a skip where this user may mount
+    none.
+    """
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
     if subprocess.run(words, capture_output=True, check=False).returncode != 0:

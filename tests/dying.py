@@ -11,7 +11,9 @@ KILLED = -signal.SIGKILL
 
 
 def ended(work: Callable[[], object]) -> int:
-    """Do the work in a forked child, which ends with it; how it ended: 0, 1 when it raised, KILLED."""
+    """Do the work in a forked child, which ends with it; how it ended: 0, 1 when it raised,
+    KILLED.
+    """
     child = os.fork()
     if child == 0:
         status = 1
@@ -26,7 +28,9 @@ def ended(work: Callable[[], object]) -> int:
 
 
 def dies(work: Callable[[], object], at: int) -> bool:
-    """Do the work in a child that kills itself at its point number `at`; False when it got through."""
+    """Do the work in a child that kills itself at its point number `at`; False when it got
+    through.
+    """
 
     def dying() -> None:
         with faults.armed(at=at, action=faults.kill):
@@ -38,8 +42,9 @@ def dies(work: Callable[[], object], at: int) -> bool:
 
 
 def killed_busy(begin: Callable[[], Callable[[], object]], done: int) -> None:
-    """Let two children begin and then do the same again and again, and kill both from outside, at whatever instruction that
-    is, when so much was done."""
+    """Let two children begin and then do the same again and again, and kill both from outside, at
+    whatever instruction that is, when so much was done.
+    """
     hearing, telling = os.pipe()
     children = []
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""What a test cannot do without: a skip by name on a machine that lacks it, and a failure where CI=true."""
+"""What a test cannot do without: a skip by name on a machine that lacks it, and a failure where
+CI=true.
+"""
 
 import os
 from typing import NoReturn

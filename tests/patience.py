@@ -10,8 +10,14 @@ NEVER_S = 10 * PATIENCE_S
 """Beyond what any test waits for."""
 
 
-def until(condition: Callable[[], object], seconds: float = PATIENCE_S, saw: Callable[[], object] = lambda: "") -> None:
-    """Wait for what another process does, of which nothing tells; when it never comes, tell what was there instead."""
+def until(
+    condition: Callable[[], object],
+    seconds: float = PATIENCE_S,
+    saw: Callable[[], object] = lambda: "",
+) -> None:
+    """Wait for what another process does, of which nothing tells; when it never comes, tell what
+    was there instead.
+    """
     ticks = threading.Event()
     end_s = time.monotonic() + seconds
     while not condition():

@@ -1,4 +1,6 @@
-"""Ports for programs that are told theirs before they listen, or have to get it again after they were killed."""
+"""Ports for programs that are told theirs before they listen, or have to get it again after they
+were killed.
+"""
 
 import random
 import socket
@@ -7,7 +9,9 @@ from pathlib import Path
 
 
 def spare_port() -> int:
-    """A free one below those that the kernel gives to whoever names none, so that nobody else gets it unasked."""
+    """A free one below those that the kernel gives to whoever names none, so that nobody else gets
+    it unasked.
+    """
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(max(least // 2, 1024), least)
     for port in random.Random().sample(ports, len(ports)):

@@ -1,4 +1,6 @@
-"""What the kernel says of other processes. Of the standard library alone: the benchmark's venv has no more."""
+"""What the kernel says of other processes. Of the standard library alone: the benchmark's venv has
+no more.
+"""
 
 import os
 import signal
@@ -22,8 +24,10 @@ class Used(NamedTuple):
     cpu_s: float
 
     def is_rest(self, seconds: float) -> bool:
-        """Did it only look now and then in so much time? Whoever polls sleeps often, and whoever spins computes all the time.
-        The time alone does not tell: a busy machine may charge an idle process tens of milliseconds for one look."""
+        """Did it only look now and then in so much time? Whoever polls sleeps often, and whoever
+        spins computes all the time. The time alone does not tell: a busy machine may charge an idle
+        process tens of milliseconds for one look.
+        """
         return self.sleeps < 10 * seconds and self.cpu_s < seconds / 4
 
 
@@ -43,8 +47,9 @@ def used_since(before: Used, pid: int) -> Used:
 
 
 def state_of(pid: int) -> str | None:
-    """The state of a process's first thread in one letter, such as T while it stands still; None when there is no such
-    process."""
+    """The state of a process's first thread in one letter, such as T while it stands still; None
+    when there is no such process.
+    """
     try:
         return stat_of(pid)[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -52,7 +57,9 @@ def state_of(pid: int) -> str | None:
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields of its `stat` behind its name, which may hold anything. Raises OSError when there is no such process."""
+    """The fields of its `stat` behind its name, which may hold anything. Raises OSError when there
+    is no such process.
+    """
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
@@ -60,12 +67,16 @@ def flock_waiters(path: Path) -> int:
     """How many wait for the flock of a file."""
     ends = f":{path.stat().st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return sum(1 for words in lines if words[1] == "->" and words[2] == "FLOCK" and words[6].endswith(ends))
+    return sum(
+        1 for words in lines if words[1] == "->" and words[2] == "FLOCK" and words[6].endswith(ends)
+    )
 
 
 def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> bool:
-    """Send a signal to a process that may be gone, if it is still the one that is meant; say whether it was sent. Pids are used
-    again within minutes, so the process is opened before it is checked."""
+    """Send a signal to a process that may be gone, if it is still the one that is meant; say
+    whether it was sent. Pids are used again within minutes, so the process is opened before it is
+    checked.
+    """
     with suppress(ProcessLookupError):
         fd = os.pidfd_open(pid)
         try:

@@ -1,4 +1,5 @@
-"""A job registry by the rules of the system whose folders are shared: plain Python, nothing of Holdfast.
+"""A job registry by the rules of the system whose folders are shared: plain Python, nothing of
+Holdfast.
 
 python source_registry.py pick-all FOLDER LABEL      picks until nothing is pending, and prints each id
 python source_registry.py pick-slowly FOLDER LABEL   prints `read` when it has decided; a line on stdin lets it write
@@ -42,8 +43,16 @@ def write(folder: str, record: dict[str, Any]) -> None:
 
 
 def oldest_pending(folder: str, label: str) -> dict[str, Any] | None:
-    records = [read(folder, name.removesuffix(".json")) for name in os.listdir(folder) if name.endswith(".json")]
-    waiting = [record for record in records if record["status"] == "pending" and record["agent_session"] == label]
+    records = [
+        read(folder, name.removesuffix(".json"))
+        for name in os.listdir(folder)
+        if name.endswith(".json")
+    ]
+    waiting = [
+        record
+        for record in records
+        if record["status"] == "pending" and record["agent_session"] == label
+    ]
     return min(waiting, key=lambda record: (record["created_at"], record["job_id"]), default=None)
 
 
@@ -74,7 +83,13 @@ def register(folder: str, label: str) -> str:
                 "prompt": "do it",
                 "agent": "claude-code",
                 "agent_session": label,
-                "broker": {"host": "127.0.0.1", "port": 9, "tls": False, "username": None, "password": None},
+                "broker": {
+                    "host": "127.0.0.1",
+                    "port": 9,
+                    "tls": False,
+                    "username": None,
+                    "password": None,
+                },
                 "topic_prefix": f"python/mqtt/jobs/{job_id}",
                 "timeout_sec": 600,
                 "idle_timeout_sec": 120,

@@ -1,7 +1,8 @@
 """Processes that are stopped (SIGSTOP).
 
-A process that is stopped inside a transaction blocks every other writer until it continues or is killed. A background thread
-may be inside one at any moment, so a test says which case it wants: `StoppedInside` or `stop_outside`.
+A process that is stopped inside a transaction blocks every other writer until it continues or is
+killed. A background thread may be inside one at any moment, so a test says which case it wants:
+`StoppedInside` or `stop_outside`.
 """
 
 import os
@@ -20,14 +21,15 @@ STOPS_MAX = 1000
 
 _SCRIPT = """
 import os, signal, sys, holdfast
-from holdfast.spaces import all_spaces
+from holdfast.runtime.spaces import all_spaces
 hf = holdfast.connect(sys.argv[1], namespace=sys.argv[2])
 scope = [space for space in all_spaces() if space.name in sys.argv[4:]]
 def body(tx):
     for space in scope:
         tx.range(space, limit=1)
     if sys.argv[1].startswith("postgres"):
-        # The server ends the session of a stopped client after 5 s. The body would run again, and stop again.
+        # The server ends the session of a stopped client after 5 s. The body would run again, and
+        # stop again.
         tx._raw.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
     os.kill(os.getpid(), signal.SIGSTOP)
 # Long enough for a stop of any length: a commit that comes too late has an unknown outcome.
@@ -36,9 +38,13 @@ getattr(hf.store, sys.argv[3])(body, scope=scope, timeout_s=1200)
 
 
 class StoppedInside:
-    """A process that stands still inside `transact`, or `read`, over these spaces, for the block of a `with`."""
+    """A process that stands still inside `transact`, or `read`, over these spaces, for the block of
+    a `with`.
+    """
 
-    def __init__(self, url: str, *spaces: str, namespace: str = "default", call: str = "transact") -> None:
+    def __init__(
+        self, url: str, *spaces: str, namespace: str = "default", call: str = "transact"
+    ) -> None:
         words = [sys.executable, "-c", _SCRIPT, url, namespace, call, *spaces]
         self._process = subprocess.Popen(words)
         self.pid = self._process.pid
@@ -48,7 +54,12 @@ class StoppedInside:
         assert os.WIFSTOPPED(status), f"it ended instead ({status})"
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
@@ -59,9 +70,12 @@ class StoppedInside:
         assert self._process.wait() == 0
 
 
-def stop_outside(pid: int, url: str, stop: Callable[[], object] | None = None, tries: int | None = None) -> None:
-    """Stop a child of this process while it is outside every transaction on the store: continue it and stop it again until it
-    is. `stop` replaces the plain SIGSTOP."""
+def stop_outside(
+    pid: int, url: str, stop: Callable[[], object] | None = None, tries: int | None = None
+) -> None:
+    """Stop a child of this process while it is outside every transaction on the store: continue it
+    and stop it again until it is. `stop` replaces the plain SIGSTOP.
+    """
     tries = STOPS_MAX if tries is None else tries
     for _ in range(tries):
         if stop is None:
@@ -73,7 +87,8 @@ def stop_outside(pid: int, url: str, stop: Callable[[], object] | None = None, t
             return
         os.kill(pid, signal.SIGCONT)
     raise AssertionError(
-        f"process {pid} was inside a transaction each of {tries} times that it was stopped: it hangs in one, or "
+        f"process {pid} was inside a transaction each of {tries} times that it was stopped: it "
+        "hangs in one, or "
         "another program keeps one open on the same database"
     )
 
@@ -81,19 +96,28 @@ def stop_outside(pid: int, url: str, stop: Callable[[], object] | None = None, t
 def wait_until_stopped(pid: int) -> None:
     """Wait until a child of this process has stopped."""
     found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert found is not None and found.si_code == os.CLD_STOPPED, f"process {pid} ended and cannot stop: {found}"
+    assert found is not None and found.si_code == os.CLD_STOPPED, (
+        f"process {pid} ended and cannot stop: {found}"
+    )
 
 
 def is_inside(pid: int, url: str) -> bool:
-    """Is a thread of this process inside a transaction? On PostgreSQL it may be another process's."""
+    """Is a thread of this process inside a transaction? On PostgreSQL it may be another
+    process's.
+    """
     if url.startswith("postgres"):
         with psycopg.connect(url, autocommit=True) as database:
             found = database.execute(
                 "SELECT count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+                " WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> "
+                "pg_backend_pid()"
             ).fetchone()
         return found is None or found[0] > 0
     held = re.compile(rf"FLOCK +\S+ +WRITE {pid} \S+:(\d+) ")
     inodes = {int(found[1]) for found in held.finditer(Path("/proc/locks").read_text())}
-    opened = [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).endswith(("-gate", "/latch", ".lock"))]
+    opened = [
+        fd
+        for fd in Path(f"/proc/{pid}/fd").iterdir()
+        if os.readlink(fd).endswith(("-gate", "/latch", ".lock"))
+    ]
     return any(os.stat(fd).st_ino in inodes for fd in opened)

@@ -1,4 +1,6 @@
-"""A real tmux for tests, in a folder of its own, so that it meets nobody else's; with a small program to talk to in it."""
+"""A real tmux for tests, in a folder of its own, so that it meets nobody else's; with a small
+program to talk to in it.
+"""
 
 import os
 import shutil
@@ -67,13 +69,20 @@ class TmuxServer:
         self("kill-session", "-t", "=keeps-the-server")
 
     def heard(self) -> list[bytes]:
-        """What the program got, a piece for each Enter; an Enter behind nothing is an empty piece."""
+        """What the program got, a piece for each Enter; an Enter behind nothing is an empty
+        piece.
+        """
         if not self._log.exists():
             return []
-        return [b"!" if line == "interrupted" else bytes.fromhex(line) for line in self._log.read_text().splitlines()]
+        return [
+            b"!" if line == "interrupted" else bytes.fromhex(line)
+            for line in self._log.read_text().splitlines()
+        ]
 
     def typed(self) -> bytes:
-        """Every byte that was typed into the program, as it came, once every timer that the server has started has fired."""
+        """Every byte that was typed into the program, as it came, once every timer that the server
+        has started has fired.
+        """
         # Timers fire in order, and this one is later than any that a gateway starts.
         self("run-shell", "-d", "2")
         raw = Path(f"{self._log}.raw")

@@ -1,4 +1,6 @@
-"""Writes ops/dashboard.json, the Grafana dashboard: `make docs`. Change the panels here, not in the file."""
+"""Writes ops/dashboard.json, the Grafana dashboard: `make docs`. Change the panels here, not in the
+file.
+"""
 
 import json
 from itertools import count
@@ -12,7 +14,9 @@ _HERE = 'instance=~"$instance"'
 
 
 class Panel(NamedTuple):
-    """A picture: its title, what it says in one sentence, its unit, and what is drawn, as expression and legend."""
+    """A picture: its title, what it says in one sentence, its unit, and what is drawn, as
+    expression and legend.
+    """
 
     title: str
     says: str
@@ -26,7 +30,10 @@ def _rate(metric: str, by: str, span: str = "$__rate_interval") -> str:
 
 
 def _quantile(q: float, metric: str, by: str, more: str = "") -> str:
-    return f"histogram_quantile({q}, sum by ({by}, le) (rate({metric}_bucket{{{_HERE}{more}}}[$__rate_interval])))"
+    return (
+        f"histogram_quantile({q}, sum by ({by}, le) "
+        f"(rate({metric}_bucket{{{_HERE}{more}}}[$__rate_interval])))"
+    )
 
 
 ROWS: dict[str, list[Panel]] = {
@@ -39,10 +46,18 @@ ROWS: dict[str, list[Panel]] = {
             "stat",
         ),
         Panel(
-            "Jobs running", "Jobs that somebody works on.", "none", [(f'holdfast_jobs{{{_HERE},status="running"}}', "")], "stat"
+            "Jobs running",
+            "Jobs that somebody works on.",
+            "none",
+            [(f'holdfast_jobs{{{_HERE},status="running"}}', "")],
+            "stat",
         ),
         Panel(
-            "Jobs pending", "Jobs that wait for a worker.", "none", [(f'holdfast_jobs{{{_HERE},status="pending"}}', "")], "stat"
+            "Jobs pending",
+            "Jobs that wait for a worker.",
+            "none",
+            [(f'holdfast_jobs{{{_HERE},status="pending"}}', "")],
+            "stat",
         ),
         Panel(
             "Waiting for locks",
@@ -52,7 +67,11 @@ ROWS: dict[str, list[Panel]] = {
             "stat",
         ),
         Panel(
-            "Agents alive", "Agents with a fresh lease.", "none", [(f'holdfast_agents{{{_HERE},state="fresh"}}', "")], "stat"
+            "Agents alive",
+            "Agents with a fresh lease.",
+            "none",
+            [(f'holdfast_agents{{{_HERE},state="fresh"}}', "")],
+            "stat",
         ),
         Panel(
             "Queues blocked",
@@ -63,14 +82,20 @@ ROWS: dict[str, list[Panel]] = {
         ),
     ],
     "Locks": [
-        Panel("Grants", "Grants a second.", "ops", [(_rate("holdfast_lock_grants_total", "resource"), "{{resource}}")]),
+        Panel(
+            "Grants",
+            "Grants a second.",
+            "ops",
+            [(_rate("holdfast_lock_grants_total", "resource"), "{{resource}}")],
+        ),
         Panel(
             "Contention",
             "Which part of the grants had to be waited for.",
             "percentunit",
             [
                 (
-                    f"{_rate('holdfast_lock_waits_total', 'resource')} / {_rate('holdfast_lock_grants_total', 'resource')}",
+                    f"{_rate('holdfast_lock_waits_total', 'resource')} / "
+                    f"{_rate('holdfast_lock_grants_total', 'resource')}",
                     "{{resource}}",
                 )
             ],
@@ -93,7 +118,10 @@ ROWS: dict[str, list[Panel]] = {
             "none",
             [
                 (f"sum by (resource) (holdfast_lock_holders{{{_HERE}}})", "{{resource}} held"),
-                (f"sum by (resource) (holdfast_lock_waiters{{{_HERE}}})", "{{resource}} waited for"),
+                (
+                    f"sum by (resource) (holdfast_lock_waiters{{{_HERE}}})",
+                    "{{resource}} waited for",
+                ),
             ],
         ),
         Panel(
@@ -107,18 +135,31 @@ ROWS: dict[str, list[Panel]] = {
         ),
     ],
     "Work": [
-        Panel("Jobs", "Jobs by status.", "none", [(f"sum by (status) (holdfast_jobs{{{_HERE}}})", "{{status}}")]),
+        Panel(
+            "Jobs",
+            "Jobs by status.",
+            "none",
+            [(f"sum by (status) (holdfast_jobs{{{_HERE}}})", "{{status}}")],
+        ),
         Panel(
             "Queues of agents",
             "Requests that have not ended.",
             "none",
-            [(f"sum by (agent, state) (holdfast_gateway_queue_depth{{{_HERE}}})", "{{agent}} {{state}}")],
+            [
+                (
+                    f"sum by (agent, state) (holdfast_gateway_queue_depth{{{_HERE}}})",
+                    "{{agent}} {{state}}",
+                )
+            ],
         ),
         Panel(
             "Gateways",
             "1: it answers; 0: it does not.",
             "none",
-            [(f"holdfast_gateway_up{{{_HERE}}}", "{{agent}}"), (f"holdfast_gateways_unasked{{{_HERE}}}", "not asked")],
+            [
+                (f"holdfast_gateway_up{{{_HERE}}}", "{{agent}}"),
+                (f"holdfast_gateways_unasked{{{_HERE}}}", "not asked"),
+            ],
         ),
         Panel(
             "Queues blocked",
@@ -136,7 +177,12 @@ ROWS: dict[str, list[Panel]] = {
                 (f"holdfast_registry_neighbor_leases{{{_HERE}}}", "neighbour leases"),
             ],
         ),
-        Panel("Swap", "How long the swap under way has been so.", "s", [(f"holdfast_swap_age_seconds{{{_HERE}}}", "swap")]),
+        Panel(
+            "Swap",
+            "How long the swap under way has been so.",
+            "s",
+            [(f"holdfast_swap_age_seconds{{{_HERE}}}", "swap")],
+        ),
     ],
     "Leases": [
         Panel(
@@ -155,7 +201,12 @@ ROWS: dict[str, list[Panel]] = {
             "Workflows",
             "How long each is still believed.",
             "s",
-            [(f"bottomk(20, holdfast_workflow_lease_remaining_seconds{{{_HERE}}})", "{{workflow}} ({{recipe}})")],
+            [
+                (
+                    f"bottomk(20, holdfast_workflow_lease_remaining_seconds{{{_HERE}}})",
+                    "{{workflow}} ({{recipe}})",
+                )
+            ],
         ),
         Panel(
             "Workflows, renewed ago",
@@ -175,7 +226,10 @@ ROWS: dict[str, list[Panel]] = {
     ],
     "Store and journal": [
         Panel(
-            "Probe", "How long an empty transaction takes.", "s", [(f"holdfast_store_probe_seconds{{{_HERE}}}", "{{instance}}")]
+            "Probe",
+            "How long an empty transaction takes.",
+            "s",
+            [(f"holdfast_store_probe_seconds{{{_HERE}}}", "{{instance}}")],
         ),
         Panel(
             "Calls, 99 of 100",
@@ -218,7 +272,10 @@ ROWS: dict[str, list[Panel]] = {
             "Metrics themselves",
             "How long they took, and which parts could be read.",
             "none",
-            [(f"holdfast_metrics_seconds{{{_HERE}}}", "seconds"), (f"holdfast_metrics_part_up{{{_HERE}}}", "{{part}}")],
+            [
+                (f"holdfast_metrics_seconds{{{_HERE}}}", "seconds"),
+                (f"holdfast_metrics_part_up{{{_HERE}}}", "{{part}}"),
+            ],
         ),
     ],
 }
@@ -229,7 +286,9 @@ def dashboard() -> dict[str, Any]:
     return {
         "title": "Holdfast",
         "uid": "holdfast",
-        "description": "Who is alive, who holds what, whose turn it is, and whether the store keeps up.",
+        "description": (
+            "Who is alive, who holds what, whose turn it is, and whether the store keeps up."
+        ),
         "tags": ["holdfast"],
         "schemaVersion": 38,
         "editable": True,
@@ -258,14 +317,25 @@ def _panels() -> list[dict[str, Any]]:
         wide, high = (_WIDE // 6, 4) if row[0].kind == "stat" else (_WIDE // 3, _HIGH)
         for place, panel in enumerate(row):
             across = _WIDE // wide
-            panels.append(_drawn(next(numbers), panel, _at(place % across * wide, y + place // across * high, wide, high)))
+            panels.append(
+                _drawn(
+                    next(numbers),
+                    panel,
+                    _at(place % across * wide, y + place // across * high, wide, high),
+                )
+            )
         y += -(-len(row) * wide // _WIDE) * high
     return panels
 
 
 def _drawn(number: int, panel: Panel, at: dict[str, int]) -> dict[str, Any]:
     targets = [
-        {"refId": chr(ord("A") + place), "expr": expression, "legendFormat": legend, "datasource": _SOURCE}
+        {
+            "refId": chr(ord("A") + place),
+            "expr": expression,
+            "legendFormat": legend,
+            "datasource": _SOURCE,
+        }
         for place, (expression, legend) in enumerate(panel.drawn)
     ]
     return {

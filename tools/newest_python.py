@@ -1,7 +1,8 @@
-"""Print the path of the newest Python on this machine that is newer than the one that runs this; otherwise say so on stderr.
+"""Print the path of the newest Python on this machine that is newer than the one that runs this;
+otherwise say so on stderr.
 
-An interpreter counts when it runs: pyenv puts a `python3.13` on the PATH that only says that another version is active. What
-pyenv has installed is therefore asked of pyenv itself.
+An interpreter counts when it runs: pyenv puts a `python3.13` on the PATH that only says that
+another version is active. What pyenv has installed is therefore asked of pyenv itself.
 """
 
 import os
@@ -27,14 +28,21 @@ def main() -> None:
         print(f"the newest Python on this machine is 3.{minor}.{micro}: {program}", file=sys.stderr)
         print(program)
     else:
-        print(f"no Python newer than 3.{ours} on this machine: the tests on a newer one are skipped", file=sys.stderr)
+        print(
+            f"no Python newer than 3.{ours} on this machine: the tests on a newer one are skipped",
+            file=sys.stderr,
+        )
 
 
 def _paths() -> Iterator[str]:
     """Each `python3.N` on the PATH, and each version that pyenv has."""
     for folder in os.get_exec_path():
         if os.path.isdir(folder):
-            yield from (os.path.join(folder, name) for name in os.listdir(folder) if re.fullmatch(r"python3\.\d+", name))
+            yield from (
+                os.path.join(folder, name)
+                for name in os.listdir(folder)
+                if re.fullmatch(r"python3\.\d+", name)
+            )
     if pyenv := shutil.which("pyenv"):
         for version in _output(pyenv, "versions", "--bare").split():
             if re.fullmatch(r"3\.\d+\.\d+", version):
@@ -42,8 +50,9 @@ def _paths() -> Iterator[str]:
 
 
 def _probed(path: str) -> tuple[int, int, str] | None:
-    """The version after `3.` and the program of an interpreter; None for one that does not run, is not released or lacks a
-    module."""
+    """The version after `3.` and the program of an interpreter; None for one that does not run, is
+    not released or lacks a module.
+    """
     answer = re.fullmatch(r"(\d+)\.(\d+) (.+)", _output(path, "-c", PROBE).strip())
     return (int(answer[1]), int(answer[2]), answer[3]) if answer else None
 

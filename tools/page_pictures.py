@@ -1,4 +1,6 @@
-"""Take the pictures of the page: `make docs`. A real browser before a real server, with real processes behind it."""
+"""Take the pictures of the page: `make docs`. A real browser before a real server, with real
+processes behind it.
+"""
 
 import sys
 import tempfile
@@ -13,14 +15,20 @@ from tests.surfaces.page_stage import PageStage, crowd, stage
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 BYTES_MAX = 200_000
 _LOOK_MS = 20_000
-"""How long the crowd is at it before it is looked at, so that the timeline has something to show."""
+"""How long the crowd is at it before it is looked at, so that the timeline has something to show.
+"""
 
 
-def opened(browser: Browser, made: PageStage, *, width: int, height: int, dark: bool = False) -> Page:
+def opened(
+    browser: Browser, made: PageStage, *, width: int, height: int, dark: bool = False
+) -> Page:
     """The page in a window of its own."""
     scheme: Literal["dark", "light"] = "dark" if dark else "light"
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce", locale="en-GB"
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        locale="en-GB",
     )
     page = context.new_page()
     page.goto(made.link())
@@ -34,7 +42,9 @@ def take(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
     page.screenshot(path=path)
     if path.stat().st_size > BYTES_MAX:
-        raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {BYTES_MAX}: take less")
+        raise SystemExit(
+            f"{path} has {path.stat().st_size} bytes, more than {BYTES_MAX}: take less"
+        )
 
 
 def main() -> None:

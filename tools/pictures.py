@@ -38,28 +38,35 @@ def box(x: int, y: int, width: int, height: int, name: str, words: str, kind: st
 
 def bar(x: int, y: int, width: int, words: str, kind: str = "room") -> str:
     """A span of time in somebody's lane."""
-    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="34"/>' + says(x + 10, y + 22, words)
+    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="34"/>' + says(
+        x + 10, y + 22, words
+    )
 
 
 def says(x: int, y: int, words: str, kind: str = "small", anchor: str = "start") -> str:
     """Words at a place, a line each."""
     return "".join(
-        f'<text class="{kind}" x="{x}" y="{y + 17 * number}" text-anchor="{anchor}">{escape(line)}</text>'
+        f'<text class="{kind}" x="{x}" y="{y + 17 * number}" '
+        f'text-anchor="{anchor}">{escape(line)}</text>'
         for number, line in enumerate(words.split("\n"))
     )
 
 
 def way(points: str, kind: str = "") -> str:
     """An arrow."""
-    return f'<path class="way {kind}" d="{points}"/>' if kind else f'<path class="way" d="{points}"/>'
+    return (
+        f'<path class="way {kind}" d="{points}"/>' if kind else f'<path class="way" d="{points}"/>'
+    )
 
 
 def picture(width: int, height: int, title: str, *parts: str) -> str:
     """A whole picture."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(title)}">'
         f"<style>{STYLE}</style>"
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+        'markerHeight="8" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="#7d93ab"/></marker></defs>'
         f'<rect class="ground" width="{width}" height="{height}"/>{"".join(parts)}</svg>\n'
     )
@@ -70,18 +77,56 @@ def architecture() -> str:
     return picture(
         760,
         520,
-        "The layers of Holdfast: surfaces, app, stores, adapters and views, processes, domains, primitives, kernel",
-        box(20, 20, 720, 66, "surfaces", "command line · HTTP and page · MCP: parse, call one domain method, render"),
-        box(20, 106, 720, 66, "app", "connect(), and what is beside it: wire a store, a clock, adapters and domains together"),
-        box(20, 192, 226, 84, "stores", "memory · sqlite · files · postgres\nhow bytes are kept and woken for"),
+        "The layers of Holdfast: surfaces, app, stores, adapters and views, processes, domains, "
+        "primitives, kernel",
+        box(
+            20,
+            20,
+            720,
+            66,
+            "surfaces",
+            "command line · HTTP and page · MCP: parse, call one domain method, render",
+        ),
+        box(
+            20,
+            106,
+            720,
+            66,
+            "app",
+            "connect(), and what is beside it: wire a store, a clock, adapters and domains "
+            "together",
+        ),
+        box(
+            20,
+            192,
+            226,
+            84,
+            "stores",
+            "memory · sqlite · files · postgres\nhow bytes are kept and woken for",
+        ),
         box(266, 192, 226, 84, "adapters", "tmux · mqtt · flock · HTTP ...\none file a product"),
         box(512, 192, 228, 84, "views", "read-only pictures\nacross domains"),
-        box(20, 296, 226, 84, "processes", "the processes of this machine,\ncustody of a command's tree"),
-        box(266, 296, 474, 66, "domains", "agents · gateway · jobs · network · workflows: never meet"),
+        box(
+            20,
+            296,
+            226,
+            84,
+            "processes",
+            "the processes of this machine,\ncustody of a command's tree",
+        ),
+        box(
+            266,
+            296,
+            474,
+            66,
+            "domains",
+            "agents · gateway · jobs · network · workflows: never meet",
+        ),
         box(266, 382, 474, 60, "primitives", "journal · locks · holds · queue · keeper", "core"),
         box(20, 462, 720, 48, "kernel", "", "core"),
         '<text class="small" x="92" y="484">'
-        "names · holder · lease · token · codec · errors · limits · settings · the store port</text>",
+        "names · holder · lease · token · codec · errors · limits · settings · the store "
+        "port</text>",
         way("M380 86 L380 104"),
         way("M133 172 L133 190"),
         way("M379 172 L379 190"),
@@ -109,7 +154,10 @@ def group_commit() -> str:
         760,
         150,
         "A durable change: gate, body, commit, next writer in, fdatasync, acknowledged",
-        *(box(x, 20, 130, 84, name, words, "core" if name == "fdatasync" else "room") for x, name, words in steps),
+        *(
+            box(x, 20, 130, 84, name, words, "core" if name == "fdatasync" else "room")
+            for x, name, words in steps
+        ),
         *(way(f"M{x + 130} 62 L{x + 144} 62") for x, _, _ in steps[:-1]),
         '<text class="small" x="604" y="128">then it is acknowledged</text>',
     )
@@ -120,19 +168,31 @@ def hand_over() -> str:
     return picture(
         760,
         262,
-        "Hand-over: the release of job-1 makes job-2 the holder in its own transaction and wakes it; job-3 sleeps on",
+        "Hand-over: the release of job-1 makes job-2 the holder in its own transaction and wakes "
+        "it; job-3 sleeps on",
         says(20, 42, "job-1", "name"),
         says(20, 152, "job-2", "name"),
         says(20, 208, "job-3", "name"),
         bar(90, 20, 210, "holds router-1", "core"),
-        box(316, 20, 210, 90, "release", "one transaction:\njob-1 out, job-2 in;\njob-3 is first in line now"),
+        box(
+            316,
+            20,
+            210,
+            90,
+            "release",
+            "one transaction:\njob-1 out, job-2 in;\njob-3 is first in line now",
+        ),
         bar(90, 130, 436, "asleep, first in line"),
         bar(550, 130, 190, "holds router-1", "core"),
         bar(90, 186, 650, "asleep, second in line; wakes when it is its turn, or when job-2 dies"),
         way("M300 37 L314 37"),
         way("M526 65 L570 65 L570 128"),
         says(580, 86, "one wake-up,\nafter the commit"),
-        says(90, 244, "There is no moment at which router-1 is free, so no third job can take it in between."),
+        says(
+            90,
+            244,
+            "There is no moment at which router-1 is free, so no third job can take it in between.",
+        ),
     )
 
 
@@ -142,7 +202,8 @@ def backfill() -> str:
     return picture(
         760,
         262,
-        "Backfill: while a set waits for router-1, four later requests for router-2 pass it; the fifth waits behind it",
+        "Backfill: while a set waits for router-1, four later requests for router-2 pass it; the "
+        "fifth waits behind it",
         says(20, 42, "router-1", "name"),
         says(20, 98, "router-2", "name"),
         bar(100, 20, 480, "job-1 holds it", "core"),
@@ -154,7 +215,12 @@ def backfill() -> str:
         way("M148 110 L148 56", "wait"),
         says(100, 178, "job-2 asks for both,\nand waits for router-1"),
         way("M520 160 L520 112", "wait"),
-        says(400, 178, "job-7 asks for router-2. Four later ones have\npassed job-2 by now, so it waits behind it"),
+        says(
+            400,
+            178,
+            "job-7 asks for router-2. Four later ones have\npassed job-2 by now, so it waits "
+            "behind it",
+        ),
         says(
             100,
             230,
@@ -169,7 +235,8 @@ def deadlock() -> str:
     return picture(
         760,
         286,
-        "A deadlock: job-1 holds router-1 and waits for router-2; job-2 holds router-2 and asks for router-1, and is told",
+        "A deadlock: job-1 holds router-1 and waits for router-2; job-2 holds router-2 and asks "
+        "for router-1, and is told",
         box(30, 106, 170, 66, "job-1", "came first, waits on"),
         box(305, 20, 150, 48, "router-2", "", "core"),
         box(305, 210, 150, 48, "router-1", "", "core"),
@@ -185,7 +252,8 @@ def deadlock() -> str:
         says(
             380,
             126,
-            "DeadlockDetected, at once: its\nmessage names the cycle, and\njob-2 still holds router-2",
+            "DeadlockDetected, at once: its\nmessage names the cycle, and\njob-2 still holds "
+            "router-2",
             anchor="middle",
         ),
     )
@@ -196,7 +264,8 @@ def false_cycle() -> str:
     return picture(
         760,
         286,
-        "A false cycle: job-2 waits for a set that job-1 holds a part of; job-1 asks for the free rest and passes job-2",
+        "A false cycle: job-2 waits for a set that job-1 holds a part of; job-1 asks for the free "
+        "rest and passes job-2",
         box(30, 106, 170, 66, "job-1", "asks for router-2 as well", "core"),
         box(305, 16, 150, 56, "router-2", "free"),
         box(305, 210, 150, 48, "router-1", "", "core"),
@@ -213,7 +282,8 @@ def false_cycle() -> str:
         says(
             380,
             146,
-            "to wait behind job-2, which waits for job-1,\nwould be a wait for itself: so job-1 passes,\n"
+            "to wait behind job-2, which waits for job-1,\nwould be a wait for itself: so job-1 "
+            "passes,\n"
             "and gets router-2 at once",
             anchor="middle",
         ),

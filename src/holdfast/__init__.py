@@ -8,12 +8,12 @@
 Names are loaded when they are first used, so that importing the package costs next to nothing.
 """
 
-# Type checkers know this name; importing it from `typing` would cost more than the rest of this module.
+# Type checkers know this name; importing it from `typing` would cost more than the rest of this
+# module.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from holdfast.adapters.durable_write import atomic_durable_write
-    from holdfast.app import Holdfast, connect
     from holdfast.domains.agents import Agent
     from holdfast.domains.jobs import Job, JobStatus
     from holdfast.domains.workflows import Workflow
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         RegistryNotFound,
     )
     from holdfast.primitives.locks import Grant, Mode
-    from holdfast.registry import RegistryManager
+    from holdfast.runtime.connection import Holdfast, connect
+    from holdfast.runtime.registry_manager import RegistryManager
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,20 +57,20 @@ __all__ = [
 _HOMES = {
     "Agent": "holdfast.domains.agents",
     "Grant": "holdfast.primitives.locks",
-    "Holdfast": "holdfast.app",
+    "Holdfast": "holdfast.runtime.connection",
     "Job": "holdfast.domains.jobs",
     "JobStatus": "holdfast.domains.jobs",
     "LockTimeout": "holdfast.kernel.errors",
     "Mode": "holdfast.primitives.locks",
     "Workflow": "holdfast.domains.workflows",
     "atomic_durable_write": "holdfast.adapters.durable_write",
-    "connect": "holdfast.app",
+    "connect": "holdfast.runtime.connection",
     "HoldfastError": "holdfast.kernel.errors",
     "RegistryCollision": "holdfast.kernel.errors",
     "RegistryCorruption": "holdfast.kernel.errors",
     "RegistryError": "holdfast.kernel.errors",
     "RegistryLockTimeout": "holdfast.kernel.errors",
-    "RegistryManager": "holdfast.registry",
+    "RegistryManager": "holdfast.runtime.registry_manager",
     "RegistryNotFound": "holdfast.kernel.errors",
     "errors": "holdfast.kernel",
 }

@@ -1,5 +1,6 @@
-"""A registry's tree that another program made: its records found under their names, and its debris taken away by command, also
-while processes publish in it."""
+"""A registry's tree that another program made: its records found under their names, and its debris
+taken away by command, also while processes publish in it.
+"""
 
 import json
 import multiprocessing
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.domains.agents.names import id_of
+from holdfast.domains.agents.records import id_of
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -38,7 +39,11 @@ def record(name: str, *, ends_in_s: float = HOUR_S, **more: Any) -> dict[str, An
         "published_at": (now - timedelta(days=1)).isoformat(),
         "lease_expires_at": (now + timedelta(seconds=ends_in_s)).isoformat(),
         "identity": {"backend": "claude_headless", "tool": "claude"},
-        "runtime": {"manifest_path": "/run/x/manifest.json", "session_root": "/run/x", "agent_def_dir": "/defs"},
+        "runtime": {
+            "manifest_path": "/run/x/manifest.json",
+            "session_root": "/run/x",
+            "agent_def_dir": "/defs",
+        },
         "terminal": {"kind": "tmux", "session_name": PREFIX + name},
         "mailbox": {"transport": "filesystem", "address": f"{name}@agents.localhost"},
         **more,
@@ -80,7 +85,9 @@ class Tree(CommandLine):
     def picture(self) -> dict[str, bytes | None]:
         """Everything in the tree, links not followed."""
         return {
-            str(path.relative_to(self.live)): path.read_bytes() if path.is_file() and not path.is_symlink() else None
+            str(path.relative_to(self.live)): path.read_bytes()
+            if path.is_file() and not path.is_symlink()
+            else None
             for path in self.live.rglob("*")
         }
 
@@ -120,8 +127,12 @@ def test_a_publisher_meets_it_and_its_owner_refreshes_and_removes_it(tree: Tree)
     before = tree.read(GPU)
     assert tree("agents", "refresh", "gpu", "--generation", "g-gpu", "--lease", "90000").status == 0
     after = tree.read(GPU)
-    assert datetime.fromisoformat(after.pop("lease_expires_at")) > datetime.fromisoformat(before.pop("lease_expires_at"))
-    assert datetime.fromisoformat(after.pop("published_at")) == datetime.fromisoformat(before.pop("published_at"))
+    assert datetime.fromisoformat(after.pop("lease_expires_at")) > datetime.fromisoformat(
+        before.pop("lease_expires_at")
+    )
+    assert datetime.fromisoformat(after.pop("published_at")) == datetime.fromisoformat(
+        before.pop("published_at")
+    )
     assert after == before
     assert tree("agents", "remove", "gpu", "--generation", "g-other").status == 4
     assert tree("agents", "remove", "gpu", "--generation", "g-gpu").status == 0
@@ -142,7 +153,12 @@ def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: P
     elsewhere.mkdir()
     (elsewhere / "record.json").write_text("precious")
     (tree.live / "link").symlink_to(elsewhere)
-    goes = {long_over["agent_id"]: "expired", id_of("HOUMAO-naive"): "damaged", "cut": "damaged", "bare": "no_record"}
+    goes = {
+        long_over["agent_id"]: "expired",
+        id_of("HOUMAO-naive"): "damaged",
+        "cut": "damaged",
+        "bare": "no_record",
+    }
     goes |= {"link": "link"}
     stays = {GPU: "fresh", id_of("HOUMAO-cpu"): "fresh", just_over["agent_id"]: "in_grace"}
     stays |= {"young": "in_grace", "newer": "too_new"}
@@ -160,7 +176,9 @@ def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: P
     assert (elsewhere / "record.json").read_text() == "precious"
     assert tree.cleanup()["planned"] == []
     told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
-    assert {entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"} == goes.keys() - {"bare", "link"}
+    assert {
+        entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"
+    } == goes.keys() - {"bare", "link"}
 
 
 @pytest.mark.parametrize("kind", ["folder", "record", "file", "dangling"])
@@ -174,7 +192,11 @@ def test_a_link_in_the_place_of_an_agents_folder_is_named_and_cleaned_away_witho
     elif kind != "dangling":
         elsewhere.mkdir()
         (elsewhere / ("record.json" if kind == "record" else "precious")).write_text("precious")
-    before = sorted((path.name, path.read_bytes()) for path in elsewhere.parent.rglob("elsewhere*") if path.is_file())
+    before = sorted(
+        (path.name, path.read_bytes())
+        for path in elsewhere.parent.rglob("elsewhere*")
+        if path.is_file()
+    )
     inside = sorted(os.listdir(elsewhere)) if elsewhere.is_dir() else []
     link.symlink_to(elsewhere)
     ran = tree("agents", "publish", "tpu", *PUBLISH)
@@ -184,7 +206,11 @@ def test_a_link_in_the_place_of_an_agents_folder_is_named_and_cleaned_away_witho
     assert whys(report["removed"]) == {link.name: "link"} and report["failed"] == []
     assert not os.path.lexists(link)
     assert (sorted(os.listdir(elsewhere)) if elsewhere.is_dir() else []) == inside
-    assert before == sorted((path.name, path.read_bytes()) for path in elsewhere.parent.rglob("elsewhere*") if path.is_file())
+    assert before == sorted(
+        (path.name, path.read_bytes())
+        for path in elsewhere.parent.rglob("elsewhere*")
+        if path.is_file()
+    )
     assert tree("agents", "publish", "tpu", *PUBLISH).status == 0
 
 
@@ -202,7 +228,9 @@ def immutable(path: Path) -> Iterator[None]:
 @contextmanager
 def bound(path: Path) -> Iterator[None]:
     """A file mounted over itself, read-only: its name cannot be removed."""
-    if subprocess.run(["mount", "--bind", "-o", "ro", str(path), str(path)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "--bind", "-o", "ro", str(path), str(path)], capture_output=True, check=False
+    ).returncode:
         pytest.skip("cannot mount here: be root")
     try:
         yield
@@ -231,7 +259,9 @@ def test_a_record_that_cannot_be_removed_is_told_as_failed_and_stops_nobody(
         assert str(path) in report["failed"][0]["detail"]
         assert path.read_bytes() == before and not (tree.live / other["agent_id"]).exists()
         told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
-        assert [entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"] == [other["agent_id"]]
+        assert [entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"] == [
+            other["agent_id"]
+        ]
         # Nor can it be replaced, and that is told too.
         ran = tree("agents", "publish", "stuck", *PUBLISH)
         assert ran.status == 6 and str(path) in ran.err
@@ -262,7 +292,9 @@ def _publish(task: tuple[str, str]) -> list[str]:
 
 
 def test_debris_goes_and_nothing_else_while_processes_publish(tree: Tree) -> None:
-    """Without any grace: whoever is between making a folder and filling it is not disturbed all the same."""
+    """Without any grace: whoever is between making a folder and filling it is not disturbed all the
+    same.
+    """
     debris = {f"bare-{number}" for number in range(20)} | {f"cut-{number}" for number in range(20)}
     for key in debris:
         if key.startswith("bare"):

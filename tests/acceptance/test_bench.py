@@ -1,5 +1,6 @@
-"""The benchmark can still be run: one short round of the families that need nothing but Holdfast. What it measures is not
-judged here."""
+"""The benchmark can still be run: one short round of the families that need nothing but Holdfast.
+What it measures is not judged here.
+"""
 
 import subprocess
 import sys
@@ -15,8 +16,12 @@ CHECKOUT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["agents", "read", "threads", "volatile", "fairness"])
 def test_a_short_round_comes_to_something(family: str) -> None:
-    """An agents' row broke with a constructor that had changed, and nothing noticed before the next whole run."""
+    """An agents' row broke with a constructor that had changed, and nothing noticed before the next
+    whole run.
+    """
     words = [sys.executable, "-m", "bench", "--only", family, "--quick"]
-    done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False)
+    done = subprocess.run(
+        words, cwd=CHECKOUT, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Holdfast" in done.stdout and "is left as it is" in done.stdout

@@ -1,4 +1,6 @@
-"""A folder of jobs that another program filled: listed, picked and completed in place, and still that program's to read."""
+"""A folder of jobs that another program filled: listed, picked and completed in place, and still
+that program's to read.
+"""
 
 import fcntl
 import json
@@ -32,7 +34,9 @@ NOBODY = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "9"}
 
 
 def record(job_id: str, **more: Any) -> dict[str, Any]:
-    """A record of version 1 as the other program writes it, with a field of its own here and there."""
+    """A record of version 1 as the other program writes it, with a field of its own here and
+    there.
+    """
     return {
         "schema_version": 1,
         "job_id": job_id,
@@ -42,7 +46,14 @@ def record(job_id: str, **more: Any) -> dict[str, Any]:
         "prompt": "정렬 문제 10개를 만들어 sort_problems.md로 저장",
         "agent": "claude-code",
         "agent_session": LABEL,
-        "broker": {"host": "127.0.0.1", "port": 9, "tls": False, "username": None, "password": PASSWORD, "keepalive": 30},
+        "broker": {
+            "host": "127.0.0.1",
+            "port": 9,
+            "tls": False,
+            "username": None,
+            "password": PASSWORD,
+            "keepalive": 30,
+        },
         "topic_prefix": f"python/mqtt/jobs/{job_id}",
         "timeout_sec": 600,
         "idle_timeout_sec": 120,
@@ -55,7 +66,9 @@ def record(job_id: str, **more: Any) -> dict[str, Any]:
 
 
 class Folder(CommandLine):
-    """`holdfast jobs` on a folder with three jobs of the other program, made within one minute in another order."""
+    """`holdfast jobs` on a folder with three jobs of the other program, made within one minute in
+    another order.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, **NOBODY)
@@ -72,7 +85,15 @@ class Folder(CommandLine):
 
     def module(self, verb: str, *words: str) -> Ran:
         """The same as a module of Python."""
-        command = [sys.executable, "-m", "holdfast.jobs", verb, "--registry-dir", ".hermes/jobs", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast.jobs",
+            verb,
+            "--registry-dir",
+            ".hermes/jobs",
+            *words,
+        ]
         return self._ran(command, self.folder)
 
     def write(self, document: dict[str, Any]) -> None:
@@ -115,8 +136,25 @@ def test_it_is_worked_through_in_place_and_keeps_what_it_had(folder: Folder) -> 
     assert folder.module("pick", "--agent-session", LABEL).status == 3
     assert folder("status", "--job", "-zy98_76", "--set", "completed").status == 0
     assert folder.module("status", "--job", "abc12345", "--set", "completed").status == 0
-    assert folder("status", "--job", "_0000001", "--set", "error", "--token", str(third["token"]), "--error", "no").status == 0
-    for job_id, status in (("-zy98_76", "completed"), ("abc12345", "completed"), ("_0000001", "error")):
+    assert (
+        folder(
+            "status",
+            "--job",
+            "_0000001",
+            "--set",
+            "error",
+            "--token",
+            str(third["token"]),
+            "--error",
+            "no",
+        ).status
+        == 0
+    )
+    for job_id, status in (
+        ("-zy98_76", "completed"),
+        ("abc12345", "completed"),
+        ("_0000001", "error"),
+    ):
         after, before = folder.read(job_id), record(job_id)
         assert (after["status"], after["attempt"]) == (status, 1)
         assert after["updated_at"] > before["updated_at"]
@@ -140,8 +178,13 @@ def test_events_are_told_beside_the_jobs(folder: Folder) -> None:
     # Nobody is at the broker: the event is kept all the same.
     assert folder("publish", "--detail", "half", "--", "-zy98_76", "progress").status == 6
     assert folder("publish", "--", "-zy98_76", "completed").status == 6
-    told = [json.loads(line) for line in (folder.jobs / "-zy98_76.events.log").read_text().splitlines()]
-    assert [(one["seq"], one["event"], one["detail"]) for one in told] == [(5, "progress", "half"), (6, "completed", "")]
+    told = [
+        json.loads(line) for line in (folder.jobs / "-zy98_76.events.log").read_text().splitlines()
+    ]
+    assert [(one["seq"], one["event"], one["detail"]) for one in told] == [
+        (5, "progress", "half"),
+        (6, "completed", ""),
+    ]
     assert all(one["sig"] for one in told)
     assert folder.read("-zy98_76")["last_seq"] == 6
     logs = folder.folder / ".hermes" / "delegate_job_logs" / "-zy98_76"
@@ -155,10 +198,16 @@ def test_a_worker_does_the_jobs_of_a_folder(folder: Folder) -> None:
     ran = folder.module("run", "--agent-session", LABEL, "--once", "--", *command)
     assert (ran.status, ran.out) == (0, "sorted\n"), ran.err
     after = folder.read("-zy98_76")
-    assert (after["status"], after["result"], after["reviewers"]) == ("completed", "sorted", record("x")["reviewers"])
+    assert (after["status"], after["result"], after["reviewers"]) == (
+        "completed",
+        "sorted",
+        record("x")["reviewers"],
+    )
 
 
-def test_a_lock_that_the_other_program_holds_is_waited_for_and_disturbs_no_reader(folder: Folder) -> None:
+def test_a_lock_that_the_other_program_holds_is_waited_for_and_disturbs_no_reader(
+    folder: Folder,
+) -> None:
     with ThreadPoolExecutor(1) as pool, (folder.jobs / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         picking = pool.submit(folder, "pick", "--agent-session", LABEL)
@@ -177,12 +226,25 @@ def test_a_lock_that_the_other_program_holds_is_waited_for_and_disturbs_no_reade
         b'{"job_id": "bad00000',
         json.dumps(record("other")).encode(),
         b'{"job_id": "bad00000"}',
-        json.dumps(record("bad00000", created_at="2019-01-01T00:00:00Z", schema_version=2)).encode(),
+        json.dumps(
+            record("bad00000", created_at="2019-01-01T00:00:00Z", schema_version=2)
+        ).encode(),
         json.dumps(record("bad00000", priority=10**30)).encode(),
         json.dumps(record("bad00000", agent_session="x" * 10_000)).encode(),
-        json.dumps(record("bad00000", created_at="2019-01-01T00:00:00Z", prompt="x" * (2 << 20))).encode(),
+        json.dumps(
+            record("bad00000", created_at="2019-01-01T00:00:00Z", prompt="x" * (2 << 20))
+        ).encode(),
     ],
-    ids=["empty", "cut", "another's", "too little", "newer", "beyond numbers", "a label too long", "too large"],
+    ids=[
+        "empty",
+        "cut",
+        "another's",
+        "too little",
+        "newer",
+        "beyond numbers",
+        "a label too long",
+        "too large",
+    ],
 )
 def test_a_damaged_record_hides_no_other(folder: Folder, data: bytes) -> None:
     (folder.jobs / "bad00000.json").write_bytes(data)
@@ -198,22 +260,36 @@ def test_a_damaged_record_hides_no_other(folder: Folder, data: bytes) -> None:
 
 
 def test_a_job_that_nobody_could_ask_for_is_damaged(folder: Folder) -> None:
-    (folder.jobs / "a%20b.json").write_text(json.dumps(record("a b", created_at="2019-01-01T00:00:00Z")))
+    (folder.jobs / "a%20b.json").write_text(
+        json.dumps(record("a b", created_at="2019-01-01T00:00:00Z"))
+    )
     ran = folder("list")
     assert (ran.status, len(listed(ran))) == (7, 3)
     assert folder("pick", "--agent-session", LABEL).out == "-zy98_76\n"
 
 
 def test_secrets_stay_in_the_record(folder: Folder) -> None:
-    said = [folder("list", "--json"), folder("pick", "--agent-session", LABEL, "--json"), folder("list")]
-    said += [folder("publish", "--", "-zy98_76", "progress"), folder("get", "--job", "-zy98_76", "--json")]
-    said += [folder("status", "--job", "-zy98_76", "--set", "completed"), folder("logs", "--json", "--", "-zy98_76")]
+    said = [
+        folder("list", "--json"),
+        folder("pick", "--agent-session", LABEL, "--json"),
+        folder("list"),
+    ]
+    said += [
+        folder("publish", "--", "-zy98_76", "progress"),
+        folder("get", "--job", "-zy98_76", "--json"),
+    ]
+    said += [
+        folder("status", "--job", "-zy98_76", "--set", "completed"),
+        folder("logs", "--json", "--", "-zy98_76"),
+    ]
     said += [folder("get", "--job", "abc12345"), folder("logs", "--rebuild")]
     # The broker is away (6), and all else went well.
     assert {ran.status for ran in said} == {0, 6}
     for secret in (PASSWORD, KEY):
         assert not [ran for ran in said if secret in ran.out + ran.err]
-        records = {folder.jobs / f"{job_id}.json" for job_id in ("abc12345", "-zy98_76", "_0000001")}
+        records = {
+            folder.jobs / f"{job_id}.json" for job_id in ("abc12345", "-zy98_76", "_0000001")
+        }
         assert {path for path in folder.files() if secret.encode() in path.read_bytes()} == records
 
 
@@ -225,7 +301,11 @@ def test_what_it_writes_is_the_owners_alone(folder: Folder) -> None:
         folder("publish", "--", "-zy98_76", "progress")
     finally:
         os.umask(old)
-    made = [folder.jobs / f"{name}.json" for name in (job_id, "-zy98_76")] + [folder.jobs / "-zy98_76.events.log"]
-    made += [path for path in folder.files() if {".holdfast", "delegate_job_logs"} & set(path.parts)]
+    made = [folder.jobs / f"{name}.json" for name in (job_id, "-zy98_76")] + [
+        folder.jobs / "-zy98_76.events.log"
+    ]
+    made += [
+        path for path in folder.files() if {".holdfast", "delegate_job_logs"} & set(path.parts)
+    ]
     assert {path: oct(path.stat().st_mode & 0o777) for path in made} == dict.fromkeys(made, "0o600")
     assert folder.read(job_id)["auth_token"]

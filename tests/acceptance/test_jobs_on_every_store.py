@@ -48,7 +48,9 @@ def _toil(hf: holdfast.Holdfast, label: str) -> Done:
             assert job.token is not None
             done.append((job.job_id, job.token, job.agent_session))
             if len(done) % 2:
-                job = hf.jobs.finish_and_pick(job.job_id, JobStatus.COMPLETED, token=job.token, holder=me).picked
+                job = hf.jobs.finish_and_pick(
+                    job.job_id, JobStatus.COMPLETED, token=job.token, holder=me
+                ).picked
             else:
                 hf.jobs.update_status(job.job_id, JobStatus.COMPLETED, token=job.token)
                 job = None
@@ -62,7 +64,9 @@ def test_each_job_is_taken_once_by_a_worker_of_its_label_in_order(url: str) -> N
     with holdfast.connect(url) as hf:
         ids = _register(hf)
         with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(4 * PATIENCE_S)
+            taken = pool.map_async(_work, [(url, label) for label in TASKS], chunksize=1).get(
+                4 * PATIENCE_S
+            )
         _judge(hf, ids, taken)
 
 
@@ -73,7 +77,10 @@ def test_the_same_by_threads_in_memory() -> None:
 
 
 def _register(hf: holdfast.Holdfast) -> list[str]:
-    return [hf.jobs.register_job(f"task {n}", agent="a", agent_session=LABELS[n % 2]).job_id for n in range(JOBS)]
+    return [
+        hf.jobs.register_job(f"task {n}", agent="a", agent_session=LABELS[n % 2]).job_id
+        for n in range(JOBS)
+    ]
 
 
 def _judge(hf: holdfast.Holdfast, ids: list[str], taken: list[Done]) -> None:
@@ -85,7 +92,10 @@ def _judge(hf: holdfast.Holdfast, ids: list[str], taken: list[Done]) -> None:
         assert places == sorted(places)
     tokens = [token for done in taken for _, token, _ in done]
     assert len(set(tokens)) == JOBS
-    assert all(job.status is JobStatus.COMPLETED and job.attempt == 1 for job in hf.jobs.list_jobs(limit=JOBS))
+    assert all(
+        job.status is JobStatus.COMPLETED and job.attempt == 1
+        for job in hf.jobs.list_jobs(limit=JOBS)
+    )
     told: dict[str, list[object]] = {}
     for batch in hf.log.since():
         for entry in batch.entries:
@@ -102,12 +112,24 @@ def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:
     assert picked["job_id"] == job_id
     assert command("jobs", "pick", "--agent-session", "s").status == 3
     token = str(picked["token"])
-    assert command("jobs", "status", "--job", job_id, "--set", "error", "--token", token, "--error", "no").status == 0
-    assert command("jobs", "status", "--job", job_id, "--set", "completed", "--token", token).status == 4
+    assert (
+        command(
+            "jobs", "status", "--job", job_id, "--set", "error", "--token", token, "--error", "no"
+        ).status
+        == 0
+    )
+    assert (
+        command("jobs", "status", "--job", job_id, "--set", "completed", "--token", token).status
+        == 4
+    )
     assert command("jobs", "get", "--job", "nosuch").status == 1
     assert len(command("log", "--json").out.splitlines()) == 3
     assert command("jobs", "watch", job_id).status == 1
-    nobody = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "9", "DELEGATE_JOB_LOGS_DIR": str(tmp_path / "logs")}
+    nobody = {
+        "MQTT_BROKER": "127.0.0.1",
+        "MQTT_PORT": "9",
+        "DELEGATE_JOB_LOGS_DIR": str(tmp_path / "logs"),
+    }
     command.environment.update(nobody)
     second = command("jobs", "register", "--prompt", "y", "--agent-session", "s").out.strip()
     watcher = command.start("jobs", "watch", second, "--timeout", "60")

@@ -1,13 +1,16 @@
-"""What the guides show is run as a reader would run it: each page's Python as one program, its shell on a terminal.
+"""What the guides show is run as a reader would run it: each page's Python as one program, its
+shell on a terminal.
 
-README.md and quickstart.md are for the first ten minutes, and are followed in one shell, one after the other: every block of
-them, the indented ones too, each command ending with status 0. What cannot be run there is below `<!-- not run: why -->`, and
-what does not end by itself below `<!-- in a second terminal -->`.
+README.md and quickstart.md are for the first ten minutes, and are followed in one shell, one after
+the other: every block of them, the indented ones too, each command ending with status 0. What
+cannot be run there is below `<!-- not run: why -->`, and what does not end by itself below `<!-- in
+a second terminal -->`.
 
-On the other pages a `console` block is a shell of its own: lines after `$ ` are typed, the lines below are what must
-appear. Numbers, names that commands make up and lengths of time may differ. A block below `<!-- in a second terminal
--->` goes on beside the others, once it has said its first line, until `<!-- the second terminal is done -->`. One below
-`<!-- within moments -->` only looks, and is run again until what is shown has come about.
+On the other pages a `console` block is a shell of its own: lines after `$ ` are typed, the lines
+below are what must appear. Numbers, names that commands make up and lengths of time may differ. A
+block below `<!-- in a second terminal -->` goes on beside the others, once it has said its first
+line, until `<!-- the second terminal is done -->`. One below `<!-- within moments -->` only looks,
+and is run again until what is shown has come about.
 """
 
 import os
@@ -71,7 +74,9 @@ def blocks(page: str) -> Iterator[Block]:
     for at, line in enumerate(lines):
         if begin < 0 and line.startswith(INDENT) and not lines[at - 1].startswith(INDENT):
             indented = list(takewhile(lambda one: one.startswith(INDENT), lines[at:]))
-            yield Block("indented", "\n".join(one[len(INDENT) :] for one in indented), at + 1, remark)
+            yield Block(
+                "indented", "\n".join(one[len(INDENT) :] for one in indented), at + 1, remark
+            )
             remark = ""
         if found := re.fullmatch(r"<!-- (.*) -->", line):
             remark = found[1]
@@ -87,10 +92,14 @@ def blocks(page: str) -> Iterator[Block]:
 
 @pytest.fixture
 def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
-    """A home with an empty store, and a tmux of its own where a page uses one, with `holdfast` on the PATH."""
+    """A home with an empty store, and a tmux of its own where a page uses one, with `holdfast` on
+    the PATH.
+    """
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {_quoted(sys.executable)} -m holdfast.surfaces.cli.entry "$@"\n')
+    command.write_text(
+        f'#!/bin/sh\nexec {_quoted(sys.executable)} -m holdfast.surfaces.cli.entry "$@"\n'
+    )
     command.chmod(0o755)
     # A link would not find what is installed beside it.
     python = command.with_name("python")
@@ -103,7 +112,15 @@ def environment(tmp_path: Path, page: str) -> Iterator[dict[str, str]]:
     with ExitStack() as opened:
         if page in WITH_TMUX:
             more.update(opened.enter_context(tmux_server()).environment)
-        yield {"PATH": path, "HOME": str(tmp_path), "USER": "me", "LANG": "C.UTF-8", "COLUMNS": "110", "TERM": "xterm", **more}
+        yield {
+            "PATH": path,
+            "HOME": str(tmp_path),
+            "USER": "me",
+            "LANG": "C.UTF-8",
+            "COLUMNS": "110",
+            "TERM": "xterm",
+            **more,
+        }
 
 
 @pytest.mark.parametrize("page", [*PAGES, *WITHOUT_SHELL])
@@ -130,7 +147,9 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_shell_of_a_page_says_what_the_page_shows(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_shell_of_a_page_says_what_the_page_shows(
+    page: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
     second: Terminal | None = None
     shells = [block for block in blocks(page) if block.kind in ("console", "")]
     assert shells
@@ -152,7 +171,9 @@ def test_the_shell_of_a_page_says_what_the_page_shows(page: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("page", FIRST_PAGES[:1])
-def test_the_first_pages_run_in_order_in_one_shell(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_first_pages_run_in_order_in_one_shell(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     """A lock that one of them takes and does not give back would let another one wait for ever."""
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
@@ -166,17 +187,27 @@ def test_the_first_pages_run_in_order_in_one_shell(tmp_path: Path, environment: 
                     if block.remark.startswith(NOT_RUN):
                         left_out += block.text.split("\n")
                     elif block.remark == BEGUN:
-                        second = opened.enter_context(Terminal(block, tmp_path, environment | {"PATH": f"{found}:{path}"}))
+                        second = opened.enter_context(
+                            Terminal(block, tmp_path, environment | {"PATH": f"{found}:{path}"})
+                        )
                         second.read_line()
                     elif block.kind == "python":
                         shell.run(f"{page}:{block.line}", f"python - <<'END'\n{block.text}\nEND")
                     elif block.kind in ("console", "indented"):
                         for at, command, shown in _commands(block):
                             said = shell.run(f"{page}:{at}", command)
-                            assert not shown or plain(said) == plain(shown), f"{page}:{at} is not in step with\n{said}"
+                            assert not shown or plain(said) == plain(shown), (
+                                f"{page}:{at} is not in step with\n{said}"
+                            )
                     else:
-                        assert block.kind in ("json", "toml"), f"{page}:{block.line}: what is a {block.kind} block?"
-    assert [line.split(" ")[:2] for line in left_out] == [["make", "run"], ["make", "test"], ["make", "run"]]
+                        assert block.kind in ("json", "toml"), (
+                            f"{page}:{block.line}: what is a {block.kind} block?"
+                        )
+    assert [line.split(" ")[:2] for line in left_out] == [
+        ["make", "run"],
+        ["make", "test"],
+        ["make", "run"],
+    ]
 
 
 def _commands(block: Block) -> Iterator[tuple[int, str, str]]:
@@ -221,7 +252,9 @@ class Shell:
         os.close(self._ours)
 
     def run(self, where: str, command: str) -> str:
-        """Run a command to its end, and return what it said. It fails when that does not come, and when its status is not 0."""
+        """Run a command to its end, and return what it said. It fails when that does not come, and
+        when its status is not 0.
+        """
         os.write(self._commands, f"{command}\nprintf '{_END}%s{_END}' $?\n".encode())
         said, deadline = b"", time.monotonic() + PATIENCE_S
         while said.count(_END.encode()) < 2:
@@ -256,7 +289,10 @@ class Terminal:
         self._seen = b""
         commands = [line[2:] for line in block.text.split("\n") if line.startswith("$ ")]
         # Each is shown as typed, and the next finds the exit status of the one before it.
-        script = "".join(f"__status=$?; printf '%s\\n' {_quoted('$ ' + one)}; (exit $__status)\n{one}\n" for one in commands)
+        script = "".join(
+            f"__status=$?; printf '%s\\n' {_quoted('$ ' + one)}; (exit $__status)\n{one}\n"
+            for one in commands
+        )
         self._ours, theirs = pty.openpty()
         self._shell = subprocess.Popen(
             ["bash", "-c", script],
@@ -293,7 +329,9 @@ class Terminal:
     def compare(self) -> None:
         """What appeared must be what the page shows."""
         seen = self.read()
-        assert plain(seen) == plain(self._block.text), f"line {self._block.line}: the page is not in step with\n{seen}"
+        assert plain(seen) == plain(self._block.text), (
+            f"line {self._block.line}: the page is not in step with\n{seen}"
+        )
 
     def _read(self) -> bool:
         try:

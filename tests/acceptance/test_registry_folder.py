@@ -1,4 +1,6 @@
-"""A registry's folder that another program made: adopted as it is, worked in, and still that program's to read."""
+"""A registry's folder that another program made: adopted as it is, worked in, and still that
+program's to read.
+"""
 
 import json
 import shutil
@@ -33,7 +35,14 @@ LEASES = {
     "web-1": {
         "router": "router-1",
         "leases": [
-            {"run_id": "old-run", "pid": 4242, "job_type": "quick", "dscp": 12, "allocated_at": 1730000002.125, "note": "x"}
+            {
+                "run_id": "old-run",
+                "pid": 4242,
+                "job_type": "quick",
+                "dscp": 12,
+                "allocated_at": 1730000002.125,
+                "note": "x",
+            }
         ],
     }
 }
@@ -67,15 +76,21 @@ def shown(folder: Path, name: str) -> Any:
     """A file as other programs read it: by jq, where there is one."""
     path = folder / name
     if jq := shutil.which("jq"):
-        return json.loads(subprocess.run([jq, ".", str(path)], check=True, capture_output=True, text=True).stdout)
+        return json.loads(
+            subprocess.run([jq, ".", str(path)], check=True, capture_output=True, text=True).stdout
+        )
     return json.loads(path.read_text())
 
 
 def test_what_is_there_counts(manager: RegistryManager) -> None:
     assert manager.list_all_hosts() == HOSTS
     assert manager.get_host_lease_count("web-1") == 1
-    assert not manager.check_and_register_host("web-3", "10.1.0.2/16", "router-1", "02:00:00:00:00:03")
-    assert not manager.check_and_register_host("web-3", "10.1.0.3/24", "router-1", "02-00-00-00-00-01")
+    assert not manager.check_and_register_host(
+        "web-3", "10.1.0.2/16", "router-1", "02:00:00:00:00:03"
+    )
+    assert not manager.check_and_register_host(
+        "web-3", "10.1.0.3/24", "router-1", "02-00-00-00-00-01"
+    )
     assert manager.release_neighbor_lease("old-run", "web-1", "10.1.0.254") == (0, True)
 
 
@@ -87,19 +102,34 @@ def test_looking_changes_no_file(folder: Path, manager: RegistryManager) -> None
     }
 
 
-def test_work_keeps_the_form_and_what_it_does_not_know(folder: Path, manager: RegistryManager) -> None:
-    assert manager.check_and_register_host("web-3", "10.1.0.3/24", "router-1", "02:00:00:00:00:03", {"rack": 5})
+def test_work_keeps_the_form_and_what_it_does_not_know(
+    folder: Path, manager: RegistryManager
+) -> None:
+    assert manager.check_and_register_host(
+        "web-3", "10.1.0.3/24", "router-1", "02:00:00:00:00:03", {"rack": 5}
+    )
     assert manager.acquire_source_host_lease("run-1", "web-1", "detailed", "router-1", dscp=3) == 2
     assert manager.release_source_host_lease("run-1", "web-1") == (1, False)
     assert manager.acquire_neighbor_lease("run-1", "web-2", "10.1.0.253") == 1
     hosts = shown(folder, "hosts.json")
     assert {name: hosts[name] for name in HOSTS} == HOSTS
-    assert set(hosts["web-3"]) == {"primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp", "rack"}
+    assert set(hosts["web-3"]) == {
+        "primary_ip",
+        "connected_to",
+        "mac_address",
+        "created_at",
+        "registered_at_timestamp",
+        "rack",
+    }
     assert shown(folder, "host_leases.json") == LEASES
     neighbors = shown(folder, "neighbor_leases.json")
     assert neighbors["web-1:10.1.0.254"] == NEIGHBORS["web-1:10.1.0.254"]
     entry = neighbors["web-2:10.1.0.253"]
-    assert (entry["host_name"], entry["neighbor_ip"], entry["leases"][0]["run_id"]) == ("web-2", "10.1.0.253", "run-1")
+    assert (entry["host_name"], entry["neighbor_ip"], entry["leases"][0]["run_id"]) == (
+        "web-2",
+        "10.1.0.253",
+        "run-1",
+    )
 
 
 def test_a_file_shows_who_holds_a_router(folder: Path, manager: RegistryManager) -> None:
@@ -111,13 +141,17 @@ def test_a_file_shows_who_holds_a_router(folder: Path, manager: RegistryManager)
 
 def test_the_folder_for_locks_may_be_elsewhere(folder: Path, tmp_path: Path) -> None:
     with (
-        RegistryManager({"registry_dir": str(folder), "lock_dir": str(tmp_path / "signs")}) as manager,
+        RegistryManager(
+            {"registry_dir": str(folder), "lock_dir": str(tmp_path / "signs")}
+        ) as manager,
         manager.router_lock("router-1", "job-1"),
     ):
         assert (tmp_path / "signs" / "router_router-1").exists()
 
 
-def test_what_a_caller_does_to_an_answer_reaches_nobody(folder: Path, manager: RegistryManager) -> None:
+def test_what_a_caller_does_to_an_answer_reaches_nobody(
+    folder: Path, manager: RegistryManager
+) -> None:
     info = manager.get_host_info("web-1")
     assert info is not None
     info["rack"]["row"] = 99
@@ -137,7 +171,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_set_aside_restored_and_told_of_once(folder: Path, name: str, damage: str) -> None:
+def test_a_damaged_file_is_set_aside_restored_and_told_of_once(
+    folder: Path, name: str, damage: str
+) -> None:
     config = {"registry_dir": str(folder)}
     with RegistryManager(config) as manager:
         manager.check_and_register_host("web-3", "10.1.0.3/24", "router-1", "02:00:00:00:00:03")
@@ -158,7 +194,9 @@ def test_a_damaged_file_is_set_aside_restored_and_told_of_once(folder: Path, nam
         # The version before the last change.
         assert set(HOSTS) <= set(manager.list_all_hosts())
         assert manager.get_host_lease_count("web-1") >= 1
-        assert manager.check_and_register_host("web-9", "10.1.0.9/24", "router-1", "02:00:00:00:00:09")
+        assert manager.check_and_register_host(
+            "web-9", "10.1.0.9/24", "router-1", "02:00:00:00:00:09"
+        )
     assert list(folder.glob(f"{name}.corrupt-*")) or damage == "gone"
 
 
@@ -177,7 +215,9 @@ def test_a_damaged_record_hides_no_other(folder: Path) -> None:
     assert shown(folder, "hosts.json") == hosts
 
 
-def test_one_damaged_entry_hides_neither_the_leases_of_another_host_nor_the_sweep(folder: Path) -> None:
+def test_one_damaged_entry_hides_neither_the_leases_of_another_host_nor_the_sweep(
+    folder: Path,
+) -> None:
     damaged = {**LEASES, "web-2": {"router": 1, "leases": []}}
     (folder / "host_leases.json").write_text(json.dumps(damaged))
     with RegistryManager({"registry_dir": str(folder)}) as manager:
@@ -187,10 +227,14 @@ def test_one_damaged_entry_hides_neither_the_leases_of_another_host_nor_the_swee
             manager.list_host_leases()
 
 
-def test_the_folders_of_another_store_are_not_those_of_a_registry(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_folders_of_another_store_are_not_those_of_a_registry(
+    folder: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "holdfast.toml").write_text(f'store = "files:main"\n[files.folders]\nnetwork = "{tmp_path}/elsewhere"\n')
+    (tmp_path / "holdfast.toml").write_text(
+        f'store = "files:main"\n[files.folders]\nnetwork = "{tmp_path}/elsewhere"\n'
+    )
     with RegistryManager({"registry_dir": str(folder)}) as manager:
         assert sorted(manager.list_all_hosts()) == ["web-1", "web-2"]
     with RegistryManager({"registry_dir": "main"}) as manager:

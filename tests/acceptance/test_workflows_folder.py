@@ -1,4 +1,6 @@
-"""A folder of workflows that another system has made is adopted in place, and shared with its locks."""
+"""A folder of workflows that another system has made is adopted in place, and shared with its
+locks.
+"""
 
 import fcntl
 import json
@@ -15,17 +17,18 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
-from holdfast.domains.workflows.watch import Watch
+from holdfast.domains.workflows.context import Watch
 from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded
 from holdfast.kernel.store import Listener
 from holdfast.processes.procfs import Procfs
+from holdfast.runtime.connection import Holdfast
 from holdfast.stores.files.store import FilesStore
 from tests.patience import NEVER_S
 from tests.surfaces.command import CommandLine
 
 LOCKER = (
-    "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('mine', flush=True); sys.stdin.read()"
+    "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('mine', "
+    "flush=True); sys.stdin.read()"
 )
 
 
@@ -34,7 +37,9 @@ class Locker:
 
     def __init__(self, path: Path) -> None:
         words = [sys.executable, "-c", LOCKER, str(path)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None and self._process.stdout.readline() == "mine\n"
         self.pid = self._process.pid
 
@@ -62,7 +67,14 @@ def moment() -> str:
 def entry(name: str, recipe: str, pid: int, start_ns: int, **more: Any) -> dict[str, Any]:
     """A workflow as the other system writes it."""
     times = {"started_at": moment(), "last_renewed_at": moment(), "ttl_seconds": 600}
-    return {"name": name, "recipe": recipe, "owner_pid": pid, "owner_start_ns": start_ns, **times, **more}
+    return {
+        "name": name,
+        "recipe": recipe,
+        "owner_pid": pid,
+        "owner_start_ns": start_ns,
+        **times,
+        **more,
+    }
 
 
 def written(folder: Path, *workflows: dict[str, Any], **parts: Any) -> Path:
@@ -96,7 +108,9 @@ def connected(folder: Path) -> Iterator[Holdfast]:
         yield hf
 
 
-def test_a_folder_of_the_other_system_is_adopted_worked_and_keeps_its_fields(folder: Path, mine: tuple[int, int]) -> None:
+def test_a_folder_of_the_other_system_is_adopted_worked_and_keeps_its_fields(
+    folder: Path, mine: tuple[int, int]
+) -> None:
     path = written(
         folder,
         entry("train", "llama", *mine, gpu=0, notes={"who": "ops"}),
@@ -112,7 +126,10 @@ def test_a_folder_of_the_other_system_is_adopted_worked_and_keeps_its_fields(fol
         hf.workflows.register("eval", "llama")
         with hf.workflows.swap("llama"):
             during = shown(path)["swap_in_progress"]
-            assert (during["target_recipe"], during["holder_pid"], during["holder_start_ns"]) == ("llama", *mine)
+            assert (during["target_recipe"], during["holder_pid"], during["holder_start_ns"]) == (
+                "llama",
+                *mine,
+            )
     after = shown(path)
     assert after["version"] == 3 and after["swap_in_progress"] is None
     assert after["current_recipe"]["recipe"] == "llama"
@@ -120,15 +137,21 @@ def test_a_folder_of_the_other_system_is_adopted_worked_and_keeps_its_fields(fol
     assert sorted(found) == ["eval", "train"]
     assert (found["train"]["gpu"], found["train"]["notes"]) == (0, {"who": "ops"})
     assert (found["train"]["owner_pid"], found["train"]["owner_start_ns"]) == mine
-    log = [json.loads(line)["event"] for line in (folder / "swap_log.jsonl").read_text().splitlines()]
+    log = [
+        json.loads(line)["event"] for line in (folder / "swap_log.jsonl").read_text().splitlines()
+    ]
     assert log == ["swap_started", "swap_completed"]
 
 
 @pytest.mark.slow
-def test_the_commands_work_on_such_a_folder(folder: Path, mine: tuple[int, int], tmp_path: Path) -> None:
+def test_the_commands_work_on_such_a_folder(
+    folder: Path, mine: tuple[int, int], tmp_path: Path
+) -> None:
     path = written(folder, entry("train", "llama", *mine, gpu=0))
     command = CommandLine(tmp_path, HOLDFAST_STORE=f"files:{folder}")
-    assert [flow["name"] for flow in json.loads(command("workflows", "list", "--json").out)] == ["train"]
+    assert [flow["name"] for flow in json.loads(command("workflows", "list", "--json").out)] == [
+        "train"
+    ]
     refused = command("swap", "to", "qwen", "--policy", "refuse", "--", "true")
     assert refused.status == 4 and f"workflow train (llama, process {mine[0]})" in refused.err
     assert command("workflows", "release", "train", "--token", "0").status == 0
@@ -147,7 +170,10 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
         with pytest.raises(LockTimeout) as timed_out:
             hf.workflows.register("eval", "llama")
         assert timed_out.value.fields["resource"] == str(folder / ".workflows.lock")
-        assert (timed_out.value.fields["holder_pid"], timed_out.value.fields["outcome"]) == (other.pid, "none")
+        assert (timed_out.value.fields["holder_pid"], timed_out.value.fields["outcome"]) == (
+            other.pid,
+            "none",
+        )
         assert path.read_bytes() == before
         # To look takes no lock.
         assert hf.workflows.get("train").recipe == "llama"
@@ -174,15 +200,28 @@ def test_a_change_of_ours_has_the_other_systems_lock(folder: Path, mine: tuple[i
     assert seen == [True, False]
 
 
-def test_a_swap_of_the_other_system_counts_while_its_process_lives_with_the_lock(folder: Path, mine: tuple[int, int]) -> None:
+def test_a_swap_of_the_other_system_counts_while_its_process_lives_with_the_lock(
+    folder: Path, mine: tuple[int, int]
+) -> None:
     with_lock = folder / ".swap.lock"
     folder.mkdir()
     with locked(with_lock) as other:
-        marker = {"target_recipe": "qwen", "holder_pid": other.pid, "holder_start_ns": other.start_ns, "begun_at": moment()}
-        path = written(folder, entry("train", "qwen", *mine), swap_in_progress={**marker, "host": "gpu-1"})
+        marker = {
+            "target_recipe": "qwen",
+            "holder_pid": other.pid,
+            "holder_start_ns": other.start_ns,
+            "begun_at": moment(),
+        }
+        path = written(
+            folder, entry("train", "qwen", *mine), swap_in_progress={**marker, "host": "gpu-1"}
+        )
         with connected(folder) as hf:
             live, cleared = hf.workflows.reconcile_swap_marker()
-            assert live is not None and (live.recipe, live.holder.pid) == ("qwen", other.pid) and cleared is None
+            assert (
+                live is not None
+                and (live.recipe, live.holder.pid) == ("qwen", other.pid)
+                and cleared is None
+            )
             with pytest.raises(EAgain, match=f"a swap to qwen by process {other.pid} is under way"):
                 hf.workflows.register("eval", "llama")
             assert hf.workflows.register("eval", "qwen").workflow.recipe == "qwen"
@@ -193,7 +232,10 @@ def test_a_swap_of_the_other_system_counts_while_its_process_lives_with_the_lock
             live, cleared = hf.workflows.reconcile_swap_marker()
             assert live is None and cleared is not None and cleared.holder.pid == other.pid
             assert shown(path)["swap_in_progress"] is None
-            log = [json.loads(line)["event"] for line in (folder / "swap_log.jsonl").read_text().splitlines()]
+            log = [
+                json.loads(line)["event"]
+                for line in (folder / "swap_log.jsonl").read_text().splitlines()
+            ]
             assert log == ["swap_refused", "orphan_marker_cleared"]
 
 
@@ -201,11 +243,21 @@ def test_a_swap_of_the_other_system_counts_while_its_process_lives_with_the_lock
 def test_a_marker_of_the_other_system_without_its_lock_or_its_process_is_cleared(
     folder: Path, mine: tuple[int, int], left: str
 ) -> None:
-    """A lock that somebody else has does not keep a dead one's marker alive, nor does a process that let go of it."""
+    """A lock that somebody else has does not keep a dead one's marker alive, nor does a process
+    that let go of it.
+    """
     pid, start_ns = mine if left == "the process" else (4_194_304, 10_000_000)
-    marker = {"target_recipe": "qwen", "holder_pid": pid, "holder_start_ns": start_ns, "begun_at": moment()}
+    marker = {
+        "target_recipe": "qwen",
+        "holder_pid": pid,
+        "holder_start_ns": start_ns,
+        "begun_at": moment(),
+    }
     path = written(folder, swap_in_progress=marker)
-    with locked(folder / (".swap.lock" if left == "the lock" else "elsewhere")), connected(folder) as hf:
+    with (
+        locked(folder / (".swap.lock" if left == "the lock" else "elsewhere")),
+        connected(folder) as hf,
+    ):
         assert hf.workflows.register("eval", "llama").workflow.name == "eval"
         assert shown(path)["swap_in_progress"] is None
         # It did not say how far it had come, so it may have begun to load.
@@ -221,7 +273,12 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
     asleep = Watch.wait
     for watched in (False, True):
         with locked(folder / ".swap.lock") as other:
-            marker = {"target_recipe": "qwen", "holder_pid": other.pid, "holder_start_ns": other.start_ns, "begun_at": moment()}
+            marker = {
+                "target_recipe": "qwen",
+                "holder_pid": other.pid,
+                "holder_start_ns": other.start_ns,
+                "begun_at": moment(),
+            }
             written(folder, swap_in_progress=marker)
 
             def in_the_way(_: object, other: Locker = other, watched: bool = watched) -> None:
@@ -229,19 +286,28 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                     other.end()
 
             def waits(
-                watch: Watch, ears: Listener, left_s: float | None, stop_fd: int | None = None, other: Locker = other
+                watch: Watch,
+                ears: Listener,
+                left_s: float | None,
+                stop_fd: int | None = None,
+                other: Locker = other,
             ) -> bool:
                 threading.Thread(target=other.end).start()
                 return asleep(watch, ears, left_s, stop_fd)
 
             monkeypatch.setattr(Watch, "wait", waits if watched else asleep)
-            with connected(folder) as hf, hf.workflows.swap("llama", timeout_s=NEVER_S, on_wait=in_the_way):
+            with (
+                connected(folder) as hf,
+                hf.workflows.swap("llama", timeout_s=NEVER_S, on_wait=in_the_way),
+            ):
                 log = hf.workflows.swap_log()
             assert [event.event for event in log][-2:] == ["orphan_marker_cleared", "swap_started"]
 
 
 @pytest.mark.parametrize("later", ["the recipe", "the failed load"])
-def test_a_recipe_that_the_other_system_writes_beside_a_failed_load_counts_if_it_is_later(folder: Path, later: str) -> None:
+def test_a_recipe_that_the_other_system_writes_beside_a_failed_load_counts_if_it_is_later(
+    folder: Path, later: str
+) -> None:
     """It was both: `swap status` said unknown, and work with that recipe began."""
     with connected(folder) as hf:
         with pytest.raises(ZeroDivisionError), hf.workflows.swap("qwen"):
@@ -249,12 +315,24 @@ def test_a_recipe_that_the_other_system_writes_beside_a_failed_load_counts_if_it
         path = folder / "workflows.json"
         document = shown(path)
         at = moment() if later == "the recipe" else "2001-01-01T00:00:00Z"
-        path.write_text(json.dumps({**document, "current_recipe": {"recipe": "llama", "loaded_at": at}}))
+        path.write_text(
+            json.dumps({**document, "current_recipe": {"recipe": "llama", "loaded_at": at}})
+        )
         found = hf.workflows.swap_status()
         if later == "the recipe":
-            assert found.current is not None and found.current.recipe == "llama" and found.unknown is None
-            assert hf.workflows.register("eval", "llama", loaded_only=True).workflow.recipe == "llama"
+            assert (
+                found.current is not None
+                and found.current.recipe == "llama"
+                and found.unknown is None
+            )
+            assert (
+                hf.workflows.register("eval", "llama", loaded_only=True).workflow.recipe == "llama"
+            )
         else:
-            assert found.current is None and found.unknown is not None and found.unknown.recipe == "qwen"
+            assert (
+                found.current is None
+                and found.unknown is not None
+                and found.unknown.recipe == "qwen"
+            )
             with pytest.raises(NotLoaded):
                 hf.workflows.register("eval", "llama", loaded_only=True)

@@ -1,4 +1,6 @@
-"""Workflows and swaps through the whole house, by real commands, on every store that processes can share."""
+"""Workflows and swaps through the whole house, by real commands, on every store that processes can
+share.
+"""
 
 import json
 import signal
@@ -24,11 +26,25 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
 
 def test_one_gpu_two_workflows_and_a_swapper_that_is_killed(command: CommandLine) -> None:
     assert command("swap", "to", "llama", "--", "true").status == 0
-    tuning = command.start("workflows", "run", "tuning", "--recipe", "llama", "--preemptible", "--", *trapping("SIGUSR1", 0))
+    tuning = command.start(
+        "workflows",
+        "run",
+        "tuning",
+        "--recipe",
+        "llama",
+        "--preemptible",
+        "--",
+        *trapping("SIGUSR1", 0),
+    )
     assert line(tuning) == "up"
-    nightly = command.start("workflows", "run", "nightly", "--recipe", "llama", "--", *HOLDING, stdin=subprocess.PIPE)
+    nightly = command.start(
+        "workflows", "run", "nightly", "--recipe", "llama", "--", *HOLDING, stdin=subprocess.PIPE
+    )
     line(nightly)
-    assert [flow["name"] for flow in json.loads(command("workflows", "list", "--json").out)] == ["nightly", "tuning"]
+    assert [flow["name"] for flow in json.loads(command("workflows", "list", "--json").out)] == [
+        "nightly",
+        "tuning",
+    ]
 
     swap = command.start("swap", "to", "qwen", "--", *trapping("SIGTERM"))
     assert "waiting: workflow nightly (llama, " in remark(swap)

@@ -1,4 +1,6 @@
-"""Real HTTP servers on loopback with the endpoints of CAO's terminals and of managed agents, and their error answers."""
+"""Real HTTP servers on loopback with the endpoints of CAO's terminals and of managed agents, and
+their error answers.
+"""
 
 import json
 import threading
@@ -10,10 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class World:
-    """One agent behind the server. `broken` maps a path's ending to a status, or to `hang`, which closes without an answer."""
+    """One agent behind the server. `broken` maps a path's ending to a status, or to `hang`, which
+    closes without an answer.
+    """
 
     def __init__(self) -> None:
-        self.terminal: dict[str, Any] | None = {"id": "t1", "name": "dev", "session_name": "s1", "provider": "claude_code"}
+        self.terminal: dict[str, Any] | None = {
+            "id": "t1",
+            "name": "dev",
+            "session_name": "s1",
+            "provider": "claude_code",
+        }
         self.status = "idle"
         self.messages: list[str] = []
         self.keys: list[str] = []
@@ -71,7 +80,9 @@ class World:
                 "disposition": self.disposition,
                 "detail": "",
             }
-            return 200, told | ({"headless_turn_id": self.turn_id} if kind == "submit_prompt" else {})
+            return 200, told | (
+                {"headless_turn_id": self.turn_id} if kind == "submit_prompt" else {}
+            )
         if method == "GET" and parts[0] == "turns" and parts[1] in self.turns:
             steps = self.turns[parts[1]]
             return 200, steps.pop(0) if len(steps) > 1 else steps[0]
@@ -90,10 +101,15 @@ def serving(world: World) -> Iterator[World]:
 
         def _handle(self) -> None:
             split = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(split.query, keep_blank_values=True).items()}
+            query = {
+                name: values[0]
+                for name, values in parse_qs(split.query, keep_blank_values=True).items()
+            }
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
-            trouble = next((how for ending, how in world.broken.items() if split.path.endswith(ending)), None)
+            trouble = next(
+                (how for ending, how in world.broken.items() if split.path.endswith(ending)), None
+            )
             if trouble is None or world.acts_before_breaking:
                 status, said = world.answer(self.command, split.path, query, body)
             if trouble == "hang":

@@ -1,7 +1,8 @@
-"""A small interactive program for a pane: it shows a prompt, takes pasted and typed text, and writes down each line of input.
+"""A small interactive program for a pane: it shows a prompt, takes pasted and typed text, and
+writes down each line of input.
 
-`python listener.py LOG [plain]`. A text that begins with `work` keeps it busy until Ctrl-C. With `plain` it does not switch
-bracketed paste on. Every byte that it gets is in LOG.raw.
+`python listener.py LOG [plain]`. A text that begins with `work` keeps it busy until Ctrl-C. With
+`plain` it does not switch bracketed paste on. Every byte that it gets is in LOG.raw.
 """
 
 import os

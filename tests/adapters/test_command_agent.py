@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.adapters import command
 from holdfast.adapters.command import CommandAgent
 from holdfast.domains.gateway import Answer, Surface
-from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
+from holdfast.system.access import PRIVATE
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 
@@ -32,7 +32,9 @@ HOSTILE = 'it\'s "x" $(touch pwned) `touch pwned`\n; touch pwned\t#{pid} ä 🙂
 
 def agent(folder: Path, argv: list[str], **how: object) -> CommandAgent:
     spec = CommandSpec(argv=tuple(argv), **how)  # type: ignore[arg-type]
-    return CommandAgent(spec, note=folder / "run" / "agent-process.json", processes=processes_in(folder))
+    return CommandAgent(
+        spec, note=folder / "run" / "agent-process.json", processes=processes_in(folder)
+    )
 
 
 def processes_in(folder: Path) -> Procfs:
@@ -65,13 +67,19 @@ def test_a_prompt_is_one_argument(tmp_path: Path) -> None:
 def test_a_program_that_fails_says_how(tmp_path: Path) -> None:
     script = "import sys; print('half'); print('no such model', file=sys.stderr); sys.exit(3)"
     answer = told(agent(tmp_path, [sys.executable, "-c", script]), "x")
-    assert (answer.code, answer.text, answer.facts) == ("agent_failed", "half\n", {"exit_status": 3})
+    assert (answer.code, answer.text, answer.facts) == (
+        "agent_failed",
+        "half\n",
+        {"exit_status": 3},
+    )
     assert answer.detail == "exit status 3: no such model"
 
 
 def test_a_program_that_is_not_there_is_an_agent_that_is_away(tmp_path: Path) -> None:
     assert "no program" in agent(tmp_path, ["nosuch-program"]).inspect().detail
-    assert "no folder" in agent(tmp_path, ECHO, working_directory=str(tmp_path / "x")).inspect().detail
+    assert (
+        "no folder" in agent(tmp_path, ECHO, working_directory=str(tmp_path / "x")).inspect().detail
+    )
     with pytest.raises(UpstreamUnavailable) as caught:
         agent(tmp_path, [str(tmp_path)]).deliver("x", "any")
     assert caught.value.fields["outcome"] == "none"
@@ -88,11 +96,14 @@ def test_another_command_line_is_another_instance(tmp_path: Path) -> None:
 
 
 def sleeper(folder: Path, handler: str) -> list[str]:
-    """A program that says that it is there, and then does what it likes with signals; and a child of it."""
+    """A program that says that it is there, and then does what it likes with signals; and a child
+    of it.
+    """
     script = (
         "import signal, sys, time, subprocess, pathlib\n"
         f"{handler}\n"
-        f"subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(folder / 'begun')!r}).write_text('x')\ntime.sleep(1000)"
+        "subprocess.Popen(['sleep', "
+        f"'1000'])\npathlib.Path({str(folder / 'begun')!r}).write_text('x')\ntime.sleep(1000)"
     )
     return [sys.executable, "-c", script]
 
@@ -102,7 +113,11 @@ def sleeper(folder: Path, handler: str) -> list[str]:
     [
         ("", "KeyboardInterrupt"),
         ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "SIGTERM"),
-        ("signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)", "SIGKILL"),
+        (
+            "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, "
+            "signal.SIG_IGN)",
+            "SIGKILL",
+        ),
     ],
 )
 def test_an_interrupt_ends_the_program_however_stubborn(
@@ -135,7 +150,9 @@ def test_an_interrupt_ends_what_the_program_began_and_what_ignores_it(tmp_path: 
 
 
 def _gone(group: int) -> None:
-    """Until nobody of a process group is left but those that their new parent has not waited for yet."""
+    """Until nobody of a process group is left but those that their new parent has not waited for
+    yet.
+    """
 
     def nobody() -> bool:
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -150,7 +167,9 @@ def _gone(group: int) -> None:
     until(nobody)
 
 
-def test_a_time_limit_a_flood_and_a_stop_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_a_flood_and_a_stop_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     late = told(agent(tmp_path, ["sleep", "1000"], answer_timeout_s=0.2), "x")
     assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
     monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
@@ -179,7 +198,9 @@ def test_a_note_of_an_earlier_version_ends_the_process_group_that_it_names(tmp_p
     named = Procfs().of(left.pid)
     note = tmp_path / "run" / "agent-process.json"
     note.parent.mkdir()
-    note.write_text(json.dumps({"pid": left.pid, "start_ticks": named.start_ticks, "boot_id": named.boot_id}))
+    note.write_text(
+        json.dumps({"pid": left.pid, "start_ticks": named.start_ticks, "boot_id": named.boot_id})
+    )
     assert agent(tmp_path, ECHO).inspect().surface is Surface.READY
     assert left.wait(PATIENCE_S) == -signal.SIGKILL
     assert not note.exists()
@@ -190,13 +211,21 @@ def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
     note = tmp_path / "run" / "agent-process.json"
     note.parent.mkdir()
     mine = {"pid": os.getpid(), "start_ticks": 1, "boot_id": Procfs().boot_id()}
-    for words in (json.dumps(mine), "{", "[]", json.dumps({**mine, "pid": "x"}), json.dumps({**mine, "boot_id": "other"})):
+    for words in (
+        json.dumps(mine),
+        "{",
+        "[]",
+        json.dumps({**mine, "pid": "x"}),
+        json.dumps({**mine, "boot_id": "other"}),
+    ):
         note.write_text(words)
         agent(tmp_path, ECHO).inspect()
         assert not note.exists()
 
 
-def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next_may_be(tmp_path: Path) -> None:
+def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next_may_be(
+    tmp_path: Path,
+) -> None:
     one = agent(tmp_path, ["sh", "-c", f"touch {tmp_path}/begun"])
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(UpstreamUnavailable) as caught:
@@ -208,7 +237,9 @@ def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next
     assert (tmp_path / "begun").exists()
 
 
-def test_a_full_disk_means_that_nothing_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_means_that_nothing_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Full:
         def __enter__(self) -> "Full":
             return self
@@ -228,11 +259,18 @@ def test_a_full_disk_means_that_nothing_was_begun(tmp_path: Path, monkeypatch: p
     assert told(one, "x").text == "x"
 
 
-def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(tmp_path: Path) -> None:
-    script = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls -v /proc/self/fd; readlink /proc/self/fd/100"
-    anyway = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout.split()
+def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "grep -E 'SigIgn|SigBlk' /proc/self/status; ls -v /proc/self/fd; readlink /proc/self/fd/100"
+    )
+    anyway = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False
+    ).stdout.split()
     *found, fifo = told(agent(tmp_path, ["sh", "-c", f"{script}; true"]), "x").text.split()
-    # Beside the three that each program has, `ls` has the folder that it reads, and a tree has its FIFO.
+    # Beside the three that each program has, `ls` has the folder that it reads, and a tree has its
+    # FIFO.
     assert anyway[4:] == ["0", "1", "2", "3"]
     assert found == [*anyway, "100"]
     assert Path(fifo).parent == tmp_path / "run" / "trees"
@@ -252,18 +290,24 @@ def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = agent(tmp_path, ECHO)
     delivery = one.deliver("x", "any")
     process, interrupted = delivery.handle.command, []
     wait = process.wait
     # Once it has been waited for, its pid may be given to another.
-    monkeypatch.setattr(process, "wait", lambda: (wait(), interrupted.append(one.interrupt("any")))[0])
+    monkeypatch.setattr(
+        process, "wait", lambda: (wait(), interrupted.append(one.interrupt("any")))[0]
+    )
     assert one.answer(delivery, threading.Event()).text == "x"
     assert interrupted == [False]
 
 
-def test_what_does_not_end_is_not_worked_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_end_is_not_worked_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = agent(tmp_path, sleeper(tmp_path, ""))
     delivery = first.deliver("x", "any")
     until((tmp_path / "begun").exists)
@@ -302,7 +346,8 @@ def test_without_its_guardian_a_program_is_still_interrupted_and_its_tree_ended(
 ) -> None:
     monkeypatch.setattr(command, "_ESCALATE_S", 0.3)
     script = (
-        f"trap '' INT TERM; setsid sleep 1000 & echo $! > {tmp_path}/left; touch {tmp_path}/begun; while :; do sleep 1; done"
+        f"trap '' INT TERM; setsid sleep 1000 & echo $! > {tmp_path}/left; touch "
+        f"{tmp_path}/begun; while :; do sleep 1; done"
     )
     one = agent(tmp_path, ["sh", "-c", script])
     delivery = one.deliver("x", "any")

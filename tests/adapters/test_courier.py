@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.adapters import courier as courier_
-from holdfast.adapters.courier import Courier, Errand
-from holdfast.domains.jobs import Broker, telling
-from holdfast.domains.jobs.broker import HOST
-from holdfast.domains.jobs.reach import Reach
-from holdfast.domains.jobs.record import JOBS
+from holdfast.adapters import event_sender as courier_
+from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.domains.jobs import Broker, event_stream
+from holdfast.domains.jobs.broker_address import Reach
+from holdfast.domains.jobs.records import HOST, JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from tests.patience import PATIENCE_S
 
@@ -54,7 +53,7 @@ class Brokers:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
     monkeypatch.setattr(courier_, "Publisher", made.publisher)
-    monkeypatch.setattr(telling, "JOURNAL_READ_MAX", 4)
+    monkeypatch.setattr(event_stream, "JOURNAL_READ_MAX", 4)
     return made
 
 
@@ -68,7 +67,9 @@ def register(hf: holdfast.Holdfast, job_id: str, host: str) -> None:
     hf.jobs.register_job("x", agent="a", agent_session="s", job_id=job_id, broker=Broker(host=host))
 
 
-def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(
+    hf: holdfast.Holdfast, brokers: Brokers
+) -> None:
     register(hf, "a", "away")
     register(hf, "z", "there")
     for _ in range(9):
@@ -84,7 +85,9 @@ def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(hf: holdfast.
     assert [one.event.seq for one in hf.job_events.unsent()] == list(range(1, 10))
 
 
-def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
+    hf: holdfast.Holdfast, brokers: Brokers
+) -> None:
     spoil(hf, "a")
     register(hf, "z", "there")
     hf.job_events.publish("z", "progress")
@@ -93,7 +96,9 @@ def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(hf:
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 
 
-def test_a_worker_complains_of_such_a_topic_once_and_goes_on(hf: holdfast.Holdfast, brokers: Brokers) -> None:
+def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
+    hf: holdfast.Holdfast, brokers: Brokers
+) -> None:
     spoil(hf, "a")
     said: list[str] = []
     errand = Errand(Courier(hf.job_events, {}), complain=said.append)
@@ -105,7 +110,12 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(hf: holdfast.Holdfa
 
 @pytest.mark.parametrize(
     ("host", "environment", "complaints"),
-    [(HOST, {}, 0), (HOST, {"MQTT_BROKER": HOST}, 1), (HOST, {"MQTT_PORT": "9"}, 1), ("away", {}, 1)],
+    [
+        (HOST, {}, 0),
+        (HOST, {"MQTT_BROKER": HOST}, 1),
+        (HOST, {"MQTT_PORT": "9"}, 1),
+        ("away", {}, 1),
+    ],
 )
 def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
     hf: holdfast.Holdfast, brokers: Brokers, host: str, environment: dict[str, str], complaints: int
@@ -166,5 +176,7 @@ def spoil(hf: holdfast.Holdfast, job_id: str) -> None:
     """A job with a topic that only another program could have given it, and an event."""
     register(hf, job_id, "there")
     job = hf.jobs.get_job(job_id)
-    hf.store.transact(lambda tx: tx.put(JOBS, job_id, replace(job, topic_prefix="a/#")), scope=[JOBS])
+    hf.store.transact(
+        lambda tx: tx.put(JOBS, job_id, replace(job, topic_prefix="a/#")), scope=[JOBS]
+    )
     hf.job_events.publish(job_id, "progress")

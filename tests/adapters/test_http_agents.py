@@ -1,16 +1,18 @@
-"""The rest and managed adapters against real HTTP servers: their endpoints, their errors, and never a second delivery."""
+"""The rest and managed adapters against real HTTP servers: their endpoints, their errors, and never
+a second delivery.
+"""
 
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.adapters import patience
+from holdfast.adapters import upstream
 from holdfast.adapters.managed import ManagedAgent
 from holdfast.adapters.rest import RestAgent
 from holdfast.adapters.upstream import on_loopback
 from holdfast.domains.gateway import Answer, Sighting, Surface
-from holdfast.domains.gateway.spec import ManagedSpec, RestSpec
+from holdfast.domains.gateway.adapter import ManagedSpec, RestSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from tests.adapters.agent_servers import World, serving
 
@@ -22,7 +24,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # On loopback no proxy is meant, whatever the environment says.
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    monkeypatch.setattr(patience, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(upstream, "ASK_EVERY_S", 0.01)
     with serving(World()) as made:
         yield made
 
@@ -36,7 +38,9 @@ def terminal(world: World) -> Iterator[RestAgent]:
 
 @pytest.fixture
 def managed(world: World) -> Iterator[ManagedAgent]:
-    agent = ManagedAgent(ManagedSpec(managed_api_base_url=world.url, managed_agent_ref="a1", timeout_s=5))
+    agent = ManagedAgent(
+        ManagedSpec(managed_api_base_url=world.url, managed_agent_ref="a1", timeout_s=5)
+    )
     yield agent
     agent.close()
 
@@ -48,7 +52,9 @@ def say(agent: RestAgent | ManagedAgent, prompt: str = "hello") -> Answer:
     return agent.answer(agent.deliver(prompt, seen.instance_id), threading.Event())
 
 
-def test_a_prompt_reaches_a_terminal_as_it_is_and_its_last_output_is_the_answer(world: World, terminal: RestAgent) -> None:
+def test_a_prompt_reaches_a_terminal_as_it_is_and_its_last_output_is_the_answer(
+    world: World, terminal: RestAgent
+) -> None:
     world.statuses = ["idle", "idle", "processing", "processing", "completed"]
     world.output = "done"
     answer = say(terminal, HOSTILE)
@@ -61,7 +67,9 @@ def test_a_prompt_reaches_a_terminal_as_it_is_and_its_last_output_is_the_answer(
     )
 
 
-def test_a_terminal_that_was_too_quick_to_be_seen_at_work_is_answered_too(world: World, terminal: RestAgent) -> None:
+def test_a_terminal_that_was_too_quick_to_be_seen_at_work_is_answered_too(
+    world: World, terminal: RestAgent
+) -> None:
     world.output = "quick"
     assert say(terminal).text == "quick"
 
@@ -84,12 +92,16 @@ def test_the_prefix_of_the_other_server(world: World) -> None:
         ("new_word", Surface.UNKNOWN),
     ],
 )
-def test_what_a_terminals_status_means(world: World, terminal: RestAgent, status: str, surface: Surface) -> None:
+def test_what_a_terminals_status_means(
+    world: World, terminal: RestAgent, status: str, surface: Surface
+) -> None:
     world.status = status
     assert terminal.inspect().surface is surface
 
 
-def test_another_terminal_is_another_instance_and_none_is_away(world: World, terminal: RestAgent) -> None:
+def test_another_terminal_is_another_instance_and_none_is_away(
+    world: World, terminal: RestAgent
+) -> None:
     before = terminal.inspect().instance_id
     assert world.terminal is not None
     world.terminal["session_name"] = "s2"
@@ -99,9 +111,16 @@ def test_another_terminal_is_another_instance_and_none_is_away(world: World, ter
     assert seen.instance_id is None and "not found" in seen.detail
 
 
-@pytest.mark.parametrize("nonsense", [None, [], "x", 7, {}, {"detail": "starting"}, {"id": ""}, {"tracked_agent_id": None}])
+@pytest.mark.parametrize(
+    "nonsense",
+    [None, [], "x", 7, {}, {"detail": "starting"}, {"id": ""}, {"tracked_agent_id": None}],
+)
 def test_an_answer_that_tells_of_nobody_is_no_other_instance(
-    world: World, terminal: RestAgent, managed: ManagedAgent, monkeypatch: pytest.MonkeyPatch, nonsense: object
+    world: World,
+    terminal: RestAgent,
+    managed: ManagedAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    nonsense: object,
 ) -> None:
     before = terminal.inspect().instance_id, managed.inspect().instance_id
     with monkeypatch.context() as patched:
@@ -117,7 +136,9 @@ def test_interrupts_are_a_key_and_not_an_exit(world: World, terminal: RestAgent)
     assert world.keys == ["C-c"]
 
 
-def test_a_terminal_that_fails_or_goes_while_it_is_waited_for(world: World, terminal: RestAgent) -> None:
+def test_a_terminal_that_fails_or_goes_while_it_is_waited_for(
+    world: World, terminal: RestAgent
+) -> None:
     world.statuses = ["idle", "processing", "error"]
     assert say(terminal).code == "agent_failed"
     delivery = terminal.deliver("x", "any")
@@ -130,9 +151,9 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 ) -> None:
     delivery = terminal.deliver("x", "any")
     world.broken["/t1"] = 503
-    monkeypatch.setattr(patience, "AWAY_MAX_S", 0.1)
+    monkeypatch.setattr(upstream, "AWAY_MAX_S", 0.1)
     assert "status 503" in terminal.answer(delivery, threading.Event()).detail
-    monkeypatch.setattr(patience, "AWAY_MAX_S", 30)
+    monkeypatch.setattr(upstream, "AWAY_MAX_S", 30)
     mender = threading.Timer(0.2, world.broken.clear)
     mender.start()
     assert terminal.answer(delivery, threading.Event()).code is None
@@ -150,7 +171,8 @@ def test_waiting_ends_when_told_and_by_its_limit(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "outcome"), [(400, "none"), (422, "none"), (500, "unknown"), ("hang", "unknown"), ("html", "unknown")]
+    ("trouble", "outcome"),
+    [(400, "none"), (422, "none"), (500, "unknown"), ("hang", "unknown"), ("html", "unknown")],
 )
 def test_a_delivery_that_may_have_happened_says_so_and_is_not_repeated(
     world: World, terminal: RestAgent, managed: ManagedAgent, trouble: int | str, outcome: str
@@ -180,10 +202,20 @@ def test_a_prompt_that_does_not_fit_into_a_url_is_refused(terminal: RestAgent) -
 
 
 def test_a_managed_prompt_is_answered_by_its_turn(world: World, managed: ManagedAgent) -> None:
-    world.turns = {"turn-1": [{"status": "active"}, {"status": "active"}, {"status": "completed", "output": "42"}]}
+    world.turns = {
+        "turn-1": [
+            {"status": "active"},
+            {"status": "active"},
+            {"status": "completed", "output": "42"},
+        ]
+    }
     answer = say(managed, HOSTILE)
     assert world.bodies == [{"request_kind": "submit_prompt", "prompt": HOSTILE}]
-    assert (answer.text, answer.code, answer.facts) == ("42", None, {"turn_id": "turn-1", "status": "completed"})
+    assert (answer.text, answer.code, answer.facts) == (
+        "42",
+        None,
+        {"turn_id": "turn-1", "status": "completed"},
+    )
 
 
 def test_a_managed_turn_that_failed_is_told(world: World, managed: ManagedAgent) -> None:
@@ -192,7 +224,9 @@ def test_a_managed_turn_that_failed_is_told(world: World, managed: ManagedAgent)
     assert (answer.code, "no credit" in answer.detail) == ("agent_failed", True)
 
 
-def test_without_a_turn_a_prompt_is_delivered_and_no_more_is_known(world: World, managed: ManagedAgent) -> None:
+def test_without_a_turn_a_prompt_is_delivered_and_no_more_is_known(
+    world: World, managed: ManagedAgent
+) -> None:
     world.turn_id = None
     answer = say(managed)
     assert (answer.known, answer.code) == (False, None)
@@ -221,7 +255,11 @@ def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAge
 
 
 def test_paths_are_settings(world: World) -> None:
-    spec = RestSpec(url=world.url, terminal="t1", paths={"terminal": "/cao/terminals/{id}", "key": "/terminals/{id}/key"})
+    spec = RestSpec(
+        url=world.url,
+        terminal="t1",
+        paths={"terminal": "/cao/terminals/{id}", "key": "/terminals/{id}/key"},
+    )
     agent = RestAgent(spec)
     assert "/cao/terminals/t1" in str(agent.inspect().instance_id)
     agent.close()
@@ -236,7 +274,14 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "here"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("example.org", False)]
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("example.org", False),
+    ],
 )
 def test_what_is_this_machine(host: str, here: bool) -> None:
     assert on_loopback(host) is here

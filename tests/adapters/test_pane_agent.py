@@ -1,4 +1,6 @@
-"""Who in a pane is the agent, on a real tmux: what comes into its place gets nothing, also when the pane is the same."""
+"""Who in a pane is the agent, on a real tmux: what comes into its place gets nothing, also when the
+pane is the same.
+"""
 
 import os
 import shlex
@@ -12,9 +14,9 @@ import pytest
 
 from holdfast.adapters import tmux_delivery
 from holdfast.adapters.tmux_delivery import TmuxAgent
-from holdfast.adapters.tmux_screen import Screen
+from holdfast.adapters.tmux_pane import Screen
 from holdfast.domains.gateway import Sighting, Surface
-from holdfast.domains.gateway.spec import TmuxSpec
+from holdfast.domains.gateway.adapter import TmuxSpec
 from holdfast.kernel.errors import Fenced, UpstreamUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.processes.procfs import Procfs
@@ -31,7 +33,17 @@ class Shell:
 
     def __init__(self, tmux: TmuxServer) -> None:
         self.tmux = tmux
-        tmux("new-session", "-d", "-s", "claude", "-x", "100", "-y", "30", "env PS1='shell$ ' bash --norc")
+        tmux(
+            "new-session",
+            "-d",
+            "-s",
+            "claude",
+            "-x",
+            "100",
+            "-y",
+            "30",
+            "env PS1='shell$ ' bash --norc",
+        )
         self.shows("shell$")
         self.process: Holder | None = None
 
@@ -47,8 +59,18 @@ class Shell:
         until(lambda: self.tmux.screen("claude").rstrip().endswith(last))
 
     def gateway(self, **how: object) -> TmuxAgent:
-        spec = TmuxSpec(session="claude", socket_path=str(self.tmux.socket), **{"quiet_ms": 100, "ready_regex": READY, **how})  # type: ignore[arg-type]
-        return TmuxAgent(spec, agent="helper", folder=self.tmux.folder, processes=Procfs(), process=lambda: self.process)
+        spec = TmuxSpec(
+            session="claude",
+            socket_path=str(self.tmux.socket),
+            **{"quiet_ms": 100, "ready_regex": READY, **how},
+        )  # type: ignore[arg-type]
+        return TmuxAgent(
+            spec,
+            agent="helper",
+            folder=self.tmux.folder,
+            processes=Procfs(),
+            process=lambda: self.process,
+        )
 
 
 @pytest.fixture
@@ -116,7 +138,9 @@ def test_the_shell_of_an_agent_that_dies_between_paste_and_enter_does_not_run_th
 
     monkeypatch.setattr(agent, "_await_enter", kill_first)
     ran = shell.tmux.folder / "ran"
-    with pytest.raises(UpstreamUnavailable, match="another program was in the pane before Enter") as unknown:
+    with pytest.raises(
+        UpstreamUnavailable, match="another program was in the pane before Enter"
+    ) as unknown:
         agent.deliver(f"touch {ran}", one)
     assert unknown.value.fields["outcome"] == "unknown"
     # Its timer has fired by now too.
@@ -152,7 +176,9 @@ def test_a_shell_that_is_the_agent_is_busy_while_it_runs_a_command(shell: Shell)
     agent = shell.gateway()
     one = ready(agent)
     delivery = agent.deliver("cat", one)
-    until(lambda: agent.inspect().surface is Surface.NOT_READY and "cat is" in agent.inspect().detail)
+    until(
+        lambda: agent.inspect().surface is Surface.NOT_READY and "cat is" in agent.inspect().detail
+    )
     assert agent.inspect().instance_id == one
     # What it runs is interrupted, since nothing else could be meant.
     assert agent.interrupt(one)
@@ -167,7 +193,9 @@ def test_a_program_that_a_shell_runs_for_a_moment_is_not_taken_for_the_agent(she
     shell.tmux("send-keys", "-t", "=claude:", "C-c")
     shell.shows("shell$")
     one = ready(agent)
-    assert one.endswith(f":{shell.tmux.pane_pid('claude')}.{Procfs().of(shell.tmux.pane_pid('claude')).start_ticks}")
+    assert one.endswith(
+        f":{shell.tmux.pane_pid('claude')}.{Procfs().of(shell.tmux.pane_pid('claude')).start_ticks}"
+    )
 
 
 def test_an_agent_that_was_never_ready_is_not_confused_with_its_shell_either(
@@ -218,5 +246,7 @@ def test_with_a_record_only_its_process_is_typed_to(shell: Shell, tmp_path: Path
 def test_a_process_that_cannot_be_judged_from_here_is_not_typed_to(shell: Shell) -> None:
     shell.start_agent()
     here = Procfs().of(shell.tmux.pane_pid("claude"))
-    shell.process = Holder(host_id="elsewhere", boot_id=here.boot_id, pid_ns=here.pid_ns, pid=here.pid, start_ticks=1)
+    shell.process = Holder(
+        host_id="elsewhere", boot_id=here.boot_id, pid_ns=here.pid_ns, pid=here.pid, start_ticks=1
+    )
     gone(shell.gateway(), "target_unknown")

@@ -12,10 +12,9 @@ import pytest
 
 from holdfast.adapters import tmux_delivery
 from holdfast.adapters.tmux_delivery import TmuxAgent
-from holdfast.adapters.tmux_mark import MARK
-from holdfast.adapters.tmux_screen import Screen
+from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import Surface
-from holdfast.domains.gateway.spec import TmuxSpec
+from holdfast.domains.gateway.adapter import TmuxSpec
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
 from tests.patience import until
@@ -41,7 +40,8 @@ def agent(tmux: TmuxServer) -> TmuxAgent:
 
 
 def make(tmux: TmuxServer, agent: str = "helper", **how: object) -> TmuxAgent:
-    # Quiet alone is no sign of an end where the machine is busy: the listener may not have got its turn.
+    # Quiet alone is no sign of an end where the machine is busy: the listener may not have got its
+    # turn.
     how = {"quiet_ms": 150, "ready_regex": r"^ready> ?$", **how}
     spec = TmuxSpec(session="claude", socket_path=str(tmux.socket), **how)  # type: ignore[arg-type]
     return TmuxAgent(spec, agent=agent, folder=tmux.folder, processes=Procfs())
@@ -49,8 +49,9 @@ def make(tmux: TmuxServer, agent: str = "helper", **how: object) -> TmuxAgent:
 
 @contextmanager
 def hurried(agent: TmuxAgent, limit_s: float = 0.5) -> Iterator[None]:
-    """In the block, a tmux that does not answer is waited for no longer than that. What must come about is not asked so: a busy
-    machine may take longer."""
+    """In the block, a tmux that does not answer is waited for no longer than that. What must come
+    about is not asked so: a busy machine may take longer.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(agent._server, "_limit_s", limit_s)
         yield
@@ -75,7 +76,9 @@ def say(agent: TmuxAgent, prompt: str) -> str:
     return answer.text
 
 
-def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_hostile_prompts_arrive_byte_for_byte_and_run_nothing(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     for prompt in HOSTILE:
         assert f"heard {len(prompt.encode())} bytes" in say(agent, prompt)
     assert tmux.typed() == delivered(*(prompt.encode() for prompt in HOSTILE))
@@ -91,7 +94,9 @@ def test_a_prompt_of_100_kB_arrives_byte_for_byte(tmux: TmuxServer, agent: TmuxA
     assert tmux.typed() == delivered(prompt.encode())
 
 
-def test_the_answer_is_the_new_text_and_marked_as_the_screen(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_the_answer_is_the_new_text_and_marked_as_the_screen(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     say(agent, "first")
     answer = agent.answer(agent.deliver("second one", instance(agent)), threading.Event())
     assert answer.source == "screen"
@@ -120,7 +125,9 @@ def test_without_bracketed_paste_only_a_short_line_is_delivered() -> None:
         assert tmux.heard() == [b"short"]
 
 
-def test_a_replaced_session_of_the_same_name_gets_nothing(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_a_replaced_session_of_the_same_name_gets_nothing(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     old = instance(agent)
     tmux.replace()
     new = instance(agent)
@@ -133,7 +140,9 @@ def test_a_replaced_session_of_the_same_name_gets_nothing(tmux: TmuxServer, agen
     say(agent, "new")
 
 
-def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     screen = agent._look()
     assert screen is not None
     tmux("respawn-pane", "-k", "-t", screen.pane_id, "sleep", "1000")
@@ -146,7 +155,9 @@ def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(tmux: Tmu
     assert tmux("list-buffers") == ""
 
 
-def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     old, before = instance(agent), agent._look()
     tmux("kill-server")
     until(lambda: agent.inspect().instance_id is None)
@@ -160,7 +171,9 @@ def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(tmu
     assert tmux.heard() == []
 
 
-def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_nothing_is_pasted_behind_a_paste_that_was_not_sent(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     one = instance(agent)
     tmux("set-option", "-p", "-t", "=claude:", "@holdfast_unsent", f"x/{one.rpartition(':')[2]}")
     assert agent.inspect().surface is Surface.NOT_READY
@@ -191,11 +204,21 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
     wait = agent._await_enter
 
     def replace_first(screen: Screen, paste: str) -> None:
-        tmux("respawn-pane", "-k", "-t", screen.pane_id, sys.executable, str(LISTENER), str(tmux.folder / "next"))
+        tmux(
+            "respawn-pane",
+            "-k",
+            "-t",
+            screen.pane_id,
+            sys.executable,
+            str(LISTENER),
+            str(tmux.folder / "next"),
+        )
         wait(screen, paste)
 
     monkeypatch.setattr(agent, "_await_enter", replace_first)
-    with pytest.raises(UpstreamUnavailable, match="another program was in the pane before Enter") as unknown:
+    with pytest.raises(
+        UpstreamUnavailable, match="another program was in the pane before Enter"
+    ) as unknown:
         agent.deliver("hello", instance(agent))
     assert unknown.value.fields["outcome"] == "unknown"
     assert tmux.typed() == b"\x1b[200~hello\x1b[201~"
@@ -223,7 +246,9 @@ def test_whoever_scrolls_between_paste_and_enter_does_not_take_the_enter(
     assert tmux("list-buffers") == ""
 
 
-def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     one = instance(agent)
     screen = agent._look()
     assert screen is not None
@@ -241,7 +266,9 @@ def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost
     assert tmux.typed() == delivered(b"hello")
 
 
-def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     one = instance(agent)
     beside = tmux.folder / "beside"
     tmux("split-window", "-d", "-t", "=claude:", sys.executable, str(LISTENER), str(beside))
@@ -297,7 +324,9 @@ def test_nothing_is_typed_when_it_is_no_longer_ready(tmux: TmuxServer, agent: Tm
     assert tmux.typed() == b"a draft"
 
 
-def test_what_a_killed_gateway_left_in_tmux_is_cleared_away(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_what_a_killed_gateway_left_in_tmux_is_cleared_away(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     left = tmux.folder / "holdfast-0123456789abcdef"
     left.write_text("")
     tmux("set-buffer", "-b", left.name, "a secret")
@@ -323,14 +352,21 @@ def test_a_full_disk_is_a_delivery_that_did_not_happen(
 
 def test_a_dead_pane_and_a_similar_name_are_not_the_agent(tmux: TmuxServer) -> None:
     spec = TmuxSpec(session="clau", socket_path=str(tmux.socket))
-    assert TmuxAgent(spec, agent="helper", folder=tmux.folder, processes=Procfs()).inspect().instance_id is None
+    assert (
+        TmuxAgent(spec, agent="helper", folder=tmux.folder, processes=Procfs())
+        .inspect()
+        .instance_id
+        is None
+    )
     agent = make(tmux)
     tmux("set-option", "-t", "=claude:", "remain-on-exit", "on")
     tmux("send-keys", "-t", "=claude:", "C-d")
     until(lambda: agent.inspect().instance_id is None)
 
 
-def test_what_people_open_beside_the_agent_is_not_the_agent(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_what_people_open_beside_the_agent_is_not_the_agent(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     before = instance(agent)
     tmux("new-window", "-t", "=claude:", "cat")
     tmux("split-window", "-t", "=claude:", "cat")
@@ -338,7 +374,9 @@ def test_what_people_open_beside_the_agent_is_not_the_agent(tmux: TmuxServer, ag
     assert "heard 5 bytes" in say(agent, "hello")
 
 
-def test_a_pane_in_copy_mode_gets_the_prompt_all_the_same(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_a_pane_in_copy_mode_gets_the_prompt_all_the_same(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     tmux("copy-mode", "-t", "=claude:")
     assert "heard 5 bytes" in say(agent, "hello")
     assert tmux.heard() == [b"hello"]
@@ -380,7 +418,10 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     assert agent.answer(delivery, stop).code == "stopped"
 
 
-@pytest.mark.parametrize("how", [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}])
+@pytest.mark.parametrize(
+    "how",
+    [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}],
+)
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
         TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
@@ -392,7 +433,9 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
     # It has seen the screen for long enough to type, if it might.
     other._note(agent._look())  # type: ignore[arg-type]
     until(lambda: not other._why_not_ready(other._look(), other._agent(other._look())))  # type: ignore[arg-type]
-    with pytest.raises(Held, match=r"the gateway of helper, pid .* types into tmux session claude already"):
+    with pytest.raises(
+        Held, match=r"the gateway of helper, pid .* types into tmux session claude already"
+    ):
         other.inspect()
     for act in (lambda: other.deliver("mine", one), lambda: other.interrupt(one)):
         with pytest.raises(Fenced, match="another gateway has it"):
@@ -404,7 +447,9 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
         agent.inspect()
     assert tmux.heard() == [b"first", b"second"]
     other.close()
-    assert MARK not in tmux("show-options", "-t", "=claude:") + tmux("show-options", "-p", "-t", "=claude:")
+    assert MARK not in tmux("show-options", "-t", "=claude:") + tmux(
+        "show-options", "-p", "-t", "=claude:"
+    )
 
 
 def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: TmuxAgent) -> None:
@@ -415,10 +460,14 @@ def test_two_sessions_that_show_one_pane_are_one_agent(tmux: TmuxServer, agent: 
         TmuxAgent(spec, agent="builder", folder=tmux.folder, processes=Procfs()).inspect()
 
 
-def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_more(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     one = instance(agent)
     after = make(tmux)
-    after._mark = agent._mark._replace(pid=os.getppid(), start_ticks=Procfs().of(os.getppid()).start_ticks)
+    after._mark = agent._mark._replace(
+        pid=os.getppid(), start_ticks=Procfs().of(os.getppid()).start_ticks
+    )
     assert instance(after) == one
     with pytest.raises(Fenced, match="another gateway has it"):
         agent.deliver("late", one)
@@ -430,7 +479,9 @@ def test_the_next_gateway_of_an_agent_has_its_pane_and_the_one_before_types_no_m
 
 
 @pytest.mark.parametrize("pid", ["4194305", "%(pid)s"])
-def test_the_mark_of_a_dead_gateway_keeps_nobody_out(tmux: TmuxServer, agent: TmuxAgent, pid: str) -> None:
+def test_the_mark_of_a_dead_gateway_keeps_nobody_out(
+    tmux: TmuxServer, agent: TmuxAgent, pid: str
+) -> None:
     place = Procfs().here()
     left = f"builder/00000000/{pid % {'pid': os.getpid()}}/1/{place.pid_ns}"
     tmux("set-option", "-p", "-t", "=claude:", MARK, left)
@@ -440,9 +491,16 @@ def test_the_mark_of_a_dead_gateway_keeps_nobody_out(tmux: TmuxServer, agent: Tm
     say(agent, "again")
 
 
-def test_a_gateway_that_cannot_be_judged_is_let_alone_and_told_how_to_be_cleared(tmux: TmuxServer, agent: TmuxAgent) -> None:
+def test_a_gateway_that_cannot_be_judged_is_let_alone_and_told_how_to_be_cleared(
+    tmux: TmuxServer, agent: TmuxAgent
+) -> None:
     tmux("set-option", "-p", "-t", "=claude:", MARK, "builder/00000000/7/1/1")
-    with pytest.raises(Held, match=f"if that one is gone, `tmux -S {tmux.socket} set-option -pu -t %0 @holdfast_gateway`"):
+    with pytest.raises(
+        Held,
+        match=(
+            f"if that one is gone, `tmux -S {tmux.socket} set-option -pu -t %0 @holdfast_gateway`"
+        ),
+    ):
         agent.inspect()
 
 
@@ -463,7 +521,9 @@ def test_a_stopped_server_is_not_one_without_the_session(tmux: TmuxServer) -> No
     assert tmux.heard() == [b"once"]
 
 
-def test_an_answer_is_waited_for_while_the_server_is_stopped(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_waited_for_while_the_server_is_stopped(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = make(tmux)
     delivery = agent.deliver("hello", instance(agent))
     tmux.stop()
@@ -482,7 +542,9 @@ def test_an_answer_is_waited_for_while_the_server_is_stopped(tmux: TmuxServer, m
     assert looks[0] > 2, "it had not given up"
 
 
-def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(tmux: TmuxServer) -> None:
+def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(
+    tmux: TmuxServer,
+) -> None:
     agent = make(tmux)
     screen = agent._look()
     assert screen is not None
@@ -495,7 +557,9 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(tmux:
     assert tmux("list-buffers") == ""
 
 
-def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = make(tmux)
     before, load = instance(agent), agent._load
 
@@ -515,7 +579,9 @@ def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(tmux: TmuxServe
     assert tmux("list-buffers") == ""
 
 
-def test_an_interrupt_that_was_given_up_does_not_stop_a_later_prompt(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_that_was_given_up_does_not_stop_a_later_prompt(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = make(tmux)
     before, same = instance(agent), agent._same
 

@@ -1,4 +1,6 @@
-"""An agent and its process tree: its id is its own while any process of the tree lives, and only its own process gets keys."""
+"""An agent and its process tree: its id is its own while any process of the tree lives, and only
+its own process gets keys.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ import pytest
 from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import NotFound, ProcessDead, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness
-from holdfast.views.agents import line_of, why_agent
+from holdfast.operations.page.agents import line_of, why_agent
 from tests.custody.trees import Death
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
@@ -79,7 +81,9 @@ def second(bench: AgentBench) -> int:
 
 
 @pytest.mark.parametrize("how", ["keeps", "closes"])
-def test_the_id_is_not_taken_over_while_a_process_of_the_dead_agent_lives(bench: AgentBench, how: str) -> None:
+def test_the_id_is_not_taken_over_while_a_process_of_the_dead_agent_lives(
+    bench: AgentBench, how: str
+) -> None:
     with Survived(bench, how) as first:
         agent = first.agent
         os.kill(first.pid, signal.SIGKILL)
@@ -147,7 +151,10 @@ def test_on_a_shared_database_the_record_of_a_killed_wrapper_is_refreshed_until_
     tmp_path: Path, postgres_url: str
 ) -> None:
     """Other machines see nothing of the tree, and believe the lease."""
-    with agent_bench(tmp_path, postgres_url) as bench, Survived(bench, "keeps", "--lease", "1.5") as first:
+    with (
+        agent_bench(tmp_path, postgres_url) as bench,
+        Survived(bench, "keeps", "--lease", "1.5") as first,
+    ):
         agent = first.agent
         first.process.kill()
         first.process.wait(PATIENCE_S)
@@ -166,7 +173,11 @@ def test_a_dead_agent_is_shown_as_dead_with_the_processes_that_it_left(bench: Ag
         os.kill(first.pid, signal.SIGKILL)
         until(lambda: gone(first.pid))
         parts = bench.hf.agents.liveness(agent)
-        assert (parts.lease, parts.process, parts.tree) == (Liveness.ALIVE, Liveness.DEAD, Liveness.ALIVE)
+        assert (parts.lease, parts.process, parts.tree) == (
+            Liveness.ALIVE,
+            Liveness.DEAD,
+            Liveness.ALIVE,
+        )
         told = json.loads(bench("agents", "get", "gpu", "--json").out)
         assert (told["liveness"]["process"], told["liveness"]["tree"]) == ("dead", "alive")
         assert f"{first.child} sleep" in bench("agents", "get", "gpu").out
@@ -178,10 +189,18 @@ def test_a_dead_agent_is_shown_as_dead_with_the_processes_that_it_left(bench: Ag
 
 def test_a_dead_agent_is_no_target_whatever_it_left(bench: AgentBench) -> None:
     """What it left may have the pane's terminal, and would get the keys."""
-    script = f"{sys.executable} -c 'import time; time.sleep(1000)' & echo $! > {bench.folder}/child; exec sleep 1000"
+    script = (
+        f"{sys.executable} -c 'import time; time.sleep(1000)' & echo $! > {bench.folder}/child; "
+        "exec sleep 1000"
+    )
     agent = bench.start_agent("gpu", command=("sh", "-c", script))
     assert agent.holder is not None
-    until(lambda: (bench.folder / "child").exists() and (bench.folder / "child").read_text().endswith("\n"))
+    until(
+        lambda: (
+            (bench.folder / "child").exists()
+            and (bench.folder / "child").read_text().endswith("\n")
+        )
+    )
     child = int((bench.folder / "child").read_text())
     assert bench("agents", "target", "gpu").status == 0
     os.kill(agent.holder.pid, signal.SIGKILL)
@@ -199,10 +218,18 @@ def test_a_dead_agent_is_no_target_whatever_it_left(bench: AgentBench) -> None:
 
 def test_a_gateway_types_nothing_to_a_dead_agent_whose_child_lives(bench: AgentBench) -> None:
     # The child has the pane's terminal, as a shell without job control lets it.
-    script = f"exec 3<&0; cat <&3 > {bench.folder}/typed & echo $! > {bench.folder}/child; exec sleep 1000"
+    script = (
+        f"exec 3<&0; cat <&3 > {bench.folder}/typed & echo $! > {bench.folder}/child; exec sleep "
+        "1000"
+    )
     agent = bench.start_agent("gpu", command=("bash", "-c", script))
     assert agent.holder is not None
-    until(lambda: (bench.folder / "child").exists() and (bench.folder / "child").read_text().endswith("\n"))
+    until(
+        lambda: (
+            (bench.folder / "child").exists()
+            and (bench.folder / "child").read_text().endswith("\n")
+        )
+    )
     child = int((bench.folder / "child").read_text())
     gateway = bench.start("gateway", "serve", "gpu", "--port", "0")
     try:
@@ -231,7 +258,10 @@ def test_leftovers_are_waited_for_kept_or_ended(bench: AgentBench) -> None:
         agent = first.agent
         assert first.process.wait(PATIENCE_S) == 3
         assert not gone(first.child)
-        assert bench.hf.agents.get(agent.agent_id).token == agent.token and len(bench.own_folders()) == 1
+        assert (
+            bench.hf.agents.get(agent.agent_id).token == agent.token
+            and len(bench.own_folders()) == 1
+        )
         assert second(bench) == 4
         os.kill(first.child, signal.SIGKILL)
         bench.told("agent.removed", agent.agent_id, generation_id=agent.generation_id)
@@ -255,7 +285,9 @@ def test_whoever_is_taken_over_ends_what_the_command_left(bench: AgentBench) -> 
         assert other.poll() is None
 
 
-def test_start_passes_leftovers_on_and_ends_what_a_command_leaves_that_is_no_agent(bench: AgentBench) -> None:
+def test_start_passes_leftovers_on_and_ends_what_a_command_leaves_that_is_no_agent(
+    bench: AgentBench,
+) -> None:
     script = f"setsid sleep 1000 & echo $! > {bench.folder}/child; exit 5"
     ran = bench("agents", "start", "gpu", "--watch", "60", "--", "sh", "-c", script)
     child = int((bench.folder / "child").read_text())
@@ -275,7 +307,17 @@ def test_start_passes_leftovers_on_and_ends_what_a_command_leaves_that_is_no_age
 
 def test_an_agent_in_a_pane_is_no_part_of_the_tree_that_started_it(bench: AgentBench) -> None:
     bench.tmux("new-session", "-d", "-s", "outside", "sleep 1000")
-    entry = [sys.executable, "-m", "holdfast.surfaces.cli.entry", "agents", "start", "gpu", "--", "sleep", "600"]
+    entry = [
+        sys.executable,
+        "-m",
+        "holdfast.surfaces.cli.entry",
+        "agents",
+        "start",
+        "gpu",
+        "--",
+        "sleep",
+        "600",
+    ]
     ran = bench("locks", "run", "router-1", "--", *entry)
     assert ran.status == 0, ran.err
     agent = bench.hf.agents.resolve("gpu").unwrap()
@@ -287,7 +329,9 @@ def test_an_agent_in_a_pane_is_no_part_of_the_tree_that_started_it(bench: AgentB
 
 @pytest.mark.parametrize("how", ["killed", "kept"])
 def test_the_lease_is_renewed_without_the_wrapper(bench: AgentBench, how: str) -> None:
-    """The guardian becomes the caretaker, which removes the record when the last process is gone."""
+    """The guardian becomes the caretaker, which removes the record when the last process is
+    gone.
+    """
     words = ("--lease", "5", *(("--leftovers", "keep") if how == "kept" else ()))
     with Survived(bench, "exits" if how == "kept" else "keeps", *words) as first:
         agent = first.agent

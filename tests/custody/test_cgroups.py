@@ -1,4 +1,6 @@
-"""The control group of a tree: it finds and ends what lost FIFO and mark, and nothing of it is left."""
+"""The control group of a tree: it finds and ends what lost FIFO and mark, and nothing of it is
+left.
+"""
 
 import os
 import shlex
@@ -9,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.kernel.holder import Liveness
 from holdfast.processes import cgroup
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import Trees
-from tests.custody.trees import bench_on, deaths, groups_of, guardian_of, needs_groups, parent, quiet, tree_of
+from holdfast.system.access import PRIVATE
+from tests.custody.trees import (
+    bench_on,
+    deaths,
+    groups_of,
+    guardian_of,
+    needs_groups,
+    parent,
+    quiet,
+    tree_of,
+)
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested
@@ -60,12 +71,20 @@ pytestmark = pytest.mark.slow
 def test_explain_names_a_survivor_that_lost_both_signs_and_kick_ends_it(sqlite: Bench) -> None:
     first = sqlite.run("r", "--by", "one", "--", *parent("none"))
     command, grandchild = map(int, line(first).split())
-    with deaths([guardian_of(first), first.pid, command, grandchild]) as (guardian, wrapper, head, last):
+    with deaths([guardian_of(first), first.pid, command, grandchild]) as (
+        guardian,
+        wrapper,
+        head,
+        last,
+    ):
         for one in (guardian, wrapper, head):
             one.kill()
         [group] = groups_of(tree_of(sqlite.hf, "r"))
         assert cgroup.processes(group) == [grandchild]
-        assert f"is dead, 1 of its processes lives: {grandchild} sleep" in sqlite("locks", "explain", "r").out
+        assert (
+            f"is dead, 1 of its processes lives: {grandchild} sleep"
+            in sqlite("locks", "explain", "r").out
+        )
         assert sqlite("locks", "kick", "r", "--why", "over", "--end-tree").status == 0
         last.wait()
         assert not os.path.exists(group)
@@ -74,7 +93,9 @@ def test_explain_names_a_survivor_that_lost_both_signs_and_kick_ends_it(sqlite: 
 
 @needs_groups
 @pytest.mark.parametrize("guardian", ["lives", "killed", "stopped"])
-def test_a_deaf_tree_that_forks_all_the_time_without_signs_is_ended(sqlite: Bench, guardian: str) -> None:
+def test_a_deaf_tree_that_forks_all_the_time_without_signs_is_ended(
+    sqlite: Bench, guardian: str
+) -> None:
     first = sqlite.run("r", "--by", "one", "--", *stripped(FORKING))
     line(first)
     with deaths([first.pid, guardian_of(first)]) as (wrapper, guardian_process):
@@ -109,7 +130,12 @@ def test_an_inner_command_that_lost_both_signs_keeps_both_claims(sqlite: Bench) 
             assert sqlite("locks", "run", "-n", name, "--by", "else", "--", "true").status == 5
         last.kill()
         for name in ("outer", "inner"):
-            assert sqlite("locks", "run", "-w", str(PATIENCE_S), name, "--by", "else", "--", "true").status == 0
+            assert (
+                sqlite(
+                    "locks", "run", "-w", str(PATIENCE_S), name, "--by", "else", "--", "true"
+                ).status
+                == 0
+            )
     assert groups_of(outer) == [] and groups_of(inner) == []
 
 
@@ -122,7 +148,12 @@ def test_no_group_is_left(sqlite: Bench, killed: str) -> None:
     [group] = groups_of(tree)
     # As a container program does it.
     os.mkdir(f"{group}/made-by-the-command")
-    with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
+    with deaths([first.pid, guardian_of(first), command, grandchild]) as (
+        wrapper,
+        guardian,
+        head,
+        last,
+    ):
         if killed in ("guardian", "all"):
             guardian.kill()
         if killed in ("wrapper", "all"):
@@ -157,7 +188,10 @@ def test_a_command_that_never_begins_leaves_no_group(sqlite: Bench) -> None:
 @needs_groups
 def test_a_process_cannot_end_the_tree_that_it_belongs_to_by_its_group(sqlite: Bench) -> None:
     kick = shlex.join([*ENTRY, "locks", "kick", "r", "--why", "over", "--end-tree"])
-    kept = " ".join(f"{name}={shlex.quote(sqlite.environment[name])}" for name in ("PATH", "HOME", "HOLDFAST_STORE"))
+    kept = " ".join(
+        f"{name}={shlex.quote(sqlite.environment[name])}"
+        for name in ("PATH", "HOME", "HOLDFAST_STORE")
+    )
     done = sqlite("locks", "run", "r", "--", "sh", "-c", f"env -i {kept} {kick}; echo kicked $?")
     assert done.status == 0 and done.out != "kicked 0\n"
 
@@ -170,13 +204,25 @@ def test_the_tree_of_a_worker_is_alive_by_the_group_of_its_part(tmp_path: Path) 
     words = stripped(PRINTING)
     environment = {"PATH": os.environ["PATH"]}
     command = PipedCommand(
-        words, trees, cwd=None, environment=environment, stdin=b"", each_line=heard.append, tree=f"{shared}.7"
+        words,
+        trees,
+        cwd=None,
+        environment=environment,
+        stdin=b"",
+        each_line=heard.append,
+        tree=f"{shared}.7",
     )
     try:
         until(lambda: heard)
         [group] = groups_of(shared)
-        assert group.endswith(".7") and groups_of(f"{shared}.7") == [group] and groups_of(f"{shared}.70") == []
-        assert cgroup.contains(shared, command.pid) and not cgroup.contains(shared, command.guardian)
+        assert (
+            group.endswith(".7")
+            and groups_of(f"{shared}.7") == [group]
+            and groups_of(f"{shared}.70") == []
+        )
+        assert cgroup.contains(shared, command.pid) and not cgroup.contains(
+            shared, command.guardian
+        )
         assert trees.liveness(shared, in_sight=True) is Liveness.ALIVE
     finally:
         command.end_tree()
@@ -210,7 +256,9 @@ def test_where_the_own_group_is(
 ) -> None:
     said = {
         "/proc/self/cgroup": path,
-        "/proc/self/mountinfo": "\n".join([V1, *(V2.format(root=root, point=point) for root, point in mounts)]),
+        "/proc/self/mountinfo": "\n".join(
+            [V1, *(V2.format(root=root, point=point) for root, point in mounts)]
+        ),
     }
     monkeypatch.setattr(cgroup, "_read", said.__getitem__)
     assert cgroup._own() == own

@@ -1,7 +1,9 @@
-"""Commands in containers: pids of their own, no terminal, hardly any environment, and often the wrapper is the first process.
+"""Commands in containers: pids of their own, no terminal, hardly any environment, and often the
+wrapper is the first process.
 
-The kernel treats the first process of a pid namespace in a special way. It gets no signal that it has no handler for, all
-orphans become its children, and its end ends all others. Its process group may be one outside, which has the number 0 inside.
+The kernel treats the first process of a pid namespace in a special way. It gets no signal that it
+has no handler for, all orphans become its children, and its end ends all others. Its process group
+may be one outside, which has the number 0 inside.
 """
 
 import os
@@ -23,7 +25,16 @@ from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
 pytestmark = [pytest.mark.slow, needs_users, needs_containers]
 
-_NAMESPACES = ["unshare", "--kill-child=KILL", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc"]
+_NAMESPACES = [
+    "unshare",
+    "--kill-child=KILL",
+    "--mount",
+    "--pid",
+    "--ipc",
+    "--uts",
+    "--fork",
+    "--mount-proc",
+]
 KINDS = {
     # As unshare(1) leaves it: the wrapper has pid 1, and its group is outside.
     "first": _NAMESPACES,
@@ -51,12 +62,16 @@ class Container:
         url = f"sqlite:{outside.folder}/state/store"
         self.outside, self._inside = outside, inside
         self.outside.environment["HOLDFAST_STORE"] = url
-        self._inside.environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+        self._inside.environment = {
+            name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ
+        }
         self._store = ("--store", url)
 
     def begin(self, area: str, verb: str, *words: str) -> Process:
         """Start `holdfast AREA VERB WORDS` inside, without a terminal and without input."""
-        return self._inside.begin(area, verb, *self._store, *words, stdin=subprocess.DEVNULL, start_new_session=True)
+        return self._inside.begin(
+            area, verb, *self._store, *words, stdin=subprocess.DEVNULL, start_new_session=True
+        )
 
     def nothing_left(self) -> bool:
         return self.outside("locks", "status").out == ""
@@ -106,7 +121,10 @@ def test_the_exit_status_and_what_the_command_gets(container: Container) -> None
     assert (status, told, err) == (7, "not a tty\nnone none\n", "")
     # Signals 32 and 33 are the C library's own: make(1) starts everything with them ignored.
     assert int(ignored, 16) & 0x7FFFFFFF == 0
-    assert end(container.begin("locks", "run", "r", "--", "sh", "-c", "kill -9 $$"))[0] == 128 + signal.SIGKILL
+    assert (
+        end(container.begin("locks", "run", "r", "--", "sh", "-c", "kill -9 $$"))[0]
+        == 128 + signal.SIGKILL
+    )
     assert container.nothing_left()
 
 
@@ -118,7 +136,13 @@ def test_a_signal_to_the_wrapper_reaches_the_command(container: Container, sende
         if sender == "outside":
             wrapper.send(signal.SIGTERM)
         else:
-            inner = Path(f"/proc/{wrapper.pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()[-1]
+            inner = (
+                Path(f"/proc/{wrapper.pid}/status")
+                .read_text()
+                .partition("NSpid:")[2]
+                .splitlines()[0]
+                .split()[-1]
+            )
             there = ["nsenter", f"--target={wrapper.pid}", "--pid", "--mount"]
             subprocess.run([*there, "sh", "-c", f"kill -TERM {inner}"], check=True)
         assert end(started)[:2] == (42, "got\n")
@@ -151,7 +175,9 @@ def test_processes_that_the_command_leaves(container: Container) -> None:
 
 
 def test_under_a_foreign_proc_only_the_tree_is_ended(tmp_path: Path) -> None:
-    """The guardian has pid 2 inside. In /proc the children of 2 are threads of the kernel, with small numbers."""
+    """The guardian has pid 2 inside. In /proc the children of 2 are threads of the kernel, with
+    small numbers.
+    """
     with contained("first-in-foreign-proc", tmp_path) as container, ExitStack() as beside:
         started = container.begin("locks", "run", "r", "--", "sh", "-c", PARENT)
         assert line(started) == "up"
@@ -159,14 +185,27 @@ def test_under_a_foreign_proc_only_the_tree_is_ended(tmp_path: Path) -> None:
         [guardian] = children(wrapper)
         [command] = children(guardian)
         [grandchild] = children(command)
-        there = ["nsenter", f"--target={wrapper}", "--pid", "sh", "-c", "echo up; exec sleep infinity"]
+        there = [
+            "nsenter",
+            f"--target={wrapper}",
+            "--pid",
+            "sh",
+            "-c",
+            "echo up; exec sleep infinity",
+        ]
         others = []
         for _ in range(4):
             other = beside.enter_context(subprocess.Popen(there, stdout=subprocess.PIPE, text=True))
             beside.callback(other.kill)
             assert line(other) == "up"
             others += children(other.pid)
-        with deaths([wrapper, guardian, command, grandchild, *others]) as (init, guard, head, last, *bystanders):
+        with deaths([wrapper, guardian, command, grandchild, *others]) as (
+            init,
+            guard,
+            head,
+            last,
+            *bystanders,
+        ):
             head.kill()
             # Stopped, since all other processes end with it.
             init.send(signal.SIGSTOP)
@@ -180,7 +219,9 @@ def test_under_a_foreign_proc_only_the_tree_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [["command"], ["guardian"], ["guardian", "command"]])
-def test_outside_the_lock_is_held_until_the_last_process_is_gone(first: Container, kills: list[str]) -> None:
+def test_outside_the_lock_is_held_until_the_last_process_is_gone(
+    first: Container, kills: list[str]
+) -> None:
     started = first.begin("locks", "run", "r", "--by", "one", "--", "sh", "-c", PARENT)
     assert line(started) == "up"
     wrapper = wrapper_of(started)
@@ -188,7 +229,9 @@ def test_outside_the_lock_is_held_until_the_last_process_is_gone(first: Containe
     [command] = children(guardian)
     [grandchild] = children(command)
     with deaths([wrapper, guardian, command, grandchild]) as (_, guard, head, last):
-        second = first.outside.begin("locks", "run", "r", "--by", "two", "--", *report([command, grandchild]))
+        second = first.outside.begin(
+            "locks", "run", "r", "--by", "two", "--", *report([command, grandchild])
+        )
         assert "waiting" in remark(second)
         named = {"guardian": guard, "command": head}
         for role in kills:
@@ -203,15 +246,21 @@ def test_outside_the_lock_is_held_until_the_last_process_is_gone(first: Containe
 
 @pytest.mark.parametrize("ended_by", ["kill", "keep"])
 def test_the_end_of_a_container_ends_its_trees(first: Container, ended_by: str) -> None:
-    """The kernel kills the guardian too, so nobody can tell that the tree has ended. The lease decides."""
+    """The kernel kills the guardian too, so nobody can tell that the tree has ended. The lease
+    decides.
+    """
     (first.outside.folder / "holdfast.toml").write_text("[locks]\nlease_s = 1.0\n")
-    started = first.begin("locks", "run", "r", "--leftovers", "keep", "--by", "one", "--", "sh", "-c", PARENT)
+    started = first.begin(
+        "locks", "run", "r", "--leftovers", "keep", "--by", "one", "--", "sh", "-c", PARENT
+    )
     assert line(started) == "up"
     wrapper = wrapper_of(started)
     [command] = children(children(wrapper)[0])
     [grandchild] = children(command)
     with deaths([wrapper, command, grandchild]) as (init, head, last):
-        second = first.outside.begin("locks", "run", "r", "--by", "two", "--", *report([command, grandchild]))
+        second = first.outside.begin(
+            "locks", "run", "r", "--by", "two", "--", *report([command, grandchild])
+        )
         assert "waiting" in remark(second)
         (init if ended_by == "kill" else head).kill()
         init.wait()
@@ -222,11 +271,24 @@ def test_the_end_of_a_container_ends_its_trees(first: Container, ended_by: str) 
 
 def test_a_worker_ends_what_its_command_leaves(first: Container) -> None:
     assert first.outside("jobs", "register", "--agent-session", "q", "--prompt", "x").status == 0
-    started = first.begin("jobs", "run", "--agent-session", "q", "-q", "--once", "--", "sh", "-c", "sleep 1000 & echo ok")
+    started = first.begin(
+        "jobs",
+        "run",
+        "--agent-session",
+        "q",
+        "-q",
+        "--once",
+        "--",
+        "sh",
+        "-c",
+        "sleep 1000 & echo ok",
+    )
     assert end(started)[:2] == (0, "ok\n")
 
 
 def test_a_workflow_ends_with_its_command(first: Container) -> None:
-    started = first.begin("workflows", "run", "tune", "--recipe", "A", "-q", "--", "sh", "-c", "exit 7")
+    started = first.begin(
+        "workflows", "run", "tune", "--recipe", "A", "-q", "--", "sh", "-c", "exit 7"
+    )
     assert end(started)[0] == 7
     assert first.outside("workflows", "list").out == ""

@@ -1,4 +1,6 @@
-"""A gateway and the process tree of its program: whichever is killed, no two trees of one agent work at a time."""
+"""A gateway and the process tree of its program: whichever is killed, no two trees of one agent
+work at a time.
+"""
 
 import json
 import os
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.processes.scan import stat
 from holdfast.processes.trees import Trees
+from holdfast.system.access import PRIVATE
 from tests.custody.trees import end_left, needs_groups
 from tests.hazards.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S, until
@@ -59,8 +61,9 @@ else:
         beside = False
     print("beside" if beside else "alone")
 """
-"""With the prompt `long` it starts a grandchild in a session of its own and works on; with any other it says whether that
-grandchild is at work beside it."""
+"""With the prompt `long` it starts a grandchild in a session of its own and works on; with any
+other it says whether that grandchild is at work beside it.
+"""
 
 
 class Stage:
@@ -68,7 +71,9 @@ class Stage:
 
     def __init__(self, folder: Path, how: str) -> None:
         self.folder = folder
-        self.gate = GatewayProcess(folder, "--adapter", "command", "--", sys.executable, "-c", AGENT, str(folder), how)
+        self.gate = GatewayProcess(
+            folder, "--adapter", "command", "--", sys.executable, "-c", AGENT, str(folder), how
+        )
 
     def begin(self) -> None:
         """Deliver the prompt, and return when program and grandchild are at work."""
@@ -128,7 +133,9 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("stage", ["keeps", "closes", "closes unmarked"], indirect=True)
-def test_the_guardian_of_a_killed_gateway_ends_its_tree_without_another_gateway(stage: Stage) -> None:
+def test_the_guardian_of_a_killed_gateway_ends_its_tree_without_another_gateway(
+    stage: Stage,
+) -> None:
     stage.begin()
     program, grandchild, guardian = stage.program, stage.grandchild, stage.guardian
     stage.gate.kill()
@@ -139,7 +146,9 @@ def test_the_guardian_of_a_killed_gateway_ends_its_tree_without_another_gateway(
     assert list(stage.trees.iterdir()) == []
 
 
-@pytest.mark.parametrize("stage", ["keeps", "closes", "closes unmarked", "deaf", "deaf closes"], indirect=True)
+@pytest.mark.parametrize(
+    "stage", ["keeps", "closes", "closes unmarked", "deaf", "deaf closes"], indirect=True
+)
 def test_the_next_gateway_delivers_only_when_the_tree_of_a_killed_one_is_gone(stage: Stage) -> None:
     stage.begin()
     program, grandchild = stage.program, stage.grandchild
@@ -165,14 +174,18 @@ def test_the_next_gateway_ends_the_tree_when_the_guardian_was_killed_too(stage: 
     stage.gate.kill()
     assert not gone(program) and not gone(grandchild)
     named = json.loads((stage.gate.root / "run" / "agent-process.json").read_text())
-    found = {one.pid for one in Trees(lambda: stage.trees, lambda: PRIVATE).survivors(named["tree"])}
+    found = {
+        one.pid for one in Trees(lambda: stage.trees, lambda: PRIVATE).survivors(named["tree"])
+    }
     assert {program, grandchild} <= found
     stage.gate.start()
     assert gone(program) and gone(grandchild)
     assert stage.next_answer() == "alone"
 
 
-def test_with_gateway_guardian_and_program_killed_the_next_gateway_ends_the_grandchild(stage: Stage) -> None:
+def test_with_gateway_guardian_and_program_killed_the_next_gateway_ends_the_grandchild(
+    stage: Stage,
+) -> None:
     stage.begin()
     program, grandchild, guardian = stage.program, stage.grandchild, stage.guardian
     os.kill(guardian, signal.SIGKILL)
@@ -203,7 +216,9 @@ def test_a_gateway_outlives_the_guardian_of_its_program(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", ["keeps", "closes", "closes unmarked", "deaf"], indirect=True)
-def test_an_interrupt_ends_a_grandchild_in_a_session_of_its_own_before_the_slot_is_free(stage: Stage) -> None:
+def test_an_interrupt_ends_a_grandchild_in_a_session_of_its_own_before_the_slot_is_free(
+    stage: Stage,
+) -> None:
     stage.begin()
     program, grandchild = stage.program, stage.grandchild
     assert os.getsid(grandchild) == grandchild != os.getsid(program)
@@ -220,7 +235,9 @@ def test_an_interrupt_ends_a_grandchild_in_a_session_of_its_own_before_the_slot_
     assert answers == ["alone"]
 
 
-@pytest.mark.parametrize("stage", ["leaves", "leaves closes", "leaves closes unmarked"], indirect=True)
+@pytest.mark.parametrize(
+    "stage", ["leaves", "leaves closes", "leaves closes unmarked"], indirect=True
+)
 def test_what_a_program_leaves_is_ended_and_its_answer_stands(stage: Stage) -> None:
     stage.gate.start()
     done = stage.gate.client.prompt("long", wait_s=PATIENCE_S)

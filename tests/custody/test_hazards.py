@@ -1,4 +1,6 @@
-"""Trees that are hard to see or hard to end: daemons, deaf programs, stopped guardians, removed FIFOs, other namespaces."""
+"""Trees that are hard to see or hard to end: daemons, deaf programs, stopped guardians, removed
+FIFOs, other namespaces.
+"""
 
 import json
 import os
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import connect
 from holdfast.kernel.holder import Liveness
+from holdfast.runtime.connection import connect
 from tests.custody.trees import (
     bench_on,
     deaths,
@@ -149,7 +151,9 @@ def test_explain_names_the_survivors_and_kick_ends_them(sqlite: Bench) -> None:
 
 
 def test_kick_ends_the_tree_under_a_live_wrapper(sqlite: Bench) -> None:
-    """The wrapper releases the lock by itself then, so nobody may hold it any more when it is to be taken away."""
+    """The wrapper releases the lock by itself then, so nobody may hold it any more when it is to be
+    taken away.
+    """
     first, pid = sqlite.hold("r", "--by", "one")
     with deaths([pid]) as (head,):
         done = sqlite("locks", "kick", "r", "--why", "over", "--end-tree")
@@ -190,7 +194,8 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
     guard = guardian_of(first)
     with deaths([first.pid, guard, command, grandchild]) as (wrapper, guardian, head, last):
         wrapper.kill()
-        # Not before: the kernel continues a stopped process when its group loses its last parent in the session.
+        # Not before: the kernel continues a stopped process when its group loses its last parent in
+        # the session.
         os.kill(guard, signal.SIGSTOP)
         head.kill()
         last.kill()
@@ -202,7 +207,9 @@ def test_a_stopped_guardian_keeps_the_lock(sqlite: Bench) -> None:
 
 
 def test_a_guardian_that_is_stopped_while_it_starts_only_delays(sqlite: Bench) -> None:
-    """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the guardian's first word."""
+    """The kernel tells the wrapper of the stop, and of the continuation, while it waits for the
+    guardian's first word.
+    """
     first = sqlite.run("r", "--", "echo", "in")
     end_s = time.monotonic() + PATIENCE_S
     # Without a pause in between: the guardian says its first word within milliseconds.
@@ -243,12 +250,18 @@ def test_a_program_that_cleans_up_removes_the_fifo(sqlite: Bench, kills: str) ->
 
 
 def test_custody_within_custody(sqlite: Bench) -> None:
-    """The inner command belongs to both trees, and keeps both locks when all wrappers and guardians are killed."""
+    """The inner command belongs to both trees, and keeps both locks when all wrappers and guardians
+    are killed.
+    """
     script = f'{nested("locks", "run", "inner", "--", sys.executable)} -c "$PROGRAM"'
-    first = sqlite.run("outer", "--by", "one", "--", "env", f"PROGRAM={PRINTING}", "sh", "-c", script)
+    first = sqlite.run(
+        "outer", "--by", "one", "--", "env", f"PROGRAM={PRINTING}", "sh", "-c", script
+    )
     innermost = int(line(first))
     marks = dict(
-        variable.partition("=")[::2] for variable in Path(f"/proc/{innermost}/environ").read_text().split("\0") if variable
+        variable.partition("=")[::2]
+        for variable in Path(f"/proc/{innermost}/environ").read_text().split("\0")
+        if variable
     )["HOLDFAST_CUSTODY"].split(":")
     assert len(marks) == 2
     outer, within = (sqlite.hf.locks.status(name).holds[0].process for name in ("outer", "inner"))
@@ -261,7 +274,12 @@ def test_custody_within_custody(sqlite: Bench) -> None:
             assert sqlite("locks", "run", "-n", name, "--by", "else", "--", "true").status == 5
         last.kill()
         for name in ("outer", "inner"):
-            assert sqlite("locks", "run", "-w", str(PATIENCE_S), name, "--by", "else", "--", "true").status == 0
+            assert (
+                sqlite(
+                    "locks", "run", "-w", str(PATIENCE_S), name, "--by", "else", "--", "true"
+                ).status
+                == 0
+            )
 
 
 PRINTING = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
@@ -282,17 +300,28 @@ def test_another_pid_namespace_sees_by_the_fifo(sqlite: Bench) -> None:
     with deaths([first.pid, command, grandchild]) as (wrapper, head, last):
         wrapper.kill()
         head.kill()
-        there = [*("unshare", "--pid", "--fork", "--mount-proc"), *ENTRY, "locks", "status", "r", "--json"]
+        there = [
+            *("unshare", "--pid", "--fork", "--mount-proc"),
+            *ENTRY,
+            "locks",
+            "status",
+            "r",
+            "--json",
+        ]
         if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode:
             pytest.skip("this machine lets nobody make a pid namespace")
-        said = subprocess.run(there, capture_output=True, text=True, check=True, env=sqlite.environment)
+        said = subprocess.run(
+            there, capture_output=True, text=True, check=True, env=sqlite.environment
+        )
         assert json.loads(said.stdout)[0]["holds"][0]["alive"] == "alive"
         last.kill()
 
 
 @needs_mounts
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("group", [pytest.param(True, marks=needs_groups), False], ids=["group", "no group"])
+@pytest.mark.parametrize(
+    "group", [pytest.param(True, marks=needs_groups), False], ids=["group", "no group"]
+)
 def test_without_the_fifo_another_user_sees_the_group_alone(sqlite: Bench, group: bool) -> None:
     words = ("r", "--by", "one", "--", *parent("mark"))
     first = sqlite.run(*words) if group else without_groups(sqlite, *words)
@@ -314,8 +343,12 @@ def test_without_the_fifo_another_user_sees_the_group_alone(sqlite: Bench, group
     put_down(first)
 
 
-def test_another_machine_leaves_a_claim_whose_wrapper_was_killed(postgres_url: str, tmp_path: Path) -> None:
-    """The guardian becomes a caretaker, which renews the lease that other machines go by, and releases the lock in the end."""
+def test_another_machine_leaves_a_claim_whose_wrapper_was_killed(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """The guardian becomes a caretaker, which renews the lease that other machines go by, and
+    releases the lock in the end.
+    """
     lease_s = 6.0
     (tmp_path / "holdfast.toml").write_text(f"[locks]\nlease_s = {lease_s}\n")
     with bench_on(postgres_url, tmp_path) as here:
@@ -327,7 +360,17 @@ def test_another_machine_leaves_a_claim_whose_wrapper_was_killed(postgres_url: s
             before = here.hf.locks.status("r").holds[0].expires_at
             there = {**here.environment, "HOLDFAST_HOST_ID": "another-machine"}
             waiting = subprocess.Popen(
-                [*ENTRY, "locks", "run", "r", "--by", "two", "-q", "--", *report([command, grandchild])],
+                [
+                    *ENTRY,
+                    "locks",
+                    "run",
+                    "r",
+                    "--by",
+                    "two",
+                    "-q",
+                    "--",
+                    *report([command, grandchild]),
+                ],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=there,
@@ -335,7 +378,12 @@ def test_another_machine_leaves_a_claim_whose_wrapper_was_killed(postgres_url: s
             )
             here.waiting("r", "two")
             # The lease that the wrapper left passes, which would have let the other machine in.
-            until(lambda: here.hf.locks.status("r").holds[0].expires_at > before + timedelta(seconds=lease_s))
+            until(
+                lambda: (
+                    here.hf.locks.status("r").holds[0].expires_at
+                    > before + timedelta(seconds=lease_s)
+                )
+            )
             assert [hold.by for hold in here.hf.locks.status("r").holds] == ["one"]
             last.kill()
             assert waiting.communicate(timeout=PATIENCE_S)[0] == "[]\n"
@@ -352,9 +400,13 @@ def test_a_kicked_command_is_ended_by_the_caretaker(postgres_url: str, tmp_path:
             head.wait()
 
 
-def test_the_command_keeps_descriptors_that_the_wrapper_was_given(sqlite: Bench, tmp_path: Path) -> None:
+def test_the_command_keeps_descriptors_that_the_wrapper_was_given(
+    sqlite: Bench, tmp_path: Path
+) -> None:
     words = " ".join([*ENTRY, "locks", "run", "r", "--", "sh", "-c", "'echo deep >&7'"])
-    subprocess.run(["bash", "-c", f"{words} 7>{tmp_path}/seven"], check=True, env=sqlite.environment)
+    subprocess.run(
+        ["bash", "-c", f"{words} 7>{tmp_path}/seven"], check=True, env=sqlite.environment
+    )
     assert (tmp_path / "seven").read_text() == "deep\n"
 
 

@@ -1,6 +1,8 @@
-"""/proc mounted with `hidepid`: users see only their own processes, and no claim passes on while its tree lives.
+"""/proc mounted with `hidepid`: users see only their own processes, and no claim passes on while
+its tree lives.
 
-One user runs a command, and the same user and another one look at the lock. Which processes live is seen from outside.
+One user runs a command, and the same user and another one look at the lock. Which processes live is
+seen from outside.
 """
 
 import json
@@ -48,8 +50,16 @@ def test_the_guardian_proves_a_tree_to_all_and_tells_its_end(users: tuple[User, 
     one, two = users
     first = one.begin("locks", "run", "r", "--by", "one", "--", *parent("none"))
     command, grandchild = map(int, line(first).split())
-    with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
-        waiters = [user.begin("locks", "run", "r", "--by", f"next-{at}", "--", "echo", "in") for at, user in enumerate(users)]
+    with deaths([first.pid, guardian_of(first), command, grandchild]) as (
+        wrapper,
+        guardian,
+        head,
+        last,
+    ):
+        waiters = [
+            user.begin("locks", "run", "r", "--by", f"next-{at}", "--", "echo", "in")
+            for at, user in enumerate(users)
+        ]
         for waiter in waiters:
             assert "waiting" in remark(waiter)
         wrapper.kill()
@@ -69,7 +79,12 @@ def test_the_fifo_alone_proves_a_tree_to_all(users: tuple[User, User]) -> None:
     (one.folder / "holdfast.toml").write_text("[locks]\nlease_s = 0.5\n")
     first = one.begin("locks", "run", "r", "--by", "one", "--", *parent("fifo"))
     command, grandchild = map(int, line(first).split())
-    with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
+    with deaths([first.pid, guardian_of(first), command, grandchild]) as (
+        wrapper,
+        guardian,
+        head,
+        last,
+    ):
         for killed in (wrapper, guardian, head):
             killed.kill()
         waiter = two.begin("locks", "run", "r", "--by", "next", "--", "echo", "in")
@@ -82,11 +97,18 @@ def test_the_fifo_alone_proves_a_tree_to_all(users: tuple[User, User]) -> None:
         assert end(waiter)[:2] == (0, "in\n")
 
 
-def test_the_mark_alone_proves_a_tree_to_its_own_user_and_nothing_to_others(users: tuple[User, User]) -> None:
+def test_the_mark_alone_proves_a_tree_to_its_own_user_and_nothing_to_others(
+    users: tuple[User, User],
+) -> None:
     one, two = users
     first = one.begin("locks", "run", "r", "--by", "one", "--", *parent("mark"))
     command, grandchild = map(int, line(first).split())
-    with deaths([first.pid, guardian_of(first), command, grandchild]) as (wrapper, guardian, head, last):
+    with deaths([first.pid, guardian_of(first), command, grandchild]) as (
+        wrapper,
+        guardian,
+        head,
+        last,
+    ):
         guardian.kill()
         quiet(first)
         head.wait()

@@ -1,7 +1,9 @@
-"""The processes of a job's command: no two attempts of a job work side by side, whatever is killed, and nothing is left behind.
+"""The processes of a job's command: no two attempts of a job work side by side, whatever is killed,
+and nothing is left behind.
 
-The first attempt of a job starts processes of several kinds, which write lines to one file until they are ended. Every other
-attempt writes one line, and which processes of the first attempt it found alive.
+The first attempt of a job starts processes of several kinds, which write lines to one file until
+they are ended. Every other attempt writes one line, and which processes of the first attempt it
+found alive.
 """
 
 import json
@@ -19,12 +21,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.events import Event, EventKind, signed
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Liveness, probe
-from holdfast.places import tree_folder_of
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.paths import tree_folder_of
 from tests.custody.trees import needs_groups
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of, used_by, used_since
@@ -67,11 +69,15 @@ KINDS = {
     "no_mark": "env -i /bin/sh member.sh no_mark &",
     "deaf": "setsid sh deaf.sh &",
     "deaf_no_fifo": f'{sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
-    "unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("member.sh").replace("no_fifo", "unmarked")}"',
+    "unmarked": (
+        f'env -i {sys.executable} -c "{_SPAWN.format("member.sh").replace("no_fifo", "unmarked")}"'
+    ),
     "deaf_unmarked": f'env -i {sys.executable} -c "{_SPAWN.format("deaf.sh")}"',
 }
-"""Ways of a grandchild to be hard to find or to end: an orphan in a session of its own, one without the FIFO, one without the
-mark, one without both, and one that ignores SIGTERM and forks all the time."""
+"""Ways of a grandchild to be hard to find or to end: an orphan in a session of its own, one without
+the FIFO, one without the mark, one without both, and one that ignores SIGTERM and forks all the
+time.
+"""
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
@@ -105,7 +111,9 @@ class Stage:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.line = CommandLine(folder, HOLDFAST_STORE=url, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], MQTT_PORT="9")
+        self.line = CommandLine(
+            folder, HOLDFAST_STORE=url, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], MQTT_PORT="9"
+        )
         self.hf: Holdfast = holdfast.connect(url)
         self._workers: list[subprocess.Popen[str]] = []
         for name, text in (("member.sh", _MEMBER), ("deaf.sh", _DEAF), ("later.py", _LATER)):
@@ -117,7 +125,8 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.kill()
-        # Those of a test that failed: none of them may outlive it, and they keep the output of their worker open.
+        # Those of a test that failed: none of them may outlive it, and they keep the output of
+        # their worker open.
         for pid in self.alive():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -126,13 +135,19 @@ class Stage:
         self.hf.close()
 
     def register(self, **more: Any) -> str:
-        job = self.hf.jobs.register_job("x", agent="a", agent_session=LABEL, workdir=str(self.folder), **more)
+        job = self.hf.jobs.register_job(
+            "x", agent="a", agent_session=LABEL, workdir=str(self.folder), **more
+        )
         return job.job_id
 
     def worker(self, *kinds: str, options: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
-        """A worker whose first attempts start processes of these kinds and work until they are ended."""
+        """A worker whose first attempts start processes of these kinds and work until they are
+        ended.
+        """
         first = "\n".join([*(KINDS[kind] for kind in kinds), "exec sh member.sh parent"])
-        script = f'if [ "$HOLDFAST_JOB_ATTEMPT" != 1 ]; then exec {sys.executable} later.py; fi\n{first}'
+        script = (
+            f'if [ "$HOLDFAST_JOB_ATTEMPT" != 1 ]; then exec {sys.executable} later.py; fi\n{first}'
+        )
         return self.start(script, *options)
 
     def start(self, script: str, *options: str) -> "subprocess.Popen[str]":
@@ -145,7 +160,9 @@ class Stage:
         """A shell in the folder of the test."""
         pipe = subprocess.PIPE
         words, environment = ["sh", "-c", script], self.line.environment
-        shell = subprocess.Popen(words, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+        shell = subprocess.Popen(
+            words, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True
+        )
         self._workers.append(shell)
         return shell
 
@@ -162,7 +179,9 @@ class Stage:
     def is_member(self, pid: int) -> bool:
         """Is it, by now, still one of this test's? Another process may have its number."""
         with suppress(OSError):
-            return state_of(pid) not in (None, "Z") and os.readlink(f"/proc/{pid}/cwd") == str(self.folder)
+            return state_of(pid) not in (None, "Z") and os.readlink(f"/proc/{pid}/cwd") == str(
+                self.folder
+            )
         return False
 
     def alive(self) -> list[int]:
@@ -210,7 +229,9 @@ def done(worker: "subprocess.Popen[str]") -> int:
 
 
 @pytest.mark.parametrize("victims", ["worker", "both"])
-def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gone(any_stage: Stage, victims: str) -> None:
+def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gone(
+    any_stage: Stage, victims: str
+) -> None:
     stage = any_stage
     job_id = stage.register()
     first = stage.worker("plain", "session", "no_fifo", "no_mark")
@@ -226,7 +247,9 @@ def test_the_next_attempt_begins_when_the_last_process_of_a_killed_worker_is_gon
 
 
 @pytest.mark.parametrize("victims", ["worker", "both"])
-@pytest.mark.parametrize("kind", ["session", "no_fifo", "no_mark", pytest.param("unmarked", marks=needs_groups), "deaf"])
+@pytest.mark.parametrize(
+    "kind", ["session", "no_fifo", "no_mark", pytest.param("unmarked", marks=needs_groups), "deaf"]
+)
 def test_one_process_that_is_hard_to_find_or_to_end(stage: Stage, kind: str, victims: str) -> None:
     job_id = stage.register()
     first = stage.worker(kind)
@@ -281,8 +304,8 @@ def test_a_pick_that_waits_for_a_tree_without_its_fifo_rests(stage: Stage) -> No
         before = used_by(waiter.pid)
         threading.Event().wait(4)
         assert stage.alive() != []
-        # A loop would take all of the time. How often it slept says less: a look at all processes sleeps where one is about
-        # to execute another program.
+        # A loop would take all of the time. How often it slept says less: a look at all processes
+        # sleeps where one is about to execute another program.
         used = used_since(before, waiter.pid)
         assert used.cpu_s < 1, used
         assert waiter.communicate(timeout=PATIENCE_S)[0]
@@ -293,7 +316,9 @@ def test_a_pick_that_waits_for_a_tree_without_its_fifo_rests(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_taking_a_job_away_ends_a_grandchild_with_a_session_of_its_own(stage: Stage, verb: str) -> None:
+def test_taking_a_job_away_ends_a_grandchild_with_a_session_of_its_own(
+    stage: Stage, verb: str
+) -> None:
     job_id = stage.register()
     worker = stage.worker("session", "no_fifo", options=("--once",))
     stage.until_all_write("parent", "session", "no_fifo")
@@ -303,8 +328,12 @@ def test_taking_a_job_away_ends_a_grandchild_with_a_session_of_its_own(stage: St
     assert stage.fifos() == []
 
 
-@pytest.mark.parametrize("words", [("cancel", "--job", "{}"), ("publish", "{}", "cancelled")], ids=["cancel", "publish"])
-def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(any_stage: Stage, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("cancel", "--job", "{}"), ("publish", "{}", "cancelled")], ids=["cancel", "publish"]
+)
+def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(
+    any_stage: Stage, words: tuple[str, ...]
+) -> None:
     stage = any_stage
     job_id = stage.register()
     worker = stage.worker("session")
@@ -318,7 +347,9 @@ def test_a_cancelled_job_of_a_worker_that_was_killed_with_its_guardian(any_stage
     assert stage.alive() == []
 
 
-def test_a_cancellation_that_arrives_ends_what_a_worker_left_that_was_killed_with_its_guardian(stage: Stage) -> None:
+def test_a_cancellation_that_arrives_ends_what_a_worker_left_that_was_killed_with_its_guardian(
+    stage: Stage,
+) -> None:
     job_id = stage.register()
     worker = stage.worker("session")
     stage.until_all_write("parent", "session")
@@ -326,7 +357,13 @@ def test_a_cancellation_that_arrives_ends_what_a_worker_left_that_was_killed_wit
     worker.wait()
     job = stage.hf.jobs.peek(job_id)
     assert job is not None
-    event = Event(seq=job.last_seq + 1, job_id=job_id, event=EventKind.CANCELLED, timestamp=stage.hf.store.now(), detail="")
+    event = Event(
+        seq=job.last_seq + 1,
+        job_id=job_id,
+        event=EventKind.CANCELLED,
+        timestamp=stage.hf.store.now(),
+        detail="",
+    )
     assert stage.hf.job_events.receive(to_json(signed(event, job)), topic=job.events_topic).news
     assert stage.alive() == []
 
@@ -356,11 +393,22 @@ def test_a_time_limit_ends_the_whole_tree(stage: Stage) -> None:
 def test_the_job_completes_when_what_its_command_left_is_ended(any_stage: Stage) -> None:
     stage = any_stage
     job_id = stage.register()
-    left = "echo $$ >> pids; trap 'sleep 1; echo tidied >> lines; exit' TERM; echo on >> lines; while :; do sleep 0.02; done"
-    worker = stage.start(
-        f'setsid sh -c "{left.replace("$", chr(92) + "$")}" & until [ -s lines ]; do sleep 0.02; done; echo ok', "--once"
+    left = (
+        "echo $$ >> pids; trap 'sleep 1; echo tidied >> lines; exit' TERM; echo on >> lines; "
+        "while :; do sleep 0.02; done"
     )
-    until(lambda: (job := stage.hf.jobs.peek(job_id)) is not None and job.status is not JobStatus.PENDING and job.status.ended)
+    worker = stage.start(
+        f'setsid sh -c "{left.replace("$", chr(92) + "$")}" & until [ -s lines ]; do sleep 0.02; '
+        "done; echo ok",
+        "--once",
+    )
+    until(
+        lambda: (
+            (job := stage.hf.jobs.peek(job_id)) is not None
+            and job.status is not JobStatus.PENDING
+            and job.status.ended
+        )
+    )
     assert stage.alive() == []
     assert len(stage.pids()) == 1
     assert stage.lines() == ["on", "tidied"]
@@ -396,7 +444,9 @@ def test_a_worker_ends_what_a_killed_guardian_had(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unmarked", "deaf_unmarked"])
-def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(any_stage: Stage, kind: str) -> None:
+def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(
+    any_stage: Stage, kind: str
+) -> None:
     """Nothing but its parent tells whose it is: the worker, which adopts it."""
     stage = any_stage
     job_id = stage.register()
@@ -411,9 +461,23 @@ def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(any_st
 
 
 def test_a_worker_leaves_the_children_alone_that_it_was_executed_with(stage: Stage) -> None:
-    """As of a shell that started something and then executed the worker in its own place. Those are not of the tree."""
+    """As of a shell that started something and then executed the worker in its own place. Those are
+    not of the tree.
+    """
     stage.register()
-    words = [*ENTRY, "jobs", "run", "--agent-session", LABEL, "-q", "--once", "--", "sh", "-c", "exec sh member.sh parent"]
+    words = [
+        *ENTRY,
+        "jobs",
+        "run",
+        "--agent-session",
+        LABEL,
+        "-q",
+        "--once",
+        "--",
+        "sh",
+        "-c",
+        "exec sh member.sh parent",
+    ]
     worker = stage.shell(f"sleep 1000 > /dev/null 2>&1 & echo $! > other; exec {shlex.join(words)}")
     stage.until_all_write("parent")
     other = int((stage.folder / "other").read_text())
@@ -431,7 +495,8 @@ def test_an_attempt_after_a_requeue_waits_for_the_one_before(stage: Stage) -> No
     """The old worker lives, and ends its command while the next worker has the job already."""
     job_id = stage.register()
     slow = (
-        "echo $$ >> pids; trap 'sleep 1; echo 1 tidied >> lines; exit' TERM; echo 1 on >> lines; while :; do sleep 0.02; done"
+        "echo $$ >> pids; trap 'sleep 1; echo 1 tidied >> lines; exit' TERM; echo 1 on >> lines; "
+        "while :; do sleep 0.02; done"
     )
     first = stage.start(slow, "--once")
     until(lambda: stage.lines() == ["1 on"])
@@ -450,7 +515,8 @@ echo $$ >> pids
 echo 1 on >> lines
 """
 _SLOW = _TIDY + "while :; do sleep 0.02; done"
-"""A command that takes SIGTERM for a request to tidy up, and has done so when the test says `go`."""
+"""A command that takes SIGTERM for a request to tidy up, and has done so when the test says `go`.
+"""
 
 
 def pick(stage: Stage) -> int:
@@ -463,7 +529,10 @@ def slow_attempt_taken_away(stage: Stage, verb: str) -> str:
     job_id = stage.register()
     stage.start(_SLOW, "--once")
     until(lambda: stage.lines() == ["1 on"])
-    assert stage.line("jobs", "requeue" if verb == "requeue" else "cancel", "--job", job_id).status == 0
+    assert (
+        stage.line("jobs", "requeue" if verb == "requeue" else "cancel", "--job", job_id).status
+        == 0
+    )
     if verb == "retry":
         assert stage.line("jobs", "retry", job_id).status == 0
     return job_id
@@ -478,7 +547,9 @@ def check_picked(stage: Stage, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["requeue", "retry"])
-def test_a_one_shot_pick_passes_over_a_job_whose_old_command_still_ends(any_stage: Stage, verb: str) -> None:
+def test_a_one_shot_pick_passes_over_a_job_whose_old_command_still_ends(
+    any_stage: Stage, verb: str
+) -> None:
     stage = any_stage
     job_id = slow_attempt_taken_away(stage, verb)
     assert (pick(stage), stage.hf.jobs.pick_pending(LABEL)) == (3, None)
@@ -529,7 +600,9 @@ def test_one_shot_picks_end_the_deaf_processes_that_a_stopped_worker_keeps(stage
     assert job is not None and (job.attempt, job.deaths) == (2, 0)
 
 
-def test_a_retry_after_a_time_limit_waits_for_the_processes_of_a_stopped_worker(stage: Stage) -> None:
+def test_a_retry_after_a_time_limit_waits_for_the_processes_of_a_stopped_worker(
+    stage: Stage,
+) -> None:
     job_id = stage.register(idle_timeout_sec=2)
     worker = stage.start(_SLOW, "--heartbeat", "0.2")
     until(lambda: stage.lines() == ["1 on"])
@@ -543,9 +616,14 @@ def test_a_retry_after_a_time_limit_waits_for_the_processes_of_a_stopped_worker(
     check_picked(stage, job_id)
 
 
-def test_a_retry_waits_for_a_command_that_told_its_own_end_and_still_tidies_up(stage: Stage) -> None:
+def test_a_retry_waits_for_a_command_that_told_its_own_end_and_still_tidies_up(
+    stage: Stage,
+) -> None:
     job_id = stage.register()
-    tell = f"{' '.join(ENTRY)} jobs publish {job_id} error --token $HOLDFAST_JOB_TOKEN --detail failed > /dev/null 2>&1"
+    tell = (
+        f"{' '.join(ENTRY)} jobs publish {job_id} error --token $HOLDFAST_JOB_TOKEN --detail "
+        "failed > /dev/null 2>&1"
+    )
     stage.start(f"{_TIDY}{tell}\ntidy", "--once")
     until(lambda: (job := stage.hf.jobs.peek(job_id)) is not None and job.status is JobStatus.ERROR)
     assert stage.line("jobs", "retry", job_id).status == 0
@@ -556,7 +634,9 @@ def test_a_retry_waits_for_a_command_that_told_its_own_end_and_still_tidies_up(s
     check_picked(stage, job_id)
 
 
-def test_a_job_that_was_ended_by_its_limit_under_a_stopped_worker_loses_its_processes(stage: Stage) -> None:
+def test_a_job_that_was_ended_by_its_limit_under_a_stopped_worker_loses_its_processes(
+    stage: Stage,
+) -> None:
     job_id = stage.register(idle_timeout_sec=2)
     worker = stage.worker("session", options=("--heartbeat", "0.2"))
     stage.until_all_write("parent", "session")
@@ -581,9 +661,18 @@ def test_an_idle_worker_leaves_no_fifo_when_it_ends(any_stage: Stage) -> None:
 def test_the_file_of_a_job_keeps_the_tree_of_its_claim(tmp_path: Path) -> None:
     line = CommandLine(tmp_path, MQTT_PORT="9")
     there = ("--registry-dir", str(tmp_path / "jobs"))
-    assert line("jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "mine", *there).status == 0
-    script = f"cat jobs/mine.json; {' '.join(ENTRY)} jobs get --job mine --json; echo $HOLDFAST_CUSTODY"
-    ran = line("jobs", "run", "--agent-session", LABEL, "--once", "-q", *there, "--", "sh", "-c", script)
+    assert (
+        line(
+            "jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "mine", *there
+        ).status
+        == 0
+    )
+    script = (
+        f"cat jobs/mine.json; {' '.join(ENTRY)} jobs get --job mine --json; echo $HOLDFAST_CUSTODY"
+    )
+    ran = line(
+        "jobs", "run", "--agent-session", LABEL, "--once", "-q", *there, "--", "sh", "-c", script
+    )
     assert ran.status == 0, ran
     *documents, mark = ran.out.rstrip("\n").rpartition("\n")[::2]
     at = documents[0].rindex('{"schema_version"')
@@ -592,4 +681,6 @@ def test_the_file_of_a_job_keeps_the_tree_of_its_claim(tmp_path: Path) -> None:
     tree = stored["claimed_by"]["tree"]
     assert mark.split(":") == [tree, f"{tree}.{stored['token']}"]
     # Another program reads a folder of jobs: nothing of the trees lies among them.
-    assert [path.name for path in (tmp_path / "jobs").glob("*") if path.suffix == ".json"] == ["mine.json"]
+    assert [path.name for path in (tmp_path / "jobs").glob("*") if path.suffix == ".json"] == [
+        "mine.json"
+    ]

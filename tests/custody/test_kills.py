@@ -1,4 +1,6 @@
-"""Every set of kills among wrapper, guardian and command, with a grandchild that keeps mark and FIFO, one of them, or none."""
+"""Every set of kills among wrapper, guardian and command, with a grandchild that keeps mark and
+FIFO, one of them, or none.
+"""
 
 from itertools import combinations
 
@@ -29,7 +31,8 @@ CASES = [
         kills,
         kept,
         id=f"{'+'.join(kills) or 'nobody'}-{kept}",
-        # The only two processes that know of such a grandchild are gone, and it lost both signs. Its control group is left.
+        # The only two processes that know of such a grandchild are gone, and it lost both signs.
+        # Its control group is left.
         marks=[needs_groups] if kept == "none" and {"wrapper", "guardian"} <= {*kills} else [],
     )
     for kills in KILLS
@@ -38,7 +41,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kills", "kept"), CASES)
-def test_the_next_holder_begins_when_the_last_process_is_gone(bench: Bench, kills: tuple[str, ...], kept: str) -> None:
+def test_the_next_holder_begins_when_the_last_process_is_gone(
+    bench: Bench, kills: tuple[str, ...], kept: str
+) -> None:
     first = bench.run("r", "--by", "one", "--", *parent(kept))
     command, grandchild = map(int, line(first).split())
     guardian = guardian_of(first)
@@ -52,7 +57,8 @@ def test_the_next_holder_begins_when_the_last_process_is_gone(bench: Bench, kill
         if "command" not in kills:
             quiet(first)
             head.wait()
-        # The one process that is left keeps the lock: from the one who waits, and from one who comes now.
+        # The one process that is left keeps the lock: from the one who waits, and from one who
+        # comes now.
         assert bench("locks", "run", "-n", "r", "--", "true").status == 5
         assert [hold.by for hold in bench.hf.locks.status("r").holds] == ["one"]
         last.kill()
@@ -78,8 +84,12 @@ def test_leftovers_that_a_killed_guardian_had_are_ended(bench: Bench, kept: str)
 
 
 @needs_mounts
-@pytest.mark.parametrize("kills", [kills for kills in KILLS if {"wrapper", "guardian"} <= {*kills}], ids="+".join)
-def test_without_a_control_group_a_survivor_that_lost_both_signs_is_not_found(bench: Bench, kills: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "kills", [kills for kills in KILLS if {"wrapper", "guardian"} <= {*kills}], ids="+".join
+)
+def test_without_a_control_group_a_survivor_that_lost_both_signs_is_not_found(
+    bench: Bench, kills: tuple[str, ...]
+) -> None:
     """The documented limit."""
     first = without_groups(bench, "r", "--by", "one", "--", *parent("none"))
     command, grandchild = map(int, line(first).split())

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.processes.command import Command
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import Trees
+from holdfast.system.access import PRIVATE
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 
@@ -43,7 +43,12 @@ def trees(tmp_path: Path) -> Trees:
 
 
 def run(script: str, heard: Heard, trees: Trees, **more: Any) -> PipedCommand:
-    how = {"cwd": None, "environment": {"PATH": os.environ["PATH"]}, "stdin": b"", "each_line": heard.line}
+    how = {
+        "cwd": None,
+        "environment": {"PATH": os.environ["PATH"]},
+        "stdin": b"",
+        "each_line": heard.line,
+    }
     return PipedCommand(["sh", "-c", script], trees, **{**how, **more})
 
 
@@ -60,7 +65,9 @@ def alive(pid: int) -> bool:
 DEAF = "sh -c 'trap \"\" TERM; echo $$; exec sleep 300'"
 
 
-@pytest.mark.parametrize("script", [f"{DEAF} & wait", f"trap '' TERM; {DEAF} & wait"], ids=["a child", "both"])
+@pytest.mark.parametrize(
+    "script", [f"{DEAF} & wait", f"trap '' TERM; {DEAF} & wait"], ids=["a child", "both"]
+)
 def test_what_ignores_sigterm_is_killed_after_the_grace(script: str, trees: Trees) -> None:
     heard = Heard()
     command = run(script, heard, trees, grace_s=0.2)
@@ -100,9 +107,15 @@ def test_a_command_that_reads_nothing_ends_all_the_same(trees: Trees) -> None:
 @pytest.mark.parametrize("how", ["command", "folder", "no permission"])
 def test_a_command_that_cannot_be_executed(how: str, trees: Trees, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("echo")
-    words = {"command": ["/no/such/command"], "folder": ["true"], "no permission": [str(tmp_path / "plain")]}[how]
+    words = {
+        "command": ["/no/such/command"],
+        "folder": ["true"],
+        "no permission": [str(tmp_path / "plain")],
+    }[how]
     cwd = "/no/such/folder" if how == "folder" else None
-    command = PipedCommand(words, trees, cwd=cwd, environment={**os.environ}, stdin=b"x", each_line=print)
+    command = PipedCommand(
+        words, trees, cwd=cwd, environment={**os.environ}, stdin=b"x", each_line=print
+    )
     assert command.wait_for_tree(PATIENCE_S)
     with pytest.raises(Unavailable if how == "no permission" else NotFound) as caught:
         command.close()

@@ -1,4 +1,6 @@
-"""A wrapper that only waits for its command is a slim program, and does everything that a loaded one does."""
+"""A wrapper that only waits for its command is a slim program, and does everything that a loaded
+one does.
+"""
 
 import fcntl
 import os
@@ -64,7 +66,11 @@ def _files(pid: int) -> list[str]:
 
 def _memory_mb(pid: int) -> float:
     """The memory of a process, with its share of what it has in common with others."""
-    [line] = [line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")]
+    [line] = [
+        line
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
+    ]
     return int(line.split()[1]) * 1024 / 1e6
 
 
@@ -91,7 +97,14 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     go_on_standby_at_once(tmp_path)
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/st\xffate")
     with bench_on(f"sqlite:{folder}/store", tmp_path) as made:
-        wrapper = made.run("r", "--", "sh", "-c", "read line; printf %s $0 | od -An -tx1; exit 7", os.fsdecode(b"\xff"))
+        wrapper = made.run(
+            "r",
+            "--",
+            "sh",
+            "-c",
+            "read line; printf %s $0 | od -An -tx1; exit 7",
+            os.fsdecode(b"\xff"),
+        )
         until_slim(wrapper.pid)
         assert end(wrapper) == (7, " ff\n", "")
         assert made.nothing_left()
@@ -137,9 +150,12 @@ def test_signals_are_passed_on(slim: Bench, number: signal.Signals) -> None:
 
 def test_it_goes_on_standby_again(sqlite: Bench) -> None:
     counting = (
-        "import signal\nfor number in range(1, 4):\n    print(number, flush=True)\n    signal.sigwait([signal.SIGUSR1])\n"
+        "import signal\nfor number in range(1, 4):\n    print(number, flush=True)\n    "
+        "signal.sigwait([signal.SIGUSR1])\n"
     )
-    blocked = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n{counting}"
+    blocked = (
+        f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n{counting}"
+    )
     wrapper = sqlite.run("r", "--", sys.executable, "-c", blocked)
     for number in ("1", "2", "3"):
         assert line(wrapper) == number
@@ -170,8 +186,9 @@ def test_sigterm_ends_what_the_command_left(sqlite: Bench) -> None:
 
 
 def test_its_store_stays_in_use(sqlite: Bench, tmp_path: Path) -> None:
-    """No restore replaces the files of a store under a lock, and no container with a boot id of its own takes this boot for
-    over: both are kept out by locks on this file."""
+    """No restore replaces the files of a store under a lock, and no container with a boot id of its
+    own takes this boot for over: both are kept out by locks on this file.
+    """
     wrapper, _ = sqlite.hold("r", "--by", "one")
     until_slim(wrapper.pid)
     sqlite.hf.close()
@@ -180,7 +197,9 @@ def test_its_store_stays_in_use(sqlite: Bench, tmp_path: Path) -> None:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(BlockingIOError):
             # The byte of those who use the file of volatile locks.
-            fcntl.fcntl(users, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            fcntl.fcntl(
+                users, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            )
         assert end(wrapper) == (0, "", "")
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -234,13 +253,18 @@ def test_a_store_that_is_gone_does_not_hide_the_exit_status(sqlite: Bench, tmp_p
 def test_a_program_that_is_gone_does_not_hide_the_exit_status(tmp_path: Path) -> None:
     """As `make clean` under a lock removes the venv."""
     package = Path(holdfast.__file__).parent
-    shutil.copytree(package, tmp_path / "program" / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "program" / "holdfast", ignore=shutil.ignore_patterns("__pycache__")
+    )
     go_on_standby_at_once(tmp_path)
     with bench_on(f"sqlite:{tmp_path}/state/store", tmp_path) as made:
         made.environment["PYTHONPATH"] = str(tmp_path / "program")
         wrapper = made.run("r", "--", "sh", "-c", "read line; exit 7")
         until_slim(wrapper.pid)
-        assert str(tmp_path).encode() in Path(f"/proc/{wrapper.pid}/cmdline").read_bytes().split(b"\0")[3]
+        assert (
+            str(tmp_path).encode()
+            in Path(f"/proc/{wrapper.pid}/cmdline").read_bytes().split(b"\0")[3]
+        )
         shutil.rmtree(tmp_path / "program")
         status, _, err = end(wrapper)
         assert status == 7
@@ -252,13 +276,17 @@ def test_a_module_in_the_working_folder_is_not_imported(sqlite: Bench, tmp_path:
     (tmp_path / "click.py").write_text("raise SystemExit(99)\n")
     script = Path(sys.executable).with_name("holdfast")
     words = [str(script), "locks", "run", "r", "--", "sh", "-c", "read line; exit 7"]
-    wrapper = subprocess.Popen(words, cwd=tmp_path, env=sqlite.environment, stdin=subprocess.PIPE, text=True)
+    wrapper = subprocess.Popen(
+        words, cwd=tmp_path, env=sqlite.environment, stdin=subprocess.PIPE, text=True
+    )
     until_slim(wrapper.pid)
     wrapper.communicate()
     assert wrapper.returncode == 7
 
 
-def test_a_lock_on_a_shared_database_needs_a_loaded_wrapper(tmp_path: Path, postgres_url: str) -> None:
+def test_a_lock_on_a_shared_database_needs_a_loaded_wrapper(
+    tmp_path: Path, postgres_url: str
+) -> None:
     """Only a loaded one can renew its lease."""
     (tmp_path / "holdfast.toml").write_text("[locks]\nstandby_after_s = 0.01\nlease_s = 0.9\n")
     with bench_on(postgres_url, tmp_path) as made:
@@ -274,7 +302,8 @@ def test_a_lock_inside_of_the_same_lock_needs_a_loaded_wrapper(sqlite: Bench) ->
     outer, _ = sqlite.hold("r", "--by", "one")
     inner, _ = sqlite.hold("r", "q", "--by", "one")
     until_slim(outer.pid)
-    # It has tried, and waits for its guardian in read(2). Before that it waits in poll(2), and so does a slim one.
+    # It has tried, and waits for its guardian in read(2). Before that it waits in poll(2), and so
+    # does a slim one.
     until(lambda: "pipe_read" in Path(f"/proc/{inner.pid}/wchan").read_text())
     assert not is_slim(inner.pid)
     assert end(inner) == (0, "", "")

@@ -1,4 +1,6 @@
-"""A command in custody on a terminal, in a script and without either is as it was without custody."""
+"""A command in custody on a terminal, in a script and without either is as it was without
+custody.
+"""
 
 import os
 import pty
@@ -46,7 +48,9 @@ class Shell:
     def until(self, text: str) -> str:
         """Wait until the terminal shows a text; return all up to it."""
         while text.encode() not in self._read:
-            assert select.select([self._fd], [], [], PATIENCE_S)[0], f"no {text!r} in {self._read!r}"
+            assert select.select([self._fd], [], [], PATIENCE_S)[0], (
+                f"no {text!r} in {self._read!r}"
+            )
             self._read += os.read(self._fd, 4096)
         before, _, self._read = self._read.partition(text.encode())
         return before.decode()
@@ -68,7 +72,9 @@ def shell(sqlite: Bench) -> Iterator[Shell]:
         made.close()
 
 
-def test_a_command_reads_the_terminal_and_is_stopped_and_continued(shell: Shell, sqlite: Bench) -> None:
+def test_a_command_reads_the_terminal_and_is_stopped_and_continued(
+    shell: Shell, sqlite: Bench
+) -> None:
     shell.type(f"{RUN} r -- cat; echo st''atus $?\n")
     shell.until("\n")
     shell.type("first\n")
@@ -122,7 +128,9 @@ def test_without_a_terminal_and_with_hardly_any_environment(sqlite: Bench) -> No
     words = ["setsid", "--wait", *ENTRY, "locks", "run", "r", "--", "sh", "-c", "cat; exit 3"]
     if "PYTHONPATH" in os.environ:
         bare["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    done = subprocess.run(words, env=bare, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        words, env=bare, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
     assert sqlite.nothing_left()
 

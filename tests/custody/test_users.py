@@ -1,4 +1,6 @@
-"""Custody of ordinary users: one alone, two on one store, and root whose command becomes an ordinary user's."""
+"""Custody of ordinary users: one alone, two on one store, and root whose command becomes an
+ordinary user's.
+"""
 
 import json
 import os
@@ -13,7 +15,16 @@ import pytest
 
 from tests.custody.test_hazards import DAEMON
 from tests.custody.test_terminal import RUN, Shell
-from tests.custody.trees import READ_ONLY_GROUPS, deaths, guardian_of, needs_mounts, parent, quiet, report, runs
+from tests.custody.trees import (
+    READ_ONLY_GROUPS,
+    deaths,
+    guardian_of,
+    needs_mounts,
+    parent,
+    quiet,
+    report,
+    runs,
+)
 from tests.custody.users import ONE, TWO, Room, User, needs_users, room
 from tests.surfaces.locking import end, line, remark
 
@@ -52,14 +63,20 @@ def nothing_left(user: User) -> bool:
         (["wrapper", "guardian", "command"], "fifo"),
     ],
 )
-def test_the_next_holder_begins_when_the_last_process_is_gone(place: Room, kills: list[str], kept: str) -> None:
+def test_the_next_holder_begins_when_the_last_process_is_gone(
+    place: Room, kills: list[str], kept: str
+) -> None:
     user = place.user(ONE)
     first = user.begin("locks", "run", "r", "--by", "one", "--", *parent(kept))
     command, grandchild = map(int, line(first).split())
     guardian = guardian_of(first)
-    assert {os.stat(f"/proc/{pid}").st_uid for pid in (first.pid, guardian, command, grandchild)} == {ONE}
+    assert {
+        os.stat(f"/proc/{pid}").st_uid for pid in (first.pid, guardian, command, grandchild)
+    } == {ONE}
     with deaths([first.pid, guardian, command, grandchild]) as (wrapper, guard, head, last):
-        second = user.begin("locks", "run", "r", "--by", "two", "--", *report([command, grandchild]))
+        second = user.begin(
+            "locks", "run", "r", "--by", "two", "--", *report([command, grandchild])
+        )
         assert "waiting" in remark(second)
         named = {"wrapper": wrapper, "guardian": guard, "command": head}
         for role in kills:
@@ -98,7 +115,9 @@ def test_keys_end_the_command_and_what_it_left(place: Room) -> None:
 
 def test_leftovers_are_ended_on_request(place: Room) -> None:
     user = place.user(ONE)
-    first = user.begin("locks", "run", "r", "--leftovers", "end", "--", sys.executable, "-c", DAEMON)
+    first = user.begin(
+        "locks", "run", "r", "--leftovers", "end", "--", sys.executable, "-c", DAEMON
+    )
     daemon = int(line(first))
     assert end(first) == (0, "", "")
     assert not runs(daemon, DAEMON)
@@ -113,7 +132,18 @@ def test_a_killed_worker_leaves_the_job_when_its_tree_is_gone(place: Room, next_
     first = user.begin("jobs", "run", "--agent-session", "q", "-q", "--", "sh", "-c", WORK)
     pids = [int(word) for word in line(first).split()]
     with deaths([first.pid, *pids]) as (worker, *_):
-        second = other.begin("jobs", "run", "--agent-session", "q", "-q", "--once", "--wait", "100", "--", *report(pids))
+        second = other.begin(
+            "jobs",
+            "run",
+            "--agent-session",
+            "q",
+            "-q",
+            "--once",
+            "--wait",
+            "100",
+            "--",
+            *report(pids),
+        )
         worker.kill()
         assert end(second)[:2] == (0, "[]\n")
 
@@ -124,7 +154,18 @@ def test_a_killed_worker_and_guardian_are_cleaned_up_after_by_the_next_worker(pl
     first = user.begin("jobs", "run", "--agent-session", "q", "-q", "--", "sh", "-c", WORK)
     pids = [int(word) for word in line(first).split()]
     with deaths([first.pid, guardian_of(first), *pids]) as (worker, guardian, *_):
-        second = user.begin("jobs", "run", "--agent-session", "q", "-q", "--once", "--wait", "100", "--", *report(pids))
+        second = user.begin(
+            "jobs",
+            "run",
+            "--agent-session",
+            "q",
+            "-q",
+            "--once",
+            "--wait",
+            "100",
+            "--",
+            *report(pids),
+        )
         for number in (signal.SIGSTOP, signal.SIGKILL):
             # Stopped first, so that none of them sees the death of the other.
             worker.send(number)
@@ -137,7 +178,12 @@ def test_work_goes_on_while_a_grandchild_lives(place: Room, kills: list[str]) ->
     user = place.user(ONE)
     run = user.begin("workflows", "run", "tune", "--recipe", "A", "-q", "--", *parent("mark"))
     command, grandchild = map(int, line(run).split())
-    with deaths([run.pid, guardian_of(run), command, grandchild]) as (wrapper, guardian, head, last):
+    with deaths([run.pid, guardian_of(run), command, grandchild]) as (
+        wrapper,
+        guardian,
+        head,
+        last,
+    ):
         named = {"wrapper": wrapper, "guardian": guardian, "command": head}
         for role in kills:
             named[role].kill()
@@ -192,7 +238,9 @@ def test_a_tree_without_wrapper_and_guardian_keeps_another_user_out(place: Room)
         ("su", ["wrapper", "guardian"], "mark"),
     ],
 )
-def test_the_command_of_root_becomes_an_ordinary_users(place: Room, drop: str, kills: list[str], kept: str) -> None:
+def test_the_command_of_root_becomes_an_ordinary_users(
+    place: Room, drop: str, kills: list[str], kept: str
+) -> None:
     root = place.user(0)
     words = parent(kept)
     dropped = [*DROPS[drop], *([shlex.join(words)] if drop == "su" else words)]
@@ -200,11 +248,21 @@ def test_the_command_of_root_becomes_an_ordinary_users(place: Room, drop: str, k
     command, grandchild = map(int, line(first).split())
     assert {os.stat(f"/proc/{pid}").st_uid for pid in (command, grandchild)} == {ONE}
     guardian = guardian_of(first)
-    [below] = [int(pid) for pid in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()]
+    [below] = [
+        int(pid) for pid in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
+    ]
     # `su` stays, as root, and waits for the command.
     assert (below == command) is (drop == "setpriv")
-    with deaths([first.pid, guardian, below, command, grandchild]) as (wrapper, guard, direct, head, last):
-        second = root.begin("locks", "run", "r", "--by", "two", "--", *report([command, grandchild]))
+    with deaths([first.pid, guardian, below, command, grandchild]) as (
+        wrapper,
+        guard,
+        direct,
+        head,
+        last,
+    ):
+        second = root.begin(
+            "locks", "run", "r", "--by", "two", "--", *report([command, grandchild])
+        )
         assert "waiting" in remark(second)
         named = {"wrapper": wrapper, "guardian": guard}
         for role in kills:
@@ -218,8 +276,9 @@ def test_the_command_of_root_becomes_an_ordinary_users(place: Room, drop: str, k
 
 
 def verdict_on_mark(holder: User, observer: User, *before: str) -> str:
-    """What an observer's `locks status` says when only a process with the mark, and without the FIFO, is left of a tree.
-    `before` are words that the holder's command begins with."""
+    """What an observer's `locks status` says when only a process with the mark, and without the
+    FIFO, is left of a tree. `before` are words that the holder's command begins with.
+    """
     first = holder.begin("locks", "run", "r", "--by", "one", "--", *before, *parent("mark"))
     command, grandchild = map(int, line(first).split())
     with deaths([first.pid, guardian_of(first), command, grandchild]) as (*killed, last):
@@ -245,7 +304,9 @@ def test_root_that_may_not_look_at_other_users(place: Room) -> None:
 
 @pytest.mark.parametrize("mapped", ["--map-root-user", "--map-current-user"])
 def test_an_observer_in_a_user_namespace(place: Room, mapped: str) -> None:
-    """As in a sandbox: the observer is root there, or itself, and may look at no process outside."""
+    """As in a sandbox: the observer is root there, or itself, and may look at no process
+    outside.
+    """
     # Not as `nobody`, whose number the kernel shows for every user that has none there.
     user, inside = place.user(TWO), place.user(TWO)
     for one in (user, inside):
@@ -271,7 +332,18 @@ def test_a_survivor_that_runs_a_set_user_id_program(place: Room) -> None:
 
 def test_leftovers_of_root_are_ended_whoever_they_belong_to(place: Room) -> None:
     root = place.user(0)
-    first = root.begin("locks", "run", "r", "--leftovers", "end", "--", *DROPS["setpriv"], sys.executable, "-c", DAEMON)
+    first = root.begin(
+        "locks",
+        "run",
+        "r",
+        "--leftovers",
+        "end",
+        "--",
+        *DROPS["setpriv"],
+        sys.executable,
+        "-c",
+        DAEMON,
+    )
     daemon = int(line(first))
     assert end(first) == (0, "", "")
     assert not runs(daemon, DAEMON)

@@ -4,15 +4,19 @@ import os
 import subprocess
 from pathlib import Path
 
-from holdfast.access import PRIVATE
 from holdfast.kernel.holder import Liveness
 from holdfast.processes import fifo
 from holdfast.processes.scan import stat
 from holdfast.processes.trees import Trees
+from holdfast.system.access import PRIVATE
 
 
-def test_a_tree_that_ended_in_order_is_not_waited_for_though_its_wrapper_lives(tmp_path: Path) -> None:
-    """A waiter that looked between the end and the release would have slept until the wrapper died."""
+def test_a_tree_that_ended_in_order_is_not_waited_for_though_its_wrapper_lives(
+    tmp_path: Path,
+) -> None:
+    """A waiter that looked between the end and the release would have slept until the wrapper
+    died.
+    """
     trees = Trees(lambda: tmp_path / "trees", lambda: PRIVATE)
     wrapper = subprocess.Popen(["sleep", "600"])
     try:

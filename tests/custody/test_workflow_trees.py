@@ -1,4 +1,6 @@
-"""Work and loads live as long as their process trees: no swap begins before the last process is gone, whoever was killed."""
+"""Work and loads live as long as their process trees: no swap begins before the last process is
+gone, whoever was killed.
+"""
 
 import os
 import select
@@ -10,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
-from holdfast.doctor.finding import Verdict
-from holdfast.doctor.left import leftovers
 from holdfast.domains.workflows import Workflow
+from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.doctor.finding import Verdict
+from holdfast.runtime.doctor.records import leftovers
 from tests.custody.trees import end_left
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of, used_by, used_since
@@ -27,7 +29,8 @@ PARENT = [
     "-c",
     "import os, subprocess, sys\n"
     "quiet = subprocess.DEVNULL\n"
-    "child = subprocess.Popen(['sleep', 'infinity'], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)\n"
+    "child = subprocess.Popen(['sleep', 'infinity'], stdin=quiet, stdout=quiet, stderr=quiet, "
+    "start_new_session=True)\n"
     "print(os.getpid(), child.pid, flush=True)\n"
     "sys.stdin.read()\n",
 ]
@@ -36,7 +39,8 @@ PARENT = [
 _LOAD = """
 import fcntl, os, signal, sys
 witness, go = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), sys.argv[2]
-# Each process of a load has this lock until it has ended: a second load that is let in beside it fails.
+# Each process of a load has this lock until it has ended: a second load that is let in beside it
+# fails.
 fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
 child = os.fork()
 if child:
@@ -75,10 +79,13 @@ class Bench(CommandLine):
         return process
 
     def load(self) -> tuple[Process, list[int]]:
-        """Start a swap to A, whose load has a child that ends only after it was told to; return it with the pids of the
-        guardian, the load and the child."""
+        """Start a swap to A, whose load has a child that ends only after it was told to; return it
+        with the pids of the guardian, the load and the child.
+        """
         os.mkfifo(self.go)
-        process = self.begin("swap", "to", "A", "--", sys.executable, "-c", _LOAD, str(self.witness), str(self.go))
+        process = self.begin(
+            "swap", "to", "A", "--", sys.executable, "-c", _LOAD, str(self.witness), str(self.go)
+        )
         lines = {line(process), line(process)} - {"up"}
         pids = [*children(process.pid), *map(int, lines.pop().split())]
         self.pids += pids
@@ -106,10 +113,16 @@ class Bench(CommandLine):
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     found = request.param
-    url = str(request.getfixturevalue("postgres_url")) if found == "postgres" else f"{found}:{tmp_path}/state/store"
+    url = (
+        str(request.getfixturevalue("postgres_url"))
+        if found == "postgres"
+        else f"{found}:{tmp_path}/state/store"
+    )
     with connect(url) as hf:
         made = Bench(tmp_path, hf, url)
         try:
@@ -142,15 +155,22 @@ def report(pids: Sequence[int]) -> list[str]:
     """A command that prints which of these processes live when it begins."""
     # One look each: a process that ends between two looks must not count as alive.
     gone = "''|*') Z '*|*') X '*"
-    test = " ".join(f'case "$(cat /proc/{pid}/stat 2>/dev/null)" in {gone}) ;; *) echo {pid};; esac;' for pid in pids)
+    test = " ".join(
+        f'case "$(cat /proc/{pid}/stat 2>/dev/null)" in {gone}) ;; *) echo {pid};; esac;'
+        for pid in pids
+    )
     return ["sh", "-c", f"{test} echo loaded"]
 
 
 # --- work ---
 
 
-def test_work_whose_wrapper_was_killed_is_not_swapped_under_even_when_its_time_is_over(bench: Bench) -> None:
-    run = bench.begin("workflows", "run", "tune", "--recipe", "A", "--ttl", "1", "-q", "--", *HOLDING)
+def test_work_whose_wrapper_was_killed_is_not_swapped_under_even_when_its_time_is_over(
+    bench: Bench,
+) -> None:
+    run = bench.begin(
+        "workflows", "run", "tune", "--recipe", "A", "--ttl", "1", "-q", "--", *HOLDING
+    )
     command = int(line(run))
     [workflow] = bench.workflows()
     assert workflow.owner.pid == command and not workflow.lease.explicit
@@ -173,9 +193,15 @@ def test_work_whose_wrapper_was_killed_is_not_swapped_under_even_when_its_time_i
     assert bench.workflows() == []
 
 
-@pytest.mark.parametrize("kills", [("command",), ("wrapper", "command"), ("wrapper", "guardian", "command")], ids="+".join)
+@pytest.mark.parametrize(
+    "kills",
+    [("command",), ("wrapper", "command"), ("wrapper", "guardian", "command")],
+    ids="+".join,
+)
 def test_work_goes_on_while_a_grandchild_lives(bench: Bench, kills: tuple[str, ...]) -> None:
-    run = bench.begin("workflows", "run", "tune", "--recipe", "A", "--ttl", "1", "-q", "--", *PARENT)
+    run = bench.begin(
+        "workflows", "run", "tune", "--recipe", "A", "--ttl", "1", "-q", "--", *PARENT
+    )
     command, grandchild = map(int, line(run).split())
     [guardian] = children(run.pid)
     bench.pids += [guardian, command, grandchild]
@@ -199,7 +225,9 @@ def test_work_goes_on_while_a_grandchild_lives(bench: Bench, kills: tuple[str, .
 
 @pytest.mark.parametrize("leftovers", ["keep", "end"])
 def test_what_becomes_of_processes_that_work_leaves(bench: Bench, leftovers: str) -> None:
-    run = bench.begin("workflows", "run", "tune", "--recipe", "A", "--leftovers", leftovers, "-q", "--", *PARENT)
+    run = bench.begin(
+        "workflows", "run", "tune", "--recipe", "A", "--leftovers", leftovers, "-q", "--", *PARENT
+    )
     _, grandchild = map(int, line(run).split())
     bench.pids += [grandchild]
     assert end(run)[0] == 0
@@ -224,7 +252,10 @@ def test_the_load_of_a_killed_swap_is_ended_before_the_next_swap_loads(bench: Be
     assert f"the swap to A by process {first.pid} was killed, and " in (told := remark(waits))
     assert f"{child} python" in told
     assert lives(child) and lives(guardian)
-    for words in (("swap", "to", "C", "--policy", "refuse"), ("workflows", "run", "x", "--recipe", "C")):
+    for words in (
+        ("swap", "to", "C", "--policy", "refuse"),
+        ("workflows", "run", "x", "--recipe", "C"),
+    ):
         refused = bench(*words, "--", "true")
         assert refused.status == 4 and f"by process {first.pid} was killed, and " in refused.err
     assert bench("swap", "to", "C", "--timeout", "0", "--", "true").status == 5
@@ -245,7 +276,9 @@ def test_the_next_swap_ends_a_load_whose_wrapper_and_guardian_were_killed(bench:
     # Nobody ends it, and nobody loads or works beside it.
     assert lives(load) and lives(child)
     refused = bench("swap", "to", "B", "--policy", "refuse", "--", *only_load(bench.witness))
-    assert refused.status == 4 and f"{load} python" in refused.err and f"{child} python" in refused.err
+    assert (
+        refused.status == 4 and f"{load} python" in refused.err and f"{child} python" in refused.err
+    )
     assert bench("workflows", "run", "x", "--recipe", "A", "--", "true").status == 4
     assert lives(load) and lives(child) and "orphan_marker_cleared" not in bench.events()
     second = bench.begin("swap", "to", "B", "--", *only_load(bench.witness))
@@ -276,7 +309,9 @@ def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
 
 def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Bench) -> None:
     first, (_, _, child) = bench.load()
-    waits = bench.begin("workflows", "run", "x", "--recipe", "B", "-w", "60", "--any-recipe", "--", *report([child]))
+    waits = bench.begin(
+        "workflows", "run", "x", "--recipe", "B", "-w", "60", "--any-recipe", "--", *report([child])
+    )
     remark(waits)
     killed(first.pid)
     assert line(first) == "asked"
@@ -302,7 +337,9 @@ def test_a_model_server_that_a_load_leaves_lives_on_and_holds_up_nobody(bench: B
 
 
 def test_a_server_of_a_load_that_fails_is_not_taken_for_a_running_load(bench: Bench) -> None:
-    done = bench("swap", "to", "A", "--", "sh", "-c", "sleep infinity > /dev/null 2>&1 & echo $!; exit 3")
+    done = bench(
+        "swap", "to", "A", "--", "sh", "-c", "sleep infinity > /dev/null 2>&1 & echo $!; exit 3"
+    )
     server = int(done.out)
     bench.pids.append(server)
     status = bench.hf.workflows.swap_status()
@@ -311,13 +348,16 @@ def test_a_server_of_a_load_that_fails_is_not_taken_for_a_running_load(bench: Be
 
 
 @pytest.mark.parametrize("bench", ["postgres"], indirect=True)
-def test_a_swap_that_loses_its_session_ends_the_whole_load_before_it_is_over(bench: Bench, postgres_url: str) -> None:
+def test_a_swap_that_loses_its_session_ends_the_whole_load_before_it_is_over(
+    bench: Bench, postgres_url: str
+) -> None:
     import psycopg
 
     first, (_, load, child) = bench.load()
     with psycopg.connect(postgres_url, autocommit=True) as operator:
         session = (
-            "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+            "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a "
+            "USING (pid) "
             "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = current_database()"
         )
         assert (True,) in operator.execute(session).fetchall()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.processes import cgroup
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, Process
@@ -49,14 +49,18 @@ def _makes_groups() -> bool:
     return True
 
 
-needs_groups = pytest.mark.skipif(not _makes_groups(), reason="this user may not make control groups here")
+needs_groups = pytest.mark.skipif(
+    not _makes_groups(), reason="this user may not make control groups here"
+)
 needs_mounts = pytest.mark.skipif(
     subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0,
     reason="this user may not make a mount namespace here",
 )
 
 
-_READ_ONLY = " && ".join([*(f"mount -o remount,bind,ro {point}" for _, point in cgroup._mounts()), 'exec "$@"'])
+_READ_ONLY = " && ".join(
+    [*(f"mount -o remount,bind,ro {point}" for _, point in cgroup._mounts()), 'exec "$@"']
+)
 READ_ONLY_GROUPS = ["unshare", "--mount", "sh", "-c", _READ_ONLY, "sh"]
 """What begins a command for which control groups are mounted read-only, as in most containers."""
 
@@ -65,7 +69,15 @@ def without_groups(bench: Bench, *words: str) -> Process:
     """Start `holdfast locks run WORDS` where no control group can be made."""
     command = [*READ_ONLY_GROUPS, *ENTRY, "locks", "run", *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=bench.folder, env=bench.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=bench.folder,
+        env=bench.environment,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
 
 
 def tree_of(hf: Holdfast, name: str) -> str:
@@ -81,7 +93,9 @@ def groups_of(tree: str) -> list[str]:
 
 
 def parent(kept: str) -> list[str]:
-    """A command that starts a daemon which keeps this much, prints both pids, and ends when its input does."""
+    """A command that starts a daemon which keeps this much, prints both pids, and ends when its
+    input does.
+    """
     return [sys.executable, "-c", _PARENT, kept]
 
 
@@ -90,7 +104,8 @@ def report(pids: Sequence[int]) -> list[str]:
     program = (
         "import os, sys\n"
         "def lives(pid):\n"
-        "    try: return open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] not in 'ZX'\n"
+        "    try: return open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] not in "
+        "'ZX'\n"
         "    except OSError: return False\n"
         "print([pid for pid in map(int, sys.argv[1:]) if lives(pid)])\n"
     )
@@ -107,7 +122,10 @@ def runs(pid: int, program: str) -> bool:
 
 def guardian_of(wrapper: Process) -> int:
     """The guardian that a wrapper has."""
-    [found] = [int(word) for word in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split()]
+    [found] = [
+        int(word)
+        for word in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split()
+    ]
     return found
 
 
@@ -148,11 +166,15 @@ class Death:
 
 
 def end_left(pid: int, folder: Path) -> None:
-    """Kill a process that a test left, unless its pid is another's by now: it has to do with the folder of the test."""
+    """Kill a process that a test left, unless its pid is another's by now: it has to do with the
+    folder of the test.
+    """
     with suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            around = Path(f"/proc/{pid}/environ").read_bytes() + os.readlink(f"/proc/{pid}/cwd").encode()
+            around = (
+                Path(f"/proc/{pid}/environ").read_bytes() + os.readlink(f"/proc/{pid}/cwd").encode()
+            )
             if os.fspath(folder).encode() in around:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:

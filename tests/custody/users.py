@@ -1,8 +1,9 @@
 """Ordinary users of this machine, for tests that root runs.
 
-Root's Python may lie in a folder that only root can enter. So the users work in a mount namespace in which everyone can reach
-Python, the package and the folder of the test. /proc can be mounted there with `hidepid`. All processes are in the pid
-namespace of the test, so the test sees them as they are.
+Root's Python may lie in a folder that only root can enter. So the users work in a mount namespace
+in which everyone can reach Python, the package and the folder of the test. /proc can be mounted
+there with `hidepid`. All processes are in the pid namespace of the test, so the test sees them as
+they are.
 """
 
 import functools
@@ -36,9 +37,17 @@ class User(CommandLine):
         home.mkdir(exist_ok=True)
         os.chown(home, uid, uid)
         super().__init__(home, HOLDFAST_STORE=url, HOLDFAST_GROUP=GROUP.gr_name)
-        ids = ["--reuid", str(uid), "--regid", str(uid), "--groups", str(GROUP.gr_gid)] if uid else []
+        ids = (
+            ["--reuid", str(uid), "--regid", str(uid), "--groups", str(GROUP.gr_gid)] if uid else []
+        )
         # A process that enters a mount namespace is in its root folder then.
-        self.before = [*room.words, *(["setpriv", *ids] if ids else []), "env", "--chdir", str(home)]
+        self.before = [
+            *room.words,
+            *(["setpriv", *ids] if ids else []),
+            "env",
+            "--chdir",
+            str(home),
+        ]
         self._started: list[Process] = []
 
     def begin(self, *words: str, stdin: int = subprocess.PIPE, **how: Any) -> Process:
@@ -62,12 +71,19 @@ class Room:
         store.mkdir()
         os.chown(store, ONE, GROUP.gr_gid)
         store.chmod(0o2775)
-        lines = [*_opened([Path(sys.base_prefix), Path(sys.prefix), _ROOT, folder]), "echo ready", "read end"]
+        lines = [
+            *_opened([Path(sys.base_prefix), Path(sys.prefix), _ROOT, folder]),
+            "echo ready",
+            "read end",
+        ]
         if hidepid:
             lines.insert(-2, f"mount -t proc -o hidepid={hidepid} proc /proc")
         script = "set -e\n" + "\n".join(lines)
         self._maker = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ["unshare", "--mount", "sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._maker.stdout is not None
         assert self._maker.stdout.readline() == "ready\n"
@@ -97,7 +113,9 @@ def room(folder: Path, hidepid: str = "") -> Iterator[Room]:
 
 
 def _opened(paths: Sequence[Path]) -> list[str]:
-    """Lines of shell that let everyone reach these folders: those that only root may enter are covered by new ones."""
+    """Lines of shell that let everyone reach these folders: those that only root may enter are
+    covered by new ones.
+    """
     closed = {path: top for path in paths if (top := _closed(path)) is not None}
     lines = []
     for number, path in enumerate(closed):
@@ -105,9 +123,15 @@ def _opened(paths: Sequence[Path]) -> list[str]:
         aside = f"/mnt/{number}"
         lines += ["mount -t tmpfs -o mode=755 none /mnt"] if not number else []
         lines += [f"mkdir {aside}", f"mount --bind {shlex.quote(str(path))} {aside}"]
-    lines += [f"mount -t tmpfs -o mode=755 none {shlex.quote(str(top))}" for top in sorted({*closed.values()})]
+    lines += [
+        f"mount -t tmpfs -o mode=755 none {shlex.quote(str(top))}"
+        for top in sorted({*closed.values()})
+    ]
     for number, path in enumerate(closed):
-        lines += [f"mkdir -p {shlex.quote(str(path))}", f"mount --bind /mnt/{number} {shlex.quote(str(path))}"]
+        lines += [
+            f"mkdir -p {shlex.quote(str(path))}",
+            f"mount --bind /mnt/{number} {shlex.quote(str(path))}",
+        ]
     return lines
 
 
@@ -122,9 +146,23 @@ def _missing() -> str:
     if os.geteuid() != 0:
         return "only root can become another user"
     with suppress(OSError):
-        words = ["unshare", "--mount", "setpriv", "--reuid", str(ONE), "--regid", str(ONE), "--clear-groups", "true"]
+        words = [
+            "unshare",
+            "--mount",
+            "setpriv",
+            "--reuid",
+            str(ONE),
+            "--regid",
+            str(ONE),
+            "--clear-groups",
+            "true",
+        ]
         tried = subprocess.run(words, capture_output=True, text=True, check=False)
-        return "" if tried.returncode == 0 else f"this machine makes no mount namespace ({tried.stderr.strip()})"
+        return (
+            ""
+            if tried.returncode == 0
+            else f"this machine makes no mount namespace ({tried.stderr.strip()})"
+        )
     return "this takes unshare and setpriv"
 
 

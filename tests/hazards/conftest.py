@@ -12,7 +12,9 @@ from tests.tmux_server import TmuxServer
 
 @pytest.fixture
 def untrimmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal is not trimmed: that happens at a revision in a thousand, and is a point more at which to be killed."""
+    """The journal is not trimmed: that happens at a revision in a thousand, and is a point more at
+    which to be killed.
+    """
     monkeypatch.setattr(journal, "JOURNAL_TRIM_EVERY", 1 << 62)
 
 
@@ -25,9 +27,19 @@ def gate(tmp_path: Path) -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
-    """A gateway before that program, which is known to be done when it shows that it is ready, and not by its silence alone:
-    on a busy machine it may be silent amid anything."""
-    words = ("--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket), "--quiet-ms", "150")
+    """A gateway before that program, which is known to be done when it shows that it is ready, and
+    not by its silence alone: on a busy machine it may be silent amid anything.
+    """
+    words = (
+        "--adapter",
+        "tmux",
+        "--session",
+        "claude",
+        "--socket-path",
+        str(tmux.socket),
+        "--quiet-ms",
+        "150",
+    )
     words = (*words, "--ready-regex", "^ready> *$")
     with GatewayProcess(tmux.folder, *words) as made:
         yield made

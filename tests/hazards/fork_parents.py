@@ -1,7 +1,8 @@
-"""Programs that fork with a store open, run by `python -m tests.hazards.fork_parents NAME PATH ...`.
+"""Programs that fork with a store open, run by `python -m tests.hazards.fork_parents NAME PATH
+...`.
 
-Each change that a store has acknowledged is a line `acked KEY`, and each refusal a line `refused`. They go on at each line that
-they read.
+Each change that a store has acknowledged is a line `acked KEY`, and each refusal a line `refused`.
+They go on at each line that they read.
 """
 
 import ctypes
@@ -75,8 +76,9 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def waiting_thread(path: str, how: str) -> None:
-    """The gate is shut from outside. A thread waits there, and another starts a worker, whose first line to read is the sign
-    to go on."""
+    """The gate is shut from outside. A thread waits there, and another starts a worker, whose first
+    line to read is the sign to go on.
+    """
     store = open_store(path)
     write(store, "parent")
     say("open")
@@ -125,7 +127,11 @@ def _worker(path: str) -> None:
         try:
             store = store or open_store(path)
         except StoreUnavailable as error:
-            say("refused" if "spawn" in str(error) and "forkserver" in str(error) else f"strange: {error}")
+            say(
+                "refused"
+                if "spawn" in str(error) and "forkserver" in str(error)
+                else f"strange: {error}"
+            )
             return
         write(store, f"worker {number}")
         say("worked")
@@ -136,8 +142,9 @@ def _worker(path: str) -> None:
 
 
 def busy_threads(path: str, threads: str, children: str, how: str, wait_s: str) -> None:
-    """Threads read and write without an end while children are forked, which write by the inherited store or by their own. A
-    fork waits for the threads for that long."""
+    """Threads read and write without an end while children are forked, which write by the inherited
+    store or by their own. A fork waits for the threads for that long.
+    """
     handles.FORK_WAIT_S = float(wait_s)
     store = open_store(path)
     stop = threading.Event()
@@ -156,7 +163,9 @@ def busy_threads(path: str, threads: str, children: str, how: str, wait_s: str) 
                 pass
             begun.release()
 
-    working = [threading.Thread(target=busy, args=(number,), daemon=True) for number in range(int(threads))]
+    working = [
+        threading.Thread(target=busy, args=(number,), daemon=True) for number in range(int(threads))
+    ]
     for thread in working:
         thread.start()
     for _ in working:
@@ -185,7 +194,10 @@ def _many_exits(path: str, store: SqliteStore, children: int) -> None:
 
 
 def _many_processes(path: str, store: SqliteStore, children: int) -> None:
-    workers = [FORK.Process(target=try_write, args=(path, f"child {n}", store if n % 2 else None)) for n in range(children)]
+    workers = [
+        FORK.Process(target=try_write, args=(path, f"child {n}", store if n % 2 else None))
+        for n in range(children)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -200,17 +212,29 @@ def _pool(path: str, store: SqliteStore, children: int) -> None:
 
 def _executor(path: str, store: SqliteStore, children: int) -> None:
     with ProcessPoolExecutor(2, mp_context=FORK) as pool:
-        list(pool.map(try_write, [path] * children, [f"child {number}" for number in range(children)]))
+        list(
+            pool.map(
+                try_write, [path] * children, [f"child {number}" for number in range(children)]
+            )
+        )
 
 
-_CHILDREN = {"fork": _many_forks, "exit": _many_exits, "process": _many_processes, "pool": _pool, "executor": _executor}
+_CHILDREN = {
+    "fork": _many_forks,
+    "exit": _many_exits,
+    "process": _many_processes,
+    "pool": _pool,
+    "executor": _executor,
+}
 
 
 # --- a server that forks its workers ---
 
 
 def prefork_server(path: str, workers: str, rounds: str) -> None:
-    """As gunicorn does with `preload`: the store is open before the workers are forked, and one that is killed is replaced."""
+    """As gunicorn does with `preload`: the store is open before the workers are forked, and one
+    that is killed is replaced.
+    """
     store = open_store(path)
     write(store, "server")
     children: dict[int, int] = {}
@@ -253,7 +277,9 @@ def prefork_server(path: str, workers: str, rounds: str) -> None:
 
 
 def inside_a_transaction(path: str) -> None:
-    """The child goes on in the transaction of its parent, and leaves it as one does that commits."""
+    """The child goes on in the transaction of its parent, and leaves it as one does that
+    commits.
+    """
     store = open_store(path)
     parent = os.getpid()
 
@@ -294,7 +320,9 @@ def without_hooks(path: str) -> None:
 
 
 def failing_hook(path: str, error: str) -> None:
-    """What a child lets go of cannot be let go of: the program has closed its descriptors, or there is no memory left."""
+    """What a child lets go of cannot be let go of: the program has closed its descriptors, or there
+    is no memory left.
+    """
     store = open_store(path)
     write(store, "before")
     inside, leave = threading.Event(), threading.Event()

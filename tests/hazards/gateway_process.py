@@ -35,8 +35,9 @@ if prompt.startswith("long"):
 time.sleep(float(prompt.partition(" ")[2] or 0))
 print("did", prompt)
 """
-"""A headless agent: writes down what it was asked for, and whether another was at work; works for as long as that says, and
-answers."""
+"""A headless agent: writes down what it was asked for, and whether another was at work; works for
+as long as that says, and answers.
+"""
 
 
 class GatewayProcess:
@@ -45,7 +46,15 @@ class GatewayProcess:
     def __init__(self, folder: Path, *adapter: str, store: str | None = None) -> None:
         self.folder = folder
         self.log = folder / "asked"
-        self._adapter = adapter or ("--adapter", "command", "--", sys.executable, "-c", DILIGENT, str(self.log))
+        self._adapter = adapter or (
+            "--adapter",
+            "command",
+            "--",
+            sys.executable,
+            "-c",
+            DILIGENT,
+            str(self.log),
+        )
         self.environment = {
             **os.environ,
             "HOLDFAST_STORE": store or f"sqlite:{folder}/store.sqlite",
@@ -58,7 +67,12 @@ class GatewayProcess:
     def __enter__(self) -> "GatewayProcess":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.process is not None:
             self.kill()
         for pid in self.programs():
@@ -68,17 +82,38 @@ class GatewayProcess:
     def client(self) -> GatewayClient:
         return GatewayClient(AGENT, root=self.root, timeout_s=PATIENCE_S)
 
-    def start(self, *options: str, dies_at: str = "never", stops_at: str | None = None) -> "GatewayProcess":
-        """Start it, to be killed or stopped whenever it reaches a point, and return when it serves."""
+    def start(
+        self, *options: str, dies_at: str = "never", stops_at: str | None = None
+    ) -> "GatewayProcess":
+        """Start it, to be killed or stopped whenever it reaches a point, and return when it
+        serves.
+        """
         fault = f"kill {dies_at}" if stops_at is None else f"stop {stops_at}"
-        words = [sys.executable, "-c", _RUN, fault, "gateway", "serve", AGENT, *options, *self._adapter]
+        words = [
+            sys.executable,
+            "-c",
+            _RUN,
+            fault,
+            "gateway",
+            "serve",
+            AGENT,
+            *options,
+            *self._adapter,
+        ]
         with open(self.folder / "stderr", "a") as errors:
             self.process = subprocess.Popen(
-                words, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=errors, text=True
+                words,
+                env=self.environment,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith(f"gateway of {AGENT} at ") or dies_at != "never", (self.folder / "stderr").read_text()[-2000:]
+        assert line.startswith(f"gateway of {AGENT} at ") or dies_at != "never", (
+            self.folder / "stderr"
+        ).read_text()[-2000:]
         return self
 
     def kill(self) -> None:
@@ -104,7 +139,11 @@ class GatewayProcess:
 
     def programs(self) -> list[int]:
         """The processes of the agent that live, also those that have not begun their work yet."""
-        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if self._is_program(pid)]
+        return [
+            pid
+            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+            if self._is_program(pid)
+        ]
 
     def _is_program(self, pid: int) -> bool:
         try:

@@ -1,9 +1,11 @@
-"""A gateway that is killed at one point after the other: each time in a process of its own, on a queue of its own.
+"""A gateway that is killed at one point after the other: each time in a process of its own, on a
+queue of its own.
 
     python -m tests.hazards.gateway_victim URL FOLDER POINT ...
 
-Each POINT, a number or a name, is also the name of a folder and of a namespace. The processes are forked from this one, which
-has loaded everything and has no threads: so hundreds of them cost seconds.
+Each POINT, a number or a name, is also the name of a folder and of a namespace. The processes are
+forked from this one, which has loaded everything and has no threads: so hundreds of them cost
+seconds.
 """
 
 import os
@@ -13,13 +15,13 @@ import threading
 from pathlib import Path
 
 from holdfast.domains.gateway import Answer, Delivery, Gateway, Sighting, Surface, Worker
-from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
+from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request
 from holdfast.processes.procfs import Procfs
-from holdfast.stores.opening import open_store
+from holdfast.stores.factory import open_store
 
 AGENT = "gpu"
 PROMPTS = ("one", "two")
@@ -67,16 +69,22 @@ def lines(path: Path) -> list[str]:
 def opened(url: str, folder: Path) -> Gateway:
     """The gateway of a queue, attached."""
     processes = Procfs()
-    store = open_store(url, namespace=f"n{folder.name.replace('.', '-')}", boot_id=processes.boot_id())
+    store = open_store(
+        url, namespace=f"n{folder.name.replace('.', '-')}", boot_id=processes.boot_id()
+    )
     journal = Journal(store, actor="tester")
-    gateway = Gateway(Queue(store, journal, AGENT), journal, WritingAgent(folder / "delivered"), processes)
+    gateway = Gateway(
+        Queue(store, journal, AGENT), journal, WritingAgent(folder / "delivered"), processes
+    )
     gateway.attach()
     gateway.look()
     return gateway
 
 
 def work(url: str, folder: Path, dies_at: str) -> None:
-    """Take requests in and carry them out, and die at the point of that number or name, whichever thread comes to it."""
+    """Take requests in and carry them out, and die at the point of that number or name, whichever
+    thread comes to it.
+    """
     passed = 0
     counting = threading.Lock()
 
@@ -94,7 +102,10 @@ def work(url: str, folder: Path, dies_at: str) -> None:
     faults.hook = count
     worker.start()
     asked = []
-    for kind, payload in [*(("submit_prompt", {"prompt": prompt}) for prompt in PROMPTS), ("interrupt", {})]:
+    for kind, payload in [
+        *(("submit_prompt", {"prompt": prompt}) for prompt in PROMPTS),
+        ("interrupt", {}),
+    ]:
         draft = draft_of(kind, payload, gateway.adapter.check)
         (answer,) = gateway.accept([Asked(draft)])
         assert isinstance(answer, Request)

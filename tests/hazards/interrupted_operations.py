@@ -1,19 +1,23 @@
-"""The public operations that `interruptions` raises exceptions in, and what may be seen after one has failed."""
+"""The public operations that `interruptions` raises exceptions in, and what may be seen after one
+has failed.
+"""
 
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.app import Holdfast
-from holdfast.domains.jobs.record import JobStatus
+from holdfast.domains.jobs.records import JobStatus
 from holdfast.kernel.errors import HoldfastError, NotFound
+from holdfast.runtime.connection import Holdfast
 
 HERE = "victim"
 R1 = "router-1"
 
 
 class Operation(NamedTuple):
-    """One public operation: what is there before it, what it does, what may be seen after it failed, and how to go on."""
+    """One public operation: what is there before it, what it does, what may be seen after it
+    failed, and how to go on.
+    """
 
     prepare: Callable[[Holdfast], Any]
     act: Callable[[Holdfast, Any], object]
@@ -107,7 +111,9 @@ def _no_host(hf: Holdfast, _: object) -> None:
 
 
 def _published(hf: Holdfast) -> Any:
-    return hf.agents.publish("claude-a", backend="command", tool="claude", manifest_path="/nowhere/manifest.json")
+    return hf.agents.publish(
+        "claude-a", backend="command", tool="claude", manifest_path="/nowhere/manifest.json"
+    )
 
 
 def _agents(hf: Holdfast) -> list[str]:
@@ -125,7 +131,10 @@ def _workflow(hf: Holdfast) -> Any:
 
 
 def _workflows(hf: Holdfast) -> list[Any]:
-    return [[one.name for one in hf.workflows.list_workflows()], hf.workflows.swap_status().marker is not None]
+    return [
+        [one.name for one in hf.workflows.list_workflows()],
+        hf.workflows.swap_status().marker is not None,
+    ]
 
 
 def _work(hf: Holdfast, _: object) -> None:
@@ -177,14 +186,26 @@ FREE: Sequence[object] = (None,)
 """Whoever was not told that it holds something holds nothing."""
 
 OPERATIONS: dict[str, Operation] = {
-    "locks.acquire": Operation(_nothing, lambda hf, _: hf.locks.acquire(R1, by=HERE), _holder_of_r1, FREE, _free_r1),
+    "locks.acquire": Operation(
+        _nothing, lambda hf, _: hf.locks.acquire(R1, by=HERE), _holder_of_r1, FREE, _free_r1
+    ),
     "locks.acquire, a set": Operation(
-        _nothing, lambda hf, _: hf.locks.acquire([R1, "router-2"], by=HERE, mode="shared"), _holder_of_r1, FREE, _free_r1
+        _nothing,
+        lambda hf, _: hf.locks.acquire([R1, "router-2"], by=HERE, mode="shared"),
+        _holder_of_r1,
+        FREE,
+        _free_r1,
     ),
     "locks.acquire, with a time": Operation(
-        _nothing, lambda hf, _: hf.locks.acquire(R1, by=HERE, ttl_s=60, process=None), _holder_of_r1, (None, HERE), _free_r1
+        _nothing,
+        lambda hf, _: hf.locks.acquire(R1, by=HERE, ttl_s=60, process=None),
+        _holder_of_r1,
+        (None, HERE),
+        _free_r1,
     ),
-    "locks.try_acquire, held": Operation(_behind_another, _times_out, _queue, (["another", 0],), _release),
+    "locks.try_acquire, held": Operation(
+        _behind_another, _times_out, _queue, (["another", 0],), _release
+    ),
     "locks.hold": Operation(_nothing, _hold, _holder_of_r1, (None, HERE), _free_r1),
     "locks.release": Operation(
         lambda hf: hf.locks.acquire(R1, by=HERE),
@@ -194,10 +215,18 @@ OPERATIONS: dict[str, Operation] = {
         _release,
     ),
     "locks.renew": Operation(
-        lambda hf: hf.locks.acquire(R1, by=HERE), lambda hf, grant: hf.locks.renew(grant), _holder_of_r1, (HERE,), _release
+        lambda hf: hf.locks.acquire(R1, by=HERE),
+        lambda hf, grant: hf.locks.renew(grant),
+        _holder_of_r1,
+        (HERE,),
+        _release,
     ),
     "locks.kick": Operation(
-        _behind_another, lambda hf, _: hf.locks.kick(R1, why="test"), _holder_of_r1, (None, "another"), _release
+        _behind_another,
+        lambda hf, _: hf.locks.kick(R1, why="test"),
+        _holder_of_r1,
+        (None, "another"),
+        _release,
     ),
     "holds.take": Operation(
         _nothing,
@@ -213,16 +242,28 @@ OPERATIONS: dict[str, Operation] = {
         (0, 1),
         _drop,
     ),
-    "jobs.register_job": Operation(_nothing, lambda hf, _: registered(hf), _statuses, ([], ["pending"]), _finish_all),
+    "jobs.register_job": Operation(
+        _nothing, lambda hf, _: registered(hf), _statuses, ([], ["pending"]), _finish_all
+    ),
     "jobs.pick_pending": Operation(
-        registered, lambda hf, _: hf.jobs.pick_pending("s"), _statuses, (["pending"], ["running"]), _finish_all
+        registered,
+        lambda hf, _: hf.jobs.pick_pending("s"),
+        _statuses,
+        (["pending"], ["running"]),
+        _finish_all,
     ),
     "jobs.heartbeat": Operation(
-        _running, lambda hf, job: hf.jobs.heartbeat(job.job_id, token=job.token), _statuses, (["running"],), _finish_all
+        _running,
+        lambda hf, job: hf.jobs.heartbeat(job.job_id, token=job.token),
+        _statuses,
+        (["running"],),
+        _finish_all,
     ),
     "jobs.update_status": Operation(
         _running,
-        lambda hf, job: hf.jobs.update_status(job.job_id, "completed", token=job.token, result="yes"),
+        lambda hf, job: hf.jobs.update_status(
+            job.job_id, "completed", token=job.token, result="yes"
+        ),
         _statuses,
         (["running"], ["completed"]),
         _finish_all,
@@ -235,7 +276,11 @@ OPERATIONS: dict[str, Operation] = {
         _finish_all,
     ),
     "jobs.cancel": Operation(
-        _running, lambda hf, job: hf.jobs.cancel(job.job_id), _statuses, (["running"], ["cancelled"]), _finish_all
+        _running,
+        lambda hf, job: hf.jobs.cancel(job.job_id),
+        _statuses,
+        (["running"], ["cancelled"]),
+        _finish_all,
     ),
     "jobs.requeue": Operation(
         _running,
@@ -244,9 +289,19 @@ OPERATIONS: dict[str, Operation] = {
         (["running"], ["pending"]),
         _finish_all,
     ),
-    "jobs.retry": Operation(_fail, lambda hf, job: hf.jobs.retry(job.job_id), _statuses, (["error"], ["pending"]), _finish_all),
-    "jobs.reap": Operation(_running, lambda hf, _: hf.jobs.reap(), _statuses, (["running"],), _finish_all),
-    "network.register_host": Operation(_nothing, lambda hf, _: _host(hf), _hosts, ([], ["h1"]), _no_host),
+    "jobs.retry": Operation(
+        _fail,
+        lambda hf, job: hf.jobs.retry(job.job_id),
+        _statuses,
+        (["error"], ["pending"]),
+        _finish_all,
+    ),
+    "jobs.reap": Operation(
+        _running, lambda hf, _: hf.jobs.reap(), _statuses, (["running"],), _finish_all
+    ),
+    "network.register_host": Operation(
+        _nothing, lambda hf, _: _host(hf), _hosts, ([], ["h1"]), _no_host
+    ),
     "network.acquire_source_host_lease": Operation(
         _host,
         lambda hf, _: hf.network.acquire_source_host_lease("run", "h1", "quick", R1),
@@ -269,7 +324,9 @@ OPERATIONS: dict[str, Operation] = {
         _no_host,
     ),
     "network.router_lock": Operation(_nothing, _router, _holder_of_r1, (None, HERE), _free_r1),
-    "agents.publish": Operation(_nothing, lambda hf, _: _published(hf), _agents, ([], ["HOLDFAST-claude-a"]), _no_agent),
+    "agents.publish": Operation(
+        _nothing, lambda hf, _: _published(hf), _agents, ([], ["HOLDFAST-claude-a"]), _no_agent
+    ),
     "agents.refresh": Operation(
         _published,
         lambda hf, agent: hf.agents.refresh(agent.agent_id, agent.generation_id),
@@ -285,7 +342,11 @@ OPERATIONS: dict[str, Operation] = {
         _no_agent,
     ),
     "workflows.register": Operation(
-        _nothing, lambda hf, _: _workflow(hf), _workflows, ([[], False], [["tune"], False]), _no_workflow
+        _nothing,
+        lambda hf, _: _workflow(hf),
+        _workflows,
+        ([[], False], [["tune"], False]),
+        _no_workflow,
     ),
     "workflows.release": Operation(
         _workflow,
@@ -294,8 +355,18 @@ OPERATIONS: dict[str, Operation] = {
         ([[], False], [["tune"], False]),
         _no_workflow,
     ),
-    "workflows.running": Operation(_nothing, _work, _workflows, ([[], False], [["tune"], False]), _no_workflow),
-    "workflows.swap": Operation(_nothing, _swap, _workflows, ([[], False], [[], True]), _no_workflow),
-    "log.prune": Operation(registered, lambda hf, _: hf.log.prune(keep_entries=10), _statuses, (["pending"],), _finish_all),
+    "workflows.running": Operation(
+        _nothing, _work, _workflows, ([[], False], [["tune"], False]), _no_workflow
+    ),
+    "workflows.swap": Operation(
+        _nothing, _swap, _workflows, ([[], False], [[], True]), _no_workflow
+    ),
+    "log.prune": Operation(
+        registered,
+        lambda hf, _: hf.log.prune(keep_entries=10),
+        _statuses,
+        (["pending"],),
+        _finish_all,
+    ),
     "reads": Operation(registered, _read_everything, _statuses, (["pending"],), _finish_all),
 }

@@ -1,11 +1,14 @@
-"""Exceptions raised at every point of every public operation, in a process that lives on, while a second process looks.
+"""Exceptions raised at every point of every public operation, in a process that lives on, while a
+second process looks.
 
-Ctrl-C, a timer's signal, a full memory or a stack without room can end a call of ours between any two lines. The process may
-live on, as a notebook does, so nothing may stay behind that only its death would clean up: a gate that stays shut, a
-transaction that stays open, a lock that nobody knows of.
+Ctrl-C, a timer's signal, a full memory or a stack without room can end a call of ours between any
+two lines. The process may live on, as a notebook does, so nothing may stay behind that only its
+death would clean up: a gate that stays shut, a transaction that stays open, a lock that nobody
+knows of.
 
-This module is both programs. The victim runs an operation again and again, and each time an exception is raised one point
-later. The witness, in a process of its own, says after each whether it can write, and what it sees.
+This module is both programs. The victim runs an operation again and again, and each time an
+exception is raised one point later. The witness, in a process of its own, says after each whether
+it can write, and what it sees.
 """
 
 import contextlib
@@ -28,10 +31,10 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 import holdfast
-from holdfast.app import Holdfast
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.errors import HoldfastError
-from holdfast.primitives.locks.record import LOCKS
+from holdfast.primitives.locks.records import LOCKS
+from holdfast.runtime.connection import Holdfast
 from tests.hazards.interrupted_operations import HERE, OPERATIONS, R1, registered
 
 _SOURCE = str(Path(holdfast.__file__).parent) + os.sep
@@ -42,12 +45,15 @@ _FRAMES_HERE = 5
 _STORM_S = 240.0
 _DESCRIPTORS_EVERY = 25
 _DESCRIPTORS_MAX = 40
-"""How many more a process may have open at the end of an operation's points than at their beginning: what it keeps for use."""
+"""How many more a process may have open at the end of an operation's points than at their
+beginning: what it keeps for use.
+"""
 
 
 class Fuse:
-    """Raises an error at one point of what runs in `_SOURCE`, in this thread: at the first that was not tried yet, or by its
-    number."""
+    """Raises an error at one point of what runs in `_SOURCE`, in this thread: at the first that was
+    not tried yet, or by its number.
+    """
 
     def __init__(self, error: type[BaseException], at: int, tried: set[str] | None = None) -> None:
         self._error = error
@@ -75,7 +81,10 @@ class Fuse:
         raise self._error
 
     def _named(self, frame: FrameType, what: str) -> str:
-        return f"{frame.f_code.co_filename[len(_SOURCE) :]}:{frame.f_lineno} {frame.f_code.co_name}{what}"
+        return (
+            f"{frame.f_code.co_filename[len(_SOURCE) :]}:{frame.f_lineno} "
+            f"{frame.f_code.co_name}{what}"
+        )
 
     def __enter__(self) -> "Fuse":
         self._on()
@@ -103,12 +112,18 @@ class LineFuse(Fuse):
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call":
             return self._trace if frame.f_code.co_filename.startswith(_SOURCE) else None
-        if event == "line" and frame.f_lasti not in never(frame.f_code) and not self._reads_document(frame):
+        if (
+            event == "line"
+            and frame.f_lasti not in never(frame.f_code)
+            and not self._reads_document(frame)
+        ):
             self._reach(frame, "")
         return self._trace
 
     def _reads_document(self, frame: FrameType | None) -> bool:
-        """Is a file's document being read? Out of that, a RecursionError says that it is nested too deeply."""
+        """Is a file's document being read? Out of that, a RecursionError says that it is nested too
+        deeply.
+        """
         while self._error is RecursionError and frame is not None:
             if frame.f_code.co_filename.endswith(("files/pile.py", "files/sheet.py")):
                 return True
@@ -118,9 +133,11 @@ class LineFuse(Fuse):
 
 @cache
 def never(code: CodeType) -> frozenset[int]:
-    """Where only a tracer can raise, and no block around it would catch that: at an instruction that does nothing, which is all
-    that a `try` is; and before the call of `__exit__` at the end of a `with` block, with three times None, which a tracer takes
-    for one more line. No signal's handler runs there."""
+    """Where only a tracer can raise, and no block around it would catch that: at an instruction
+    that does nothing, which is all that a `try` is; and before the call of `__exit__` at the end of
+    a `with` block, with three times None, which a tracer takes for one more line. No signal's
+    handler runs there.
+    """
     steps = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PRECALL")]
     ends = (
         first.offset
@@ -133,7 +150,9 @@ def never(code: CodeType) -> frozenset[int]:
 
 
 class CallFuse(Fuse):
-    """After every call of a function written in C, before its result is stored: where Python lets a signal's handler run."""
+    """After every call of a function written in C, before its result is stored: where Python lets a
+    signal's handler run.
+    """
 
     def _on(self) -> None:
         sys.setprofile(self._profile)
@@ -147,7 +166,9 @@ class CallFuse(Fuse):
 
 
 class DepthFuse(Fuse):
-    """Leaves so little room on the stack that the operation meets its end for real; each time a little more."""
+    """Leaves so little room on the stack that the operation meets its end for real; each time a
+    little more.
+    """
 
     def _on(self) -> None:
         depth, frame = 0, sys._getframe()
@@ -156,12 +177,16 @@ class DepthFuse(Fuse):
         self._limit = sys.getrecursionlimit()
         sys.setrecursionlimit(depth + _FRAMES_HERE + self._at)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> None:
         sys.setrecursionlimit(self._limit)
         if kind is not None:
             while trace.tb_next is not None:
                 trace = trace.tb_next
-            self.place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno} {kind.__name__}"
+            self.place = (
+                f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno} {kind.__name__}"
+            )
 
 
 KINDS: dict[str, Callable[[int, set[str] | None], Fuse]] = {
@@ -177,7 +202,9 @@ class Witness(Protocol):
     """Another user of the store."""
 
     def see(self, operation: str) -> object:
-        """Write, then say what can be seen of the operation; words that begin with "shut" when it cannot write."""
+        """Write, then say what can be seen of the operation; words that begin with "shut" when it
+        cannot write.
+        """
         ...
 
     def close(self) -> None:
@@ -190,10 +217,17 @@ def _look(hf: Holdfast, operation: str) -> object:
     try:
         for space in (JOBS, LOCKS):
             try:
-                hf.store.transact(lambda tx: tx.notify("seen"), scope=[space], durable=False, timeout_s=_TURN_S)
+                hf.store.transact(
+                    lambda tx: tx.notify("seen"), scope=[space], durable=False, timeout_s=_TURN_S
+                )
             except HoldfastError:
                 # A busy machine may be late once; a gate that is shut stays shut.
-                hf.store.transact(lambda tx: tx.notify("seen"), scope=[space], durable=False, timeout_s=_PATIENCE_S)
+                hf.store.transact(
+                    lambda tx: tx.notify("seen"),
+                    scope=[space],
+                    durable=False,
+                    timeout_s=_PATIENCE_S,
+                )
         return OPERATIONS[operation].seen(hf)
     except HoldfastError as error:
         return f"shut: {error}"
@@ -204,7 +238,13 @@ class OtherProcess:
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__ if __name__ != "__main__" else __spec__.name, "witness", url],
+            [
+                sys.executable,
+                "-m",
+                __name__ if __name__ != "__main__" else __spec__.name,
+                "witness",
+                url,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -255,7 +295,9 @@ class Outcome(NamedTuple):
     wrong: str | None
 
 
-def _try_at(hf: Holdfast, witness: Witness, name: str, kind: str, at: int, tried: set[str] | None) -> Outcome | None:
+def _try_at(
+    hf: Holdfast, witness: Witness, name: str, kind: str, at: int, tried: set[str] | None
+) -> Outcome | None:
     """Raise at one point; None when the operation has no more."""
     operation = OPERATIONS[name]
     faulthandler.dump_traceback_later(_HANGS_S, exit=True)
@@ -273,7 +315,8 @@ def _try_at(hf: Holdfast, witness: Witness, name: str, kind: str, at: int, tried
     if not fuse.blown:
         operation.settle(hf, before)
         return None
-    # An operation may go on after an error that does not concern it; then it must have done its work.
+    # An operation may go on after an error that does not concern it; then it must have done its
+    # work.
     seen = witness.see(name)
     deadline = time.monotonic() + _PATIENCE_S
     while raised and seen not in operation.allowed and time.monotonic() < deadline:
@@ -289,8 +332,10 @@ def _try_at(hf: Holdfast, witness: Witness, name: str, kind: str, at: int, tried
 
 
 def _open_descriptors() -> int:
-    """How many are open on anything but folders: a lock or a log may hang on them. Garbage has none any more. That of a folder
-    on the way to a file may stay open when an exception comes just then, and does no harm."""
+    """How many are open on anything but folders: a lock or a log may hang on them. Garbage has none
+    any more. That of a folder on the way to a file may stay open when an exception comes just then,
+    and does no harm.
+    """
     gc.collect()
     count = 0
     for name in os.listdir("/proc/self/fd"):
@@ -304,14 +349,16 @@ class Interrupted(BaseException):
 
 
 def _storm(url: str, seed: int, interrupts: int) -> None:
-    """Change things again and again, while a timer raises an exception a short while after each beginning. Says at the end how
-    often it was let through."""
+    """Change things again and again, while a timer raises an exception a short while after each
+    beginning. Says at the end how often it was let through.
+    """
     random = Random(seed)
     done = 0
     armed = False
 
     def interrupt(*_: object) -> None:
-        # The kernel may give the last signal to another thread, from which it comes here after the timer was stopped.
+        # The kernel may give the last signal to another thread, from which it comes here after the
+        # timer was stopped.
         if armed:
             raise Interrupted
 
@@ -319,11 +366,18 @@ def _storm(url: str, seed: int, interrupts: int) -> None:
     with holdfast.connect(url) as hf:
         while interrupts:
             try:
-                # Raised for as long as the call lasts: the first may come amid the clearing up after another.
+                # Raised for as long as the call lasts: the first may come amid the clearing up
+                # after another.
                 armed = True
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00005, 0.004), random.uniform(0.00002, 0.002))
+                signal.setitimer(
+                    signal.ITIMER_REAL,
+                    random.uniform(0.00005, 0.004),
+                    random.uniform(0.00002, 0.002),
+                )
                 try:
-                    with hf.locks.hold([R1, "router-2"], by=f"{HERE}-{os.getpid()}", timeout_s=None):
+                    with hf.locks.hold(
+                        [R1, "router-2"], by=f"{HERE}-{os.getpid()}", timeout_s=None
+                    ):
                         pass
                     registered(hf)
                     done += 1
@@ -338,10 +392,13 @@ def _storm(url: str, seed: int, interrupts: int) -> None:
 
 
 def storm(url: str, *, processes: int, interrupts: int) -> list[int]:
-    """Run several of them side by side, and return how often each was let through. Raises TimeoutExpired when one hangs."""
+    """Run several of them side by side, and return how often each was let through. Raises
+    TimeoutExpired when one hangs.
+    """
     words = [sys.executable, "-m", __name__, "storm", url]
     begun = [
-        subprocess.Popen([*words, str(seed), str(interrupts)], stdout=subprocess.PIPE, text=True) for seed in range(processes)
+        subprocess.Popen([*words, str(seed), str(interrupts)], stdout=subprocess.PIPE, text=True)
+        for seed in range(processes)
     ]
     try:
         return [int(one.communicate(timeout=_STORM_S)[0]) for one in begun]
@@ -352,9 +409,10 @@ def storm(url: str, *, processes: int, interrupts: int) -> list[int]:
 
 
 def _victim(url: str, name: str, kind: str, begin: int, step: int) -> None:
-    """Raise at every `step`th point from `begin` on, or, with a step of 0, at each line once; one line of JSON for each. Ends
-    after a point that left something behind: what comes after it would say nothing. The lines that were tried before come by
-    the standard input."""
+    """Raise at every `step`th point from `begin` on, or, with a step of 0, at each line once; one
+    line of JSON for each. Ends after a point that left something behind: what comes after it would
+    say nothing. The lines that were tried before come by the standard input.
+    """
     with holdfast.connect(url) as hf:
         witness: Witness = OtherThread(hf) if url == "memory:" else OtherProcess(url)
         # What is made at first use is made here, once.
@@ -367,7 +425,11 @@ def _victim(url: str, name: str, kind: str, begin: int, step: int) -> None:
         at = begin
         while (outcome := _try_at(hf, witness, name, kind, at, tried)) is not None:
             checked = (at - begin) // (step or 1) % _DESCRIPTORS_EVERY == 0
-            if outcome.wrong is None and checked and (more := _open_descriptors() - had) > _DESCRIPTORS_MAX:
+            if (
+                outcome.wrong is None
+                and checked
+                and (more := _open_descriptors() - had) > _DESCRIPTORS_MAX
+            ):
                 outcome = outcome._replace(wrong=f"{more} descriptors more than before")
             print(json.dumps(outcome), flush=True)
             if outcome.wrong is not None:
@@ -379,12 +441,15 @@ def _victim(url: str, name: str, kind: str, begin: int, step: int) -> None:
 
 
 def outcomes(url: str, name: str, kind: str, *, begin: int = 1, step: int = 0) -> Iterator[Outcome]:
-    """Raise at each line of an operation once, or at every `step`th point from `begin` on, in victims that are replaced when
-    something was left behind."""
+    """Raise at each line of an operation once, or at every `step`th point from `begin` on, in
+    victims that are replaced when something was left behind.
+    """
     tried: list[str] = []
     while True:
         words = [sys.executable, "-m", __name__, "victim", url, name, kind, str(begin), str(step)]
-        done = subprocess.run(words, input=json.dumps(tried), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, input=json.dumps(tried), capture_output=True, text=True, check=False
+        )
         found = [Outcome(*json.loads(line)) for line in done.stdout.splitlines()]
         yield from found
         tried += [one.place for one in found]

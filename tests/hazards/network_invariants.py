@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from holdfast.app import Holdfast
 from holdfast.domains.network.address import normal_ip, normal_mac
-from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Entry
+from holdfast.runtime.connection import Holdfast
 
 SPACES: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
 
@@ -41,7 +41,9 @@ def replayed(entries: list[Entry]) -> State:
             (runs.add if step == "taken" else runs.remove)(entry.data["run_id"])
             # Those that are swept in one step are told one by one, each with the count of the end.
             assert step == "swept" or entry.data["count"] == len(runs)
-    on_hosts, on_neighbors = ({key: runs for key, runs in found.items() if runs} for found in leases.values())
+    on_hosts, on_neighbors = (
+        {key: runs for key, runs in found.items() if runs} for found in leases.values()
+    )
     return hosts, on_hosts, on_neighbors
 
 
@@ -50,7 +52,9 @@ def entries_of(hf: Holdfast) -> list[Entry]:
 
 
 def check(hf: Holdfast) -> State:
-    """Counts equal their holders, addresses are unique, and the journal tells exactly what the records show."""
+    """Counts equal their holders, addresses are unique, and the journal tells exactly what the
+    records show.
+    """
     state = stored(hf)
     assert replayed(entries_of(hf)) == state
     infos = hf.network.list_all_hosts()
@@ -59,5 +63,7 @@ def check(hf: Holdfast) -> State:
     for name, one in hf.network.list_host_leases().items():
         runs = [lease["run_id"] for lease in one["leases"]]
         assert len(set(runs)) == len(runs)
-        assert hf.network.get_host_lease_count(name) == sum(not lease["dead"] for lease in one["leases"])
+        assert hf.network.get_host_lease_count(name) == sum(
+            not lease["dead"] for lease in one["leases"]
+        )
     return state

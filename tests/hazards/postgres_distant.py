@@ -1,13 +1,15 @@
-"""A machine of its own in a network of its own: reads calls from its input, a line each, and answers each by a line of JSON."""
+"""A machine of its own in a network of its own: reads calls from its input, a line each, and
+answers each by a line of JSON.
+"""
 
 import json
 import sys
 from typing import Any
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.primitives.locks import Grant
+from holdfast.runtime.connection import Holdfast
 from tests.patience import PATIENCE_S
 
 

@@ -1,8 +1,10 @@
-"""Work on one PostgreSQL store by several machines, and what must be true of it however the server was treated meanwhile.
+"""Work on one PostgreSQL store by several machines, and what must be true of it however the server
+was treated meanwhile.
 
-A machine is a process with a host id of its own, so that the others cannot probe it. Each does rounds of: count in a record
-of its own and in one of all, register a job, claim one and complete it, hold a lock. It keeps what it was told, and tells its
-parent of every round: of those that were acknowledged as a whole, and of what was in the way of the others.
+A machine is a process with a host id of its own, so that the others cannot probe it. Each does
+rounds of: count in a record of its own and in one of all, register a job, claim one and complete
+it, hold a lock. It keeps what it was told, and tells its parent of every round: of those that were
+acknowledged as a whole, and of what was in the way of the others.
 """
 
 import faulthandler
@@ -21,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
+from holdfast.runtime.connection import Holdfast
 from holdfast.testing.conformance import THINGS, Thing
 from tests.patience import PATIENCE_S, until
 
@@ -99,7 +101,8 @@ class Machine:
             self._hf.store.transact(body, scope=[rows(THINGS)], timeout_s=self._call_s)
         except Unavailable as error:
             found = self._own() - before
-            # The truth: an outcome "none" changed nothing, and an unknown one was done once at most.
+            # The truth: an outcome "none" changed nothing, and an unknown one was done once at
+            # most.
             if found > (error.fields["outcome"] == "unknown"):
                 raise AssertionError(f"{found} after {error.message}") from error
             self.told = self.told._replace(unsure=self.told.unsure + found)
@@ -179,7 +182,9 @@ class Peer:
         self._stacks = folder / name
         spawn = multiprocessing.get_context("spawn")
         self.pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_run, args=(theirs, url, name, self._stacks, call_s), daemon=True)
+        self._process = spawn.Process(
+            target=_run, args=(theirs, url, name, self._stacks, call_s), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._last: Any = None
@@ -203,7 +208,10 @@ class Peer:
             os.kill(self._process.pid, signal.SIGUSR1)
             until(self._stacks.read_text)
         where = self._stacks.read_text()
-        return f"{self._stacks.name}, ended with {self._process.exitcode}, said {self._last}, stands at\n{where}"
+        return (
+            f"{self._stacks.name}, ended with {self._process.exitcode}, said {self._last}, stands "
+            f"at\n{where}"
+        )
 
     def join(self) -> None:
         """Wait until it has ended by itself."""
@@ -231,14 +239,18 @@ class Load:
         deadline = time.monotonic() + PATIENCE_S
         while missing := +missing:
             ready = wait(list(missing), deadline - time.monotonic())
-            assert ready, "\n".join(["no progress:", *(self._peers[pipe].state() for pipe in missing)])
+            assert ready, "\n".join(
+                ["no progress:", *(self._peers[pipe].state() for pipe in missing)]
+            )
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 missing[pipe] -= self._peers[pipe].hear().whole
 
     def end(self) -> list[Told]:
-        """Let the machines end their round, and return what each was told, when all have ended: a transaction that one leaves
-        open when it is killed hides from followers for a moment what came after it."""
+        """Let the machines end their round, and return what each was told, when all have ended: a
+        transaction that one leaves open when it is killed hides from followers for a moment what
+        came after it.
+        """
         for peer in self._peers.values():
             peer.pipe.send("end")
         told = []
@@ -253,7 +265,9 @@ class Load:
 
 @contextmanager
 def load(url: str, machines: int = 4, *, call_s: float = CALL_S) -> Iterator[Load]:
-    """Machines that work until the block ends or `end` is called. `call_s` is the time limit of their counts."""
+    """Machines that work until the block ends or `end` is called. `call_s` is the time limit of
+    their counts.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         peers = (Peer(url, f"machine-{number}", folder, call_s) for number in range(machines))
@@ -285,7 +299,9 @@ class Follower:
 
 
 def check(hf: Holdfast, told: Sequence[Told], seen: Sequence[Entry]) -> None:
-    """Nothing lost, nothing done twice, tokens only grow, and the journal tells what the records show."""
+    """Nothing lost, nothing done twice, tokens only grow, and the journal tells what the records
+    show.
+    """
     counts = {one.name: hf.store.get(THINGS, one.name) for one in told}
     found = {name: row.record.rank if row else 0 for name, row in counts.items()}
     assert found == {one.name: one.counted + one.unsure for one in told}
@@ -298,7 +314,9 @@ def check(hf: Holdfast, told: Sequence[Told], seen: Sequence[Entry]) -> None:
     for one in told:
         for job in one.registered:
             hf.jobs.get_job(job)
-    ran = [(entry.subject, entry.data["token"]) for entry in seen if entry.data.get("to") == "running"]
+    ran = [
+        (entry.subject, entry.data["token"]) for entry in seen if entry.data.get("to") == "running"
+    ]
     assert len(dict(ran)) == len(ran), "a job ran twice"
     assert set(claims) <= set(ran)
     for job in (job for one in told for job in one.completed):
@@ -318,9 +336,15 @@ def _check_journal(hf: Holdfast, seen: Sequence[Entry], found: dict[str, int]) -
         stored += [entry.revision for entry in batch.entries]
         cursor = batch.cursor
     # Said apart: which of the two has more tells where to look.
-    assert not (missed := set(stored) - set(revisions)), f"never shown to who followed: {sorted(missed)}"
-    assert not (gone := set(revisions) - set(stored)), [entry for entry in seen if entry.revision in gone]
+    assert not (missed := set(stored) - set(revisions)), (
+        f"never shown to who followed: {sorted(missed)}"
+    )
+    assert not (gone := set(revisions) - set(stored)), [
+        entry for entry in seen if entry.revision in gone
+    ]
     assert revisions == stored
-    assert Counter(entry.subject for entry in seen if entry.kind == "load.counted") == Counter(found)
+    assert Counter(entry.subject for entry in seen if entry.kind == "load.counted") == Counter(
+        found
+    )
     registered = [entry.subject for entry in seen if entry.kind == "job.registered"]
     assert len(set(registered)) == len(registered)

@@ -1,8 +1,9 @@
-"""What the power-loss workload writes, and what a store must then hold: records told by the journal alone.
+"""What the power-loss workload writes, and what a store must then hold: records told by the journal
+alone.
 
-Every change appends one entry, and commits are in the order of their revisions. So a store after a power loss is right if its
-journal is a beginning of the one that was written, its records are what that beginning tells, and it goes at least as far as
-the last acknowledged revision.
+Every change appends one entry, and commits are in the order of their revisions. So a store after a
+power loss is right if its journal is a beginning of the one that was written, its records are what
+that beginning tells, and it goes at least as far as the last acknowledged revision.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import BEGINNING, Entry, Store, Tx
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.powerloss import Verdict
+from proof.powerloss import Verdict
 
 STORE = Path("state") / "store.sqlite"
 """Below the root: the store makes its own folder, whose name must last too."""
@@ -47,15 +48,21 @@ def change(store: Store, writer: str, *, durable: bool) -> int:
             tx.put(space, key, part)
         for space, key in _deletes(writer, number):
             tx.delete(space, key)
-        tx.append(actor=writer, kind="changed", subject=f"{writer}/{number}", data={"number": number})
+        tx.append(
+            actor=writer, kind="changed", subject=f"{writer}/{number}", data={"number": number}
+        )
         return tx.revision
 
     return store.transact(body, scope=[LEFT, RIGHT, LAST], durable=durable)
 
 
 def look(store: Store) -> int:
-    """The newest revision there is, read in a durable transaction that changes nothing: what it saw must last."""
-    return store.transact(lambda tx: max((row.revision for row in tx.range(LAST)), default=0), scope=[LAST])
+    """The newest revision there is, read in a durable transaction that changes nothing: what it saw
+    must last.
+    """
+    return store.transact(
+        lambda tx: max((row.revision for row in tx.range(LAST)), default=0), scope=[LAST]
+    )
 
 
 def journal(store: Store) -> list[Entry]:
@@ -82,7 +89,9 @@ def _puts(writer: str, number: int) -> list[tuple[Space[Part], str, Part]]:
 
 @cache
 def _deletes(writer: str, number: int) -> list[tuple[Space[Part], str]]:
-    return [(space, f"{writer}-{number - 2:04}") for space in (LEFT, RIGHT)] if number % 3 == 0 else []
+    return (
+        [(space, f"{writer}-{number - 2:04}") for space in (LEFT, RIGHT)] if number % 3 == 0 else []
+    )
 
 
 @cache
@@ -92,7 +101,9 @@ def _promise(message: bytes) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """Opens a state after the power loss, on another boot, and compares it with what was written."""
+    """Opens a state after the power loss, on another boot, and compares it with what was
+    written.
+    """
 
     written: list[tuple[int, str, int]]
     """Revision, writer and number of every change of the whole run."""
@@ -128,10 +139,17 @@ class StoreCheck:
         if found != self.written[: len(found)]:
             wrong.append("its journal is not a beginning of what was written")
         if lost := [p["safe"] for p in promises if p.get("safe", 0) > last]:
-            wrong.append(f"{len(lost)} acknowledged changes are lost, the first is {min(lost)}; it ends at {last}")
+            wrong.append(
+                f"{len(lost)} acknowledged changes are lost, the first is {min(lost)}; it ends at "
+                f"{last}"
+            )
         if _records(store) != _expected(found):
             wrong.append("its records are not what its journal tells")
-        seen = ["lost an unacknowledged change"] if any(p.get("loose", 0) > last for p in promises) else []
+        seen = (
+            ["lost an unacknowledged change"]
+            if any(p.get("loose", 0) > last for p in promises)
+            else []
+        )
         return wrong, seen
 
     def _use(self, store: Store, promises: list[dict[str, int]]) -> list[str]:
@@ -154,7 +172,11 @@ def _told(entry: Entry) -> tuple[int, str, int]:
 def _records(store: Store) -> dict[tuple[str, str], tuple[int, Part]]:
     spaces = [LEFT, RIGHT, LAST]
     rows = store.read(lambda tx: {space.name: tx.range(space) for space in spaces}, scope=spaces)
-    return {(space, row.key): (row.revision, row.record) for space, found in rows.items() for row in found}
+    return {
+        (space, row.key): (row.revision, row.record)
+        for space, found in rows.items()
+        for row in found
+    }
 
 
 def _expected(told: list[tuple[int, str, int]]) -> dict[tuple[str, str], tuple[int, Part]]:
@@ -173,7 +195,11 @@ def _integrity(path: Path) -> list[str]:
         rows = connection.execute("PRAGMA integrity_check").fetchall()
     finally:
         connection.close()
-    return [] if rows == [("ok",)] else [f"integrity_check: {row[0]}" for row in itertools.islice(rows, 3)]
+    return (
+        []
+        if rows == [("ok",)]
+        else [f"integrity_check: {row[0]}" for row in itertools.islice(rows, 3)]
+    )
 
 
 class Acknowledgements:

@@ -1,7 +1,8 @@
-"""Processes at one store of which the first meets a disk that fails its sync; under strace, with the root and the
-acknowledgements as arguments.
+"""Processes at one store of which the first meets a disk that fails its sync; under strace, with
+the root and the acknowledgements as arguments.
 
-One has the store open before that happens, and one opens it after; both go on, and so does the first.
+One has the store open before that happens, and one opens it after; both go on, and so does the
+first.
 """
 
 import contextlib
@@ -47,8 +48,9 @@ def other(root: str, told: str, name: str, barrier: Any, *, early: bool) -> None
 
 @contextlib.contextmanager
 def failing_syncs(root: str) -> Any:
-    """The kernel itself refuses each sync of the log, which strace sees: a descriptor that stands for a path alone cannot be
-    synced."""
+    """The kernel itself refuses each sync of the log, which strace sees: a descriptor that stands
+    for a path alone cannot be synced.
+    """
     sync = os.fdatasync
     unfit = os.open(log_path(Path(root) / STORE), os.O_PATH)
     os.fdatasync = lambda _: sync(unfit)
@@ -63,7 +65,9 @@ def main(root: str, told: str) -> None:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(3)
     others = [
-        context.Process(target=other, args=(root, told, name, barrier), kwargs={"early": name == "early"})
+        context.Process(
+            target=other, args=(root, told, name, barrier), kwargs={"early": name == "early"}
+        )
         for name in ("early", "late")
     ]
     for process in others:

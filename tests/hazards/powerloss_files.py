@@ -1,4 +1,6 @@
-"""The power-loss workload on a files store: one space with a file for each record, two with one file, all in one change."""
+"""The power-loss workload on a files store: one space with a file for each record, two with one
+file, all in one change.
+"""
 
 import contextlib
 import json
@@ -17,7 +19,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
 from holdfast.stores.files import disk
 from holdfast.stores.files.store import FilesStore
-from holdfast.testing.powerloss import Verdict
+from proof.powerloss import Verdict
 from tests.hazards import powerloss_workload as workload
 from tests.hazards.powerloss_changes import LAST, LEFT, RIGHT, StoreCheck
 
@@ -51,13 +53,17 @@ class FilesWorker(workload.Worker):
 
 @dataclass(frozen=True)
 class FilesCheck(StoreCheck):
-    """What the other check does; and that the files show what the store does, once somebody has been at the latch."""
+    """What the other check does; and that the files show what the store does, once somebody has
+    been at the latch.
+    """
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
         lay_out()
         promises = [json.loads(message) for message in acknowledged]
         try:
-            with contextlib.closing(FilesStore(root / STATE, boot_id="after", retry_delay_s=0.0)) as store:
+            with contextlib.closing(
+                FilesStore(root / STATE, boot_id="after", retry_delay_s=0.0)
+            ) as store:
                 wrong, seen = self._compare(store, promises)
                 if not wrong and rng.random() < 0.3:
                     wrong = self._use(store, promises) + self._in_files(store, root / STATE)
@@ -67,15 +73,21 @@ class FilesCheck(StoreCheck):
             return Verdict(wrong=[f"it cannot be used, so acknowledged changes are lost: {error}"])
 
     def _in_files(self, store: Store, root: Path) -> list[str]:
-        left = {path.stem: json.loads(path.read_bytes()) for path in (root / "lab" / "left").glob("*.json")}
+        left = {
+            path.stem: json.loads(path.read_bytes())
+            for path in (root / "lab" / "left").glob("*.json")
+        }
         right = json.loads((root / "lab" / "right.json").read_bytes())
         last = json.loads((root / "elsewhere" / "last.json").read_bytes())["last"]
         spaces = {LEFT: left, RIGHT: right, LAST: last}
         rows = store.read(
-            lambda tx: {s.name: {r.key: to_plain(r.record) for r in tx.range(s)} for s in spaces}, scope=[*spaces]
+            lambda tx: {s.name: {r.key: to_plain(r.record) for r in tx.range(s)} for s in spaces},
+            scope=[*spaces],
         )
         return [
-            f"the files of {space.name} show something else" for space, found in spaces.items() if found != rows[space.name]
+            f"the files of {space.name} show something else"
+            for space, found in spaces.items()
+            if found != rows[space.name]
         ]
 
 

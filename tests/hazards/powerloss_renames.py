@@ -1,7 +1,8 @@
-"""A writer of whole files, to be run under strace: write beside, sync, rename over, sync the folder, acknowledge.
+"""A writer of whole files, to be run under strace: write beside, sync, rename over, sync the
+folder, acknowledge.
 
-The check knows what the simulator does not: that each file holds one of the numbers written to it, whole, and none older than
-the last acknowledged one. Bugs are planted by leaving a step out.
+The check knows what the simulator does not: that each file holds one of the numbers written to it,
+whole, and none older than the last acknowledged one. Bugs are planted by leaving a step out.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.testing.powerloss import Verdict
+from proof.powerloss import Verdict
 
 FILES = 3
 TIMES = 20
@@ -24,7 +25,9 @@ def content(number: int) -> bytes:
 def check(root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
     wrong = []
     for file in range(FILES):
-        promised = [int(message.split()[1]) for message in acknowledged if int(message.split()[0]) == file]
+        promised = [
+            int(message.split()[1]) for message in acknowledged if int(message.split()[0]) == file
+        ]
         path = root / "deep" / "folder" / str(file)
         found = path.read_bytes() if path.exists() else b""
         number = int(found[:8]) if found[:8].isdigit() else 0

@@ -1,8 +1,9 @@
-"""Several processes at one store, to be run under strace with a plan, the root and the acknowledgements as arguments.
+"""Several processes at one store, to be run under strace with a plan, the root and the
+acknowledgements as arguments.
 
-The first round makes the store, all at once. In each further one a process alone opens, writes and closes it twice, so that
-the log is deleted and made again. Then all have it open and write at once, one with threads, one only reading, with the log
-begun anew every few changes; then all close.
+The first round makes the store, all at once. In each further one a process alone opens, writes and
+closes it twice, so that the log is deleted and made again. Then all have it open and write at once,
+one with threads, one only reading, with the log begun anew every few changes; then all close.
 """
 
 import contextlib
@@ -15,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import PRIVATE, Access
 from holdfast.stores.sqlite import database, filesystem, wal
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.system.access import PRIVATE, Access
 from tests.hazards.powerloss_changes import STORE, TOKENS, Acknowledgements, Part, change, look
 from tests.patience import PATIENCE_S
 
@@ -45,7 +46,9 @@ class Worker:
     def alone(self) -> None:
         with contextlib.closing(self.open()) as store:
             self.write(store, self.name, self.plan.get("alone", 3))
-            if token := store.put_new(TOKENS, [(f"{self.name}-{os.urandom(4).hex()}", Part(number=1))]):
+            if token := store.put_new(
+                TOKENS, [(f"{self.name}-{os.urandom(4).hex()}", Part(number=1))]
+            ):
                 self.acknowledgements.tell(token=token)
 
     def together(self, store: SqliteStore) -> None:
@@ -55,7 +58,10 @@ class Worker:
                 self.acknowledgements.tell(safe=look(store))
         elif self.name == "threads":
             share = max(changes // THREADS, 1)
-            threads = [threading.Thread(target=self.write, args=(store, f"{self.name}{i}", share)) for i in range(THREADS)]
+            threads = [
+                threading.Thread(target=self.write, args=(store, f"{self.name}{i}", share))
+                for i in range(THREADS)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -90,7 +96,9 @@ def lost_sync(worker: Worker) -> None:
 
 
 def kept_descriptor(worker: Worker) -> None:
-    """The log's descriptor outlives its connection: after the last close it stands for a deleted file."""
+    """The log's descriptor outlives its connection: after the last close it stands for a deleted
+    file.
+    """
     first: dict[Path, int] = {}
     opened = wal.Log.__init__
 
@@ -104,7 +112,9 @@ def kept_descriptor(worker: Worker) -> None:
 
 
 def unsynced_reader(worker: Worker) -> None:
-    """A durable transaction that only reads does not sync, though what it saw may be another's unsynced commit."""
+    """A durable transaction that only reads does not sync, though what it saw may be another's
+    unsynced commit.
+    """
     if worker.name == "reader":
         lost_sync(worker)
 
@@ -115,7 +125,8 @@ def unsynced_names(worker: Worker) -> None:
 
 
 PLANTED: dict[str, Callable[[Worker], None]] = {
-    plant.__name__: plant for plant in (nothing, lost_sync, kept_descriptor, unsynced_reader, unsynced_names)
+    plant.__name__: plant
+    for plant in (nothing, lost_sync, kept_descriptor, unsynced_reader, unsynced_names)
 }
 
 
@@ -125,7 +136,9 @@ def main(plan: dict[str, Any], root: str, acknowledgements: str) -> None:
     names = plan["workers"]
     barrier = context.Barrier(len(names))
     processes = [
-        context.Process(target=work, args=(Worker(root, acknowledgements, plan, name), barrier, i == 0))
+        context.Process(
+            target=work, args=(Worker(root, acknowledgements, plan, name), barrier, i == 0)
+        )
         for i, name in enumerate(names)
     ]
     for process in processes:

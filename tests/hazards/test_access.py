@@ -1,4 +1,6 @@
-"""Who may use what is made: its owner alone whatever the umask, or a group where that is configured, a second user included."""
+"""Who may use what is made: its owner alone whatever the umask, or a group where that is
+configured, a second user included.
+"""
 
 import errno
 import grp
@@ -13,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import RegistryManager, access
-from holdfast.app import Holdfast, connect, connected
-from holdfast.configuration import load_settings
-from holdfast.domains.gateway.spec import CommandSpec
-from holdfast.hosting import open_gateway
+from holdfast import RegistryManager
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.connection import Holdfast, connect, connected
+from holdfast.runtime.gateway_host import open_gateway
+from holdfast.system import access
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +30,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STORES = ["sqlite", "files"]
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user, and gives files to a group")
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0, reason="needs root: becomes another user, and gives files to a group"
+)
 GROUP = grp.getgrgid(1).gr_name
 """Any group that is not this process's own."""
 
@@ -61,10 +66,15 @@ def use_all_of(hf: Holdfast) -> None:
 
 
 def modes(root: Path) -> dict[str, tuple[int, int]]:
-    """The mode and group of all that lies under a folder, itself included, but for what is just being made."""
+    """The mode and group of all that lies under a folder, itself included, but for what is just
+    being made.
+    """
     found = [root, *(path for path in root.rglob("*") if path.suffix != ".new")]
     assert len(found) > 15, "much is made"
-    return {str(path.relative_to(root)): (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_gid) for path in found}
+    return {
+        str(path.relative_to(root)): (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_gid)
+        for path in found
+    }
 
 
 def is_folder(root: Path, name: str) -> bool:
@@ -78,7 +88,9 @@ def test_all_is_its_owners_alone_whatever_the_umask(tmp_path: Path, kind: str, m
         use_all_of(hf)
         root = tmp_path / "deep"
         wrong = {
-            name: oct(mode) for name, (mode, _) in modes(root).items() if mode != (0o700 if is_folder(root, name) else 0o600)
+            name: oct(mode)
+            for name, (mode, _) in modes(root).items()
+            if mode != (0o700 if is_folder(root, name) else 0o600)
         }
     assert wrong == {}
 
@@ -98,7 +110,10 @@ def test_with_a_group_all_is_the_groups_but_what_drives_an_agent(
             if private:
                 assert mode == (0o700 if is_folder(root, name) else 0o600), name
             else:
-                assert (oct(mode), group) == (oct(0o2775 if is_folder(root, name) else 0o660), gid), name
+                assert (oct(mode), group) == (
+                    oct(0o2775 if is_folder(root, name) else 0o660),
+                    gid,
+                ), name
 
 
 @needs_root
@@ -112,14 +127,18 @@ def test_the_transaction_log_of_a_groups_registry_is_the_groups(
     with umask(0o077), RegistryManager({"transaction_log_path": str(log)}) as manager:
         manager.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
     gid = grp.getgrnam(GROUP).gr_gid
-    for path, mode in ((log.parent, 0o2775), (log, 0o660), (log.with_name("registry.log.cursor"), 0o660)):
+    for path, mode in (
+        (log.parent, 0o2775),
+        (log, 0o660),
+        (log.with_name("registry.log.cursor"), 0o660),
+    ):
         found = path.stat()
         assert (oct(stat.S_IMODE(found.st_mode)), found.st_gid) == (oct(mode), gid), path
 
 
 _OTHER = """
 import os, sys
-from holdfast.app import connect
+from holdfast.runtime.connection import connect
 
 def work(url, asked):
     with connect(url) as hf, hf.store.listen(["x"]):
@@ -150,7 +169,13 @@ def test_another_user_of_the_group_works_in_the_same_store_though_nobody_told_hi
         job = hf.jobs.register_job("ours", agent="agent", agent_session="s")
         monkeypatch.delenv("HOLDFAST_GROUP")
         words = [url, job.job_id, str(gid), url_in(tmp_path / "elsewhere", kind)]
-        done = subprocess.run([sys.executable, "-c", _OTHER, *words], capture_output=True, text=True, cwd="/", check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _OTHER, *words],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         prompt, theirs, trouble = done.stdout.split()
         assert (prompt, trouble) == ("ours", "None")
@@ -160,7 +185,9 @@ def test_another_user_of_the_group_works_in_the_same_store_though_nobody_told_hi
 
 
 @needs_root
-def test_a_folder_in_which_a_group_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_which_a_group_cannot_work_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
     with pytest.raises(StoreUnavailable, match="chmod 2775"):
         connect(f"sqlite:{tmp_path}/store.sqlite")
@@ -171,7 +198,9 @@ def refused(*_: object) -> None:
     raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
-def test_a_store_that_is_there_stays_as_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_there_stays_as_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connect(f"sqlite:{tmp_path}/store.sqlite").close()
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
     # Whoever is not of the group can give nothing to it, and is refused by the system.
@@ -188,7 +217,9 @@ def test_a_group_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.M
         connected(load_settings(store=f"sqlite:{tmp_path}/store.sqlite"))
 
 
-def test_a_folder_that_another_member_makes_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_another_member_makes_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there: list[int] = []
     fchmod = os.fchmod
 
@@ -201,6 +232,7 @@ def test_a_folder_that_another_member_makes_meanwhile_is_kept(tmp_path: Path, mo
     above = os.open(tmp_path, os.O_RDONLY)
     access.make_folder_in(above, "topic", access.Access(0o2770, 0o660, os.getgid()))
     os.close(above)
-    # Another member may have opened it already, and would go on in a folder that has no name any more.
+    # Another member may have opened it already, and would go on in a folder that has no name any
+    # more.
     assert [(tmp_path / "topic").stat().st_ino] == there
     assert os.listdir(tmp_path) == ["topic"]

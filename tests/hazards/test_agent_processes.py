@@ -1,4 +1,6 @@
-"""Agents by real processes that race, are killed or stopped: of one id, one generation at a time, and the loser is told."""
+"""Agents by real processes that race, are killed or stopped: of one id, one generation at a time,
+and the loser is told.
+"""
 
 import multiprocessing
 import os
@@ -14,11 +16,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
-from holdfast.domains.agents.names import id_of
+from holdfast.domains.agents.records import id_of
 from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
+from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.dying import KILLED, ended
 from tests.patience import PATIENCE_S, until
@@ -71,7 +73,9 @@ def race(url: str) -> list[tuple[str, str, str | None]]:
     """What became of so many processes that publish one id at once."""
     context = multiprocessing.get_context("fork")
     barrier, outcomes = context.Barrier(PROCESSES), context.Queue()
-    workers = [context.Process(target=_race, args=(url, barrier, outcomes)) for _ in range(PROCESSES)]
+    workers = [
+        context.Process(target=_race, args=(url, barrier, outcomes)) for _ in range(PROCESSES)
+    ]
     for worker in workers:
         worker.start()
     found = [outcomes.get(timeout=PATIENCE_S) for _ in workers]
@@ -89,12 +93,18 @@ def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str)
     found = race(url)
     [winner] = [generation for generation, outcome, _ in found if outcome == "won"]
     assert hf.agents.resolve("gpu").unwrap().generation_id == winner
-    losers = [(outcome, blocking) for generation, outcome, blocking in found if generation != winner]
+    losers = [
+        (outcome, blocking) for generation, outcome, blocking in found if generation != winner
+    ]
     assert losers == [("held", winner)] * (PROCESSES - 1)
     with pytest.raises(LeaseLost) as caught:
         hf.agents.refresh(GPU, first.generation_id)
     assert caught.value.fields["current"] == winner
-    assert [entry.kind for entry in entries(hf)] == ["agent.published", "agent.taken_over", "agent.published"]
+    assert [entry.kind for entry in entries(hf)] == [
+        "agent.published",
+        "agent.taken_over",
+        "agent.published",
+    ]
 
 
 def test_a_killed_publisher_that_nobody_has_waited_for_is_dead_too(hf: Holdfast, url: str) -> None:
@@ -140,7 +150,9 @@ TOLD = {
     ("kind", "verb"),
     [*(("sqlite", verb) for verb in TOLD), ("files", "publish"), ("files", "cleanup")],
 )
-def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(kind: str, verb: str) -> None:
+def test_killed_at_every_point_of_a_change_it_happened_whole_or_not_at_all(
+    kind: str, verb: str
+) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         _killed_at_every_point(f"{kind}:{folder}/store", verb)
 
@@ -178,7 +190,9 @@ def _killed_at_every_point(url: str, verb: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: Path, kind: str) -> None:
+def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
+    tmp_path: Path, kind: str
+) -> None:
     url = f"{kind}:{tmp_path}/store"
     with agent_bench(tmp_path, url) as bench:
         process, pid = bench.hold("gpu", "--lease", "2")
@@ -197,21 +211,27 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(tmp_path: P
         assert end(process)[0] == 4
         assert bench.hf.agents.get(GPU) == second
         last = entries(bench.hf)[-1]
-        assert (last.kind, last.data["generation_id"]) == ("agent.published", second.generation_id), (
-            "its late refresh is not told"
-        )
+        assert (last.kind, last.data["generation_id"]) == (
+            "agent.published",
+            second.generation_id,
+        ), "its late refresh is not told"
         with pytest.raises(LeaseLost):
             bench.hf.agents.refresh(GPU, first.generation_id)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(tmp_path: Path, kind: str) -> None:
-    """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator says so: never a guess."""
+def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(
+    tmp_path: Path, kind: str
+) -> None:
+    """Whoever replaces the tmux session by hand blocks the id until the lease ends, or an operator
+    says so: never a guess.
+    """
     with agent_bench(tmp_path, f"{kind}:{tmp_path}/store") as bench:
         first = bench.start_agent("gpu")
         assert first.holder is not None
-        # A server that has just lost its last session ends, and with it whatever is begun in that moment.
+        # A server that has just lost its last session ends, and with it whatever is begun in that
+        # moment.
         bench.tmux("new-session", "-d", "-s", "keeps-the-server")
         bench.kill(first, bench.tmux.pane_pid("HOLDFAST-gpu"))
         until(lambda: "HOLDFAST-gpu" not in bench.tmux.sessions())

@@ -1,4 +1,6 @@
-"""Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost, nothing half-written."""
+"""Damaged, foreign, unwritable and crowded stores: one clear error of the tree, nothing lost,
+nothing half-written.
+"""
 
 import contextlib
 import errno
@@ -30,7 +32,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.sqlite import database, doubt, filesystem, upkeep
+from holdfast.stores.sqlite import database, filesystem, maintenance, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -71,7 +73,9 @@ def path(tmp_path: Path) -> Path:
         (b"SQLite format 3\0" + b"\xff" * 4096, "store restore"),
     ],
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes, advice: str) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes, advice: str
+) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)
     with pytest.raises(StoreCorrupt, match=advice):
@@ -135,7 +139,7 @@ def _read_everything(path: Path) -> None:
         for i in range(200):
             if store.get(THINGS, f"k{i:03}") is None:
                 pytest.fail("a record is gone and nobody was told")
-        if wrong := upkeep.check(store, [THINGS]):
+        if wrong := maintenance.check(store, [THINGS]):
             raise StoreCorrupt(str(wrong))
     finally:
         store.close()
@@ -150,7 +154,7 @@ def test_check_finds_what_was_planted(path: Path) -> None:
         raw.execute("UPDATE journal SET data = 'x'")
     raw.close()
     store = _open(path)
-    found = "\n".join(upkeep.check(store, [THINGS]))
+    found = "\n".join(maintenance.check(store, [THINGS]))
     store.close()
     assert "k001 is damaged" in found
     assert "k002 disagrees" in found
@@ -162,7 +166,7 @@ def test_check_finds_what_was_planted(path: Path) -> None:
 def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     given = put(store, "after the backup")
     store.close()
     # Pages in the middle, as a bad disk would; no connection has the file open.
@@ -171,9 +175,9 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
         file.write(os.urandom(4096 * 4))
     with pytest.raises(Corrupt):
         _read_everything(path)
-    upkeep.restore(path, saved, boot_id="boot-1")
+    maintenance.restore(path, saved, boot_id="boot-1")
     store = _open(path)
-    assert upkeep.check(store, [THINGS]) == []
+    assert maintenance.check(store, [THINGS]) == []
     assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
     assert put(store, "new") > given
     store.close()
@@ -193,37 +197,41 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
         "DELETE FROM meta WHERE name = 'revision'",
     ],
 )
-def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(path: Path, tmp_path: Path, gutting: str) -> None:
+def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(
+    path: Path, tmp_path: Path, gutting: str
+) -> None:
     """Errors that were never to leave the store did, from the restore too."""
     store = _open(path)
     token = put(store, "kept")
-    upkeep.backup(store, tmp_path / "saved")
+    maintenance.backup(store, tmp_path / "saved")
     store.close()
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(gutting)
     with pytest.raises(StoreCorrupt, match="holdfast store restore"):
         _open(path)
     assert open_below(path.parent) == []
-    upkeep.restore(path, tmp_path / "saved", boot_id="boot-1")
+    maintenance.restore(path, tmp_path / "saved", boot_id="boot-1")
     mended = _open(path)
     assert mended.get(THINGS, "kept") is not None
     assert put(mended, "new") > token
-    assert upkeep.check(mended, [THINGS]) == []
+    assert maintenance.check(mended, [THINGS]) == []
     mended.close()
 
 
 def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
-    """Not even when the store that gave it is lost, and not when the clock has been stepped back."""
+    """Not even when the store that gave it is lost, and not when the clock has been stepped
+    back.
+    """
     clock = ManualClock()
     path = tmp_path / "other.sqlite"
     store = _open(path, clock)
     saved = tmp_path / "saved.sqlite"
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     clock.advance(300)
     given = [put(store, f"n{i}") for i in range(50)] + [put(store, "lock", space=VOLATILE)]
     store.close()
 
-    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
+    maintenance.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-2")
     again = [put(store, "m"), put(store, "lock", space=VOLATILE)]
     assert min(again) > max(given)
@@ -231,7 +239,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
 
     clock.advance(60)
     path.unlink()
-    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
+    maintenance.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-3")
     assert put(store, "m") > max(again)
     store.close()
@@ -240,7 +248,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
     store = _open(path, clock, boot_id="boot-4")
     before = put(store, "m")
     store.close()
-    upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
+    maintenance.restore(path, saved, boot_id="boot-1", clock=clock)
     store = _open(path, clock, boot_id="boot-5")
     assert put(store, "m") > before
     store.close()
@@ -256,11 +264,15 @@ def test_a_new_boot_begins_a_new_era_and_forgets_the_volatile(path: Path, tmp_pa
         store.close()
         clock.advance(-10)
     assert tokens == sorted(set(tokens))
-    assert [file.name for file in tmp_path.glob("*.locks-*.sqlite")] == ["store.sqlite.locks-boot-4.sqlite"]
+    assert [file.name for file in tmp_path.glob("*.locks-*.sqlite")] == [
+        "store.sqlite.locks-boot-4.sqlite"
+    ]
 
 
 @pytest.mark.parametrize("remains", ["junk", "empty", "no row", "absurd", "carried"])
-def test_what_is_left_of_an_earlier_boots_volatile_file_is_believed_within_reason(tmp_path: Path, remains: str) -> None:
+def test_what_is_left_of_an_earlier_boots_volatile_file_is_believed_within_reason(
+    tmp_path: Path, remains: str
+) -> None:
     clock = ManualClock()
     path = tmp_path / "store.sqlite"
     store = _open(path, clock)
@@ -275,7 +287,9 @@ def test_what_is_left_of_an_earlier_boots_volatile_file_is_believed_within_reaso
         raw = sqlite3.connect(old)
         with raw:
             raw.execute(
-                "DELETE FROM meta WHERE name = 'era'" if era is None else f"UPDATE meta SET number = {era} WHERE name = 'era'"
+                "DELETE FROM meta WHERE name = 'era'"
+                if era is None
+                else f"UPDATE meta SET number = {era} WHERE name = 'era'"
             )
         raw.close()
     store = _open(path, clock, boot_id="boot-2")
@@ -287,14 +301,18 @@ def test_what_is_left_of_an_earlier_boots_volatile_file_is_believed_within_reaso
         assert token.era(second) > token.era(first) + 9
 
 
-def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(path: Path, tmp_path: Path) -> None:
-    """Followers and readers see commits before they are synced, so they may be ahead of what is left."""
+def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(
+    path: Path, tmp_path: Path
+) -> None:
+    """Followers and readers see commits before they are synced, so they may be ahead of what is
+    left.
+    """
     clock = ManualClock()
     path = tmp_path / "other.sqlite"
     store = _open(path, clock)
     append(store, "kept")
     saved = tmp_path / "saved.sqlite"
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     append(store, "seen, then lost")
     cursor = store.journal().cursor
     store.close()
@@ -310,15 +328,15 @@ def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(pat
 def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     last = put(store, "gone")
-    upkeep.restore(path, saved, boot_id="boot-1")
+    maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "gone") is None
     assert store.get(THINGS, "k000") is not None
     assert put(store, "new") > last
     # A space whose table the backup does not have is made again.
     put(store, "other", space=OTHERS)
-    upkeep.restore(path, saved, boot_id="boot-1")
+    maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(OTHERS, "other") is None
     put(store, "again", space=OTHERS)
     store.close()
@@ -326,39 +344,45 @@ def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path
 
 def _replaced(folder: Path) -> list[Path]:
     """The stores that a restore has replaced, the oldest first."""
-    return sorted(folder.glob("store.sqlite.replaced-*"), key=lambda path: (len(path.name), path.name))
+    return sorted(
+        folder.glob("store.sqlite.replaced-*"), key=lambda path: (len(path.name), path.name)
+    )
 
 
 def test_what_a_restore_replaces_is_saved_as_a_backup(path: Path, tmp_path: Path) -> None:
     """It was gone."""
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     put(store, "later")
     path.chmod(0o640)
     owner = (0o640, 12345, 23456) if os.geteuid() == 0 else (0o640, os.geteuid(), os.getegid())
     os.chown(path, *owner[1:])
     clock = ManualClock(datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC))
-    told = [upkeep.restore(path, saved, boot_id="boot-1", clock=clock) for _ in range(3)]
+    told = [maintenance.restore(path, saved, boot_id="boot-1", clock=clock) for _ in range(3)]
     names = [f"store.sqlite.replaced-20260504T030201Z{end}" for end in ("", "-2", "-3")]
-    assert told == _replaced(tmp_path) == [tmp_path / name for name in names], "none was overwritten"
+    assert told == _replaced(tmp_path) == [tmp_path / name for name in names], (
+        "none was overwritten"
+    )
     for copy in _replaced(tmp_path):
         found = copy.stat()
         assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == owner
     assert store.get(THINGS, "later") is None
-    upkeep.restore(path, tmp_path / names[0], boot_id="boot-1")
+    maintenance.restore(path, tmp_path / names[0], boot_id="boot-1")
     assert store.get(THINGS, "later") is not None
-    assert upkeep.check(store, [THINGS, OTHERS]) == []
+    assert maintenance.check(store, [THINGS, OTHERS]) == []
     store.close()
 
 
-def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(path: Path, tmp_path: Path) -> None:
+def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(
+    path: Path, tmp_path: Path
+) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     late = ["late"]
     with faults.at_point("sqlite.gate.before", lambda _: late and put(store, late.pop())):
-        told = upkeep.restore(path, saved, boot_id="boot-1")
+        told = maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "late") is None
     store.close()
     assert told is not None
@@ -367,30 +391,34 @@ def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(path
 
 
 def test_a_restore_of_a_missing_store_saves_nothing(path: Path, tmp_path: Path) -> None:
-    assert upkeep.restore(tmp_path / "new.sqlite", path, boot_id="boot-1") is None
+    assert maintenance.restore(tmp_path / "new.sqlite", path, boot_id="boot-1") is None
     assert not list(tmp_path.glob("*.replaced-*"))
 
 
 @pytest.mark.parametrize("room", [1, 2], ids=["none for the copy", "none for the change"])
-def test_a_store_that_cannot_be_saved_is_not_replaced(path: Path, tmp_path: Path, room: int) -> None:
+def test_a_store_that_cannot_be_saved_is_not_replaced(
+    path: Path, tmp_path: Path, room: int
+) -> None:
     """Also when the disk is full only after it was saved: nothing of the try stays behind."""
     store = _open(path)
     for _ in range(40):
         append(store, "big", {"note": "x" * 20_000})
     saved = tmp_path / "saved.sqlite"
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     store.close()
     size = saved.stat().st_size
     with mounted(tmp_path / "small", f"size={size * (1 + room) + size // 2}") as mount:
         small = mount / "store.sqlite"
-        upkeep.restore(small, saved, boot_id="boot-1")
+        maintenance.restore(small, saved, boot_id="boot-1")
         with closing(_open(small)) as store:
             put(store, "later")
         before = set(os.listdir(mount))
         with pytest.raises(StoreUnavailable) as told:
-            upkeep.restore(small, saved, boot_id="boot-1")
+            maintenance.restore(small, saved, boot_id="boot-1")
         assert told.value.fields["outcome"] == "none", told.value
-        assert not list(mount.glob("*.replaced-*")) and not list(mount.glob(".*.tmp")), set(os.listdir(mount)) - before
+        assert not list(mount.glob("*.replaced-*")) and not list(mount.glob(".*.tmp")), (
+            set(os.listdir(mount)) - before
+        )
         with closing(_open(small)) as store:
             assert store.get(THINGS, "later") is not None
 
@@ -398,15 +426,15 @@ def test_a_store_that_cannot_be_saved_is_not_replaced(path: Path, tmp_path: Path
 def test_a_damaged_store_that_is_open_elsewhere_is_not_replaced(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA application_id = 7")
     raw.execute("PRAGMA user_version = 3")
     raw.close()
     with pytest.raises(Held, match="open in another process"):
-        upkeep.restore(path, saved, boot_id="boot-1")
+        maintenance.restore(path, saved, boot_id="boot-1")
     store.close()
-    upkeep.restore(path, saved, boot_id="boot-1")
+    maintenance.restore(path, saved, boot_id="boot-1")
     assert list(tmp_path.glob("store.sqlite.replaced-*"))
 
 
@@ -415,12 +443,12 @@ def test_a_bad_backup_changes_nothing(path: Path, tmp_path: Path, content: bytes
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(content)
     with pytest.raises(StoreCorrupt):
-        upkeep.restore(path, bad, boot_id="boot-1")
+        maintenance.restore(path, bad, boot_id="boot-1")
     with pytest.raises(NotFound):
-        upkeep.restore(path, tmp_path / "nosuch", boot_id="boot-1")
+        maintenance.restore(path, tmp_path / "nosuch", boot_id="boot-1")
     store = _open(path)
     with pytest.raises(InvalidValue, match="exists"):
-        upkeep.backup(store, bad)
+        maintenance.backup(store, bad)
     assert store.get(THINGS, "k199") is not None
     store.close()
     assert not list(tmp_path.glob(".*tmp*"))
@@ -443,7 +471,9 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert set(modes.values()) == {0o600, 0o700}, modes
-    assert {"store.sqlite-wal", "store.sqlite-shm", "store.sqlite.locks-boot-1.sqlite"} <= set(modes)
+    assert {"store.sqlite-wal", "store.sqlite-shm", "store.sqlite.locks-boot-1.sqlite"} <= set(
+        modes
+    )
 
 
 def test_a_read_only_folder(path: Path) -> None:
@@ -485,14 +515,19 @@ def test_a_path_that_is_a_folder_or_device(tmp_path: Path) -> None:
         _open(tmp_path / "file" / "store.sqlite")
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse.gpfs-of-tomorrow", "virtiofs", "unknown"])
+@pytest.mark.parametrize(
+    "kind", ["nfs4", "cifs", "fuse.sshfs", "fuse.gpfs-of-tomorrow", "virtiofs", "unknown"]
+)
 def test_a_file_system_that_is_not_known_to_be_local_is_refused_with_a_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(filesystem, "type_of", lambda folder: kind)
     with pytest.raises(StoreUnavailable, match="PostgreSQL") as refused:
         _open(tmp_path / "store.sqlite")
-    assert refused.value.fields["filesystem"] == kind and f"HOLDFAST_FILESYSTEMS={kind}" in refused.value.message
+    assert (
+        refused.value.fields["filesystem"] == kind
+        and f"HOLDFAST_FILESYSTEMS={kind}" in refused.value.message
+    )
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("HOLDFAST_FILESYSTEMS", f"other, {kind}")
     _open(tmp_path / "store.sqlite").close()
@@ -508,7 +543,12 @@ def test_the_type_of_a_real_file_system_is_known() -> None:
 @pytest.mark.parametrize("on_top", ["tmpfs", "ramfs"])
 def test_the_mount_that_lies_on_top_is_the_one_that_counts(tmp_path: Path, on_top: str) -> None:
     for kind in ("tmpfs", on_top):
-        if subprocess.run(["mount", "-t", kind, "none", tmp_path], capture_output=True, check=False).returncode != 0:
+        if (
+            subprocess.run(
+                ["mount", "-t", kind, "none", tmp_path], capture_output=True, check=False
+            ).returncode
+            != 0
+        ):
             pytest.skip("nothing can be mounted here")
     try:
         assert filesystem.type_of(tmp_path) == on_top
@@ -540,7 +580,7 @@ def _verify_after_full(path: Path, done: int, error: HoldfastError) -> None:
     assert isinstance(error, StoreUnavailable), error
     store = _open(path)
     try:
-        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        assert maintenance.check(store, [THINGS, OTHERS]) == []
         for i in range(done):
             assert store.get(OTHERS, f"big{i:05}") is not None
         assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
@@ -572,7 +612,7 @@ def test_a_file_size_limit_leaves_the_old_state_whole(path: Path) -> None:
 def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=3m") as mount:
         small = mount / "store.sqlite"
-        upkeep.restore(small, path, boot_id="boot-1")
+        maintenance.restore(small, path, boot_id="boot-1")
         done, error = _fill(small)
         assert "space" in error.message
         assert error.fields["outcome"] == "none"
@@ -589,7 +629,9 @@ def test_who_opens_a_store_on_a_full_disk_is_told_so(tmp_path: Path) -> None:
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
-        with pytest.raises(StoreUnavailable, match=r"no space left to write .* nothing was changed"):
+        with pytest.raises(
+            StoreUnavailable, match=r"no space left to write .* nothing was changed"
+        ):
             _open(small)
         filler.unlink()
         store = _open(small)
@@ -609,7 +651,9 @@ def _open_and_write(path: str) -> int:
 
 
 def test_a_new_store_opened_by_many_at_once(tmp_path: Path) -> None:
-    """One of them makes it, inside the gate; the others must not take it for another program's, or for busy."""
+    """One of them makes it, inside the gate; the others must not take it for another program's, or
+    for busy.
+    """
     with multiprocessing.get_context("spawn").Pool(6) as pool:
         for turn in range(15):
             path = str(tmp_path / str(turn) / "store.sqlite")
@@ -715,7 +759,9 @@ def test_a_database_locked_by_another_program(path: Path) -> None:
     store.close()
 
 
-def test_a_failed_sync_is_told_as_unknown_and_not_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_is_told_as_unknown_and_not_retried(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = _open(path)
     calls = []
 
@@ -755,7 +801,9 @@ def test_after_a_failed_sync_nobody_is_acknowledged_anything_before_the_log_is_b
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM meta").fetchone()
     with pytest.raises(StoreUnavailable, match="begun anew") as caught:
-        other.transact(lambda tx: tx.put(THINGS, "too early", Thing()), scope=[THINGS], timeout_s=0.1)
+        other.transact(
+            lambda tx: tx.put(THINGS, "too early", Thing()), scope=[THINGS], timeout_s=0.1
+        )
     assert caught.value.fields["outcome"] == "none"
     # What need not last waits for nothing, and nor does a look.
     other.transact(lambda tx: tx.put(THINGS, "loose", Thing()), scope=[THINGS], durable=False)
@@ -772,8 +820,12 @@ def test_after_a_failed_sync_nobody_is_acknowledged_anything_before_the_log_is_b
     other.close()
 
 
-def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel tells of an error once for each descriptor, and not those that are opened after it was told."""
+def test_a_sync_that_another_process_saw_fail_acknowledges_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells of an error once for each descriptor, and not those that are opened after it
+    was told.
+    """
     store, other = _open(path), _open(path)
     sync = os.fdatasync
 
@@ -800,7 +852,7 @@ def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
     store = _open(path)
     put(store, "before")
     _failed_change(store, "in doubt", monkeypatch)
-    monkeypatch.setattr(doubt.os, "ftruncate", read_only)
+    monkeypatch.setattr(wal.os, "ftruncate", read_only)
     other = _open(path)
     assert other.get(THINGS, "before") is not None
     with pytest.raises(StoreUnavailable, match="Read-only"):
@@ -810,7 +862,9 @@ def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
 
 
 def _started() -> int:
-    """Such as a tmux server: it outlives the one that started it, and must not inherit its locks."""
+    """Such as a tmux server: it outlives the one that started it, and must not inherit its
+    locks.
+    """
     return subprocess.Popen(["sleep", "600"], close_fds=False).pid
 
 
@@ -822,7 +876,9 @@ def _forked() -> int:
 
 
 @pytest.mark.parametrize("begin", [_started, _forked], ids=["started", "forked"])
-def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, begin: Callable[[], int]) -> None:
+def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(
+    path: Path, begin: Callable[[], int]
+) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -838,7 +894,9 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, b
     os.waitpid(child, 0)
     try:
         store = _open(path)
-        store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=PATIENCE_S)
+        store.transact(
+            lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=PATIENCE_S
+        )
         store.close()
     finally:
         os.kill(grandchild, signal.SIGKILL)
@@ -849,7 +907,9 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(path: Path, b
 def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change was committed and synced, and its caller was told that nothing had been changed."""
+    """The change was committed and synced, and its caller was told that nothing had been
+    changed.
+    """
     monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
     store = _open(path)
     with faults.at_point("sqlite.checkpoint.between", lambda _: store.close()):
@@ -859,8 +919,12 @@ def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_b
     reopened.close()
 
 
-def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever had changed something was given an error of the system's own, and none that says what became of it."""
+def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had changed something was given an error of the system's own, and none that says what
+    became of it.
+    """
     monkeypatch.setattr(database, "_TIDY_EVERY", 1)
     store = _open(path)
 

@@ -1,4 +1,5 @@
-"""Processes with different boot ids on one store: all share one volatile file while anybody uses it.
+"""Processes with different boot ids on one store: all share one volatile file while anybody uses
+it.
 
 The same with real containers is in test_containers.py.
 """
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.kernel.store import ReadTx
-from holdfast.stores.sqlite import upkeep
+from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.users import Users
+from holdfast.system.access import PRIVATE
 from holdfast.testing.conformance import VOLATILE, Thing, put
 from tests.patience import until
 from tests.processes import state_of
@@ -65,7 +66,9 @@ def test_a_store_knows_which_boot_ids_use_it(path: Path) -> None:
     assert host.boot_in_use("boot-3")
 
 
-def test_the_marks_of_a_killed_process_are_gone_and_those_of_its_forked_child_stay(path: Path) -> None:
+def test_the_marks_of_a_killed_process_are_gone_and_those_of_its_forked_child_stay(
+    path: Path,
+) -> None:
     host = _open(path, "boot-1")
     ready_r, ready_w = os.pipe()
     parent = os.fork()
@@ -116,19 +119,25 @@ def test_a_child_that_is_forked_while_a_store_is_opened_keeps_no_mark_of_it(path
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_restore_keeps_the_volatile_file_of_those_who_have_the_store_open(path: Path, tmp_path: Path, used: bool) -> None:
-    """A backup has the boot id of its time, by which the next who came would have looked for the locks."""
+def test_a_restore_keeps_the_volatile_file_of_those_who_have_the_store_open(
+    path: Path, tmp_path: Path, used: bool
+) -> None:
+    """A backup has the boot id of its time, by which the next who came would have looked for the
+    locks.
+    """
     store = _open(path, "boot-1")
     put(store, "a")
-    upkeep.backup(store, tmp_path / "saved.sqlite")
+    maintenance.backup(store, tmp_path / "saved.sqlite")
     store.close()
     store = _open(path, "boot-2")
     if used:
         assert store.put_new(VOLATILE, [("lock", Thing())]) is not None
-    upkeep.restore(path, tmp_path / "saved.sqlite", boot_id="boot-2")
+    maintenance.restore(path, tmp_path / "saved.sqlite", boot_id="boot-2")
     for boot_id in ("boot-1", "boot-2", "boot-3"):
         late = _open(path, boot_id)
-        assert (late.put_new(VOLATILE, [("lock", Thing())]) is None) == (used or boot_id != "boot-1")
+        assert (late.put_new(VOLATILE, [("lock", Thing())]) is None) == (
+            used or boot_id != "boot-1"
+        )
         late.close()
     seen = store.read(lambda tx: _keys(tx), scope=[VOLATILE])
     assert seen == ["lock"]

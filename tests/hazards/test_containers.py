@@ -1,4 +1,6 @@
-"""One store, used from the host and from containers of the same kernel that have a boot id or pids of their own."""
+"""One store, used from the host and from containers of the same kernel that have a boot id or pids
+of their own.
+"""
 
 import subprocess
 from contextlib import ExitStack
@@ -26,7 +28,11 @@ def try_lock(by, timeout_s=0.2):
 
 HOLDS = CONNECT + "print('holds' if try_lock('first') else 'refused', flush=True); input()"
 TAKES = CONNECT + "print('holds' if try_lock('second') else 'refused')"
-WAITS = CONNECT + "print('waits', flush=True); print('holds' if try_lock('next', float(sys.argv[2])) else 'refused')"
+WAITS = (
+    CONNECT
+    + "print('waits', flush=True); print('holds' if try_lock('next', float(sys.argv[2])) else "
+    "'refused')"
+)
 
 WORKS = (
     CONNECT
@@ -65,7 +71,9 @@ for _ in range(turns):
 
 @pytest.fixture(params=["sqlite", "files"])
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    return {"sqlite": f"sqlite:{tmp_path}/store.sqlite", "files": f"files:{tmp_path}/state"}[request.param]
+    return {"sqlite": f"sqlite:{tmp_path}/store.sqlite", "files": f"files:{tmp_path}/state"}[
+        request.param
+    ]
 
 
 @pytest.fixture(params=["own boot id", "own boot id and pids"])
@@ -89,7 +97,9 @@ def _end(program: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize("inside_first", [False, True])
-def test_a_lock_is_held_once_whatever_the_boot_ids(tmp_path: Path, url: str, container: Container, inside_first: bool) -> None:
+def test_a_lock_is_held_once_whatever_the_boot_ids(
+    tmp_path: Path, url: str, container: Container, inside_first: bool
+) -> None:
     """The container's first lock deleted the host's lock file, and both held router-1."""
     first, second = (container, HOST) if inside_first else (HOST, container)
     with first.start(HOLDS, url) as holder:
@@ -106,7 +116,9 @@ def test_a_lock_is_held_once_whatever_the_boot_ids(tmp_path: Path, url: str, con
 def test_a_lock_goes_on_to_a_waiter_of_another_boot_id_when_its_holder_is_killed(
     url: str, container: Container, inside_first: bool
 ) -> None:
-    """Nobody with the holder's boot id has the store open any more, so it is dead, long before its lease ends."""
+    """Nobody with the holder's boot id has the store open any more, so it is dead, long before its
+    lease ends.
+    """
     first, second = (container, HOST) if inside_first else (HOST, container)
     with first.start(HOLDS, url) as holder:
         assert _line(holder) == "holds"
@@ -150,12 +162,20 @@ def test_those_who_come_while_the_file_is_in_use_share_it_and_the_next_boot_begi
 
 
 def test_a_crowd_of_many_boot_ids_takes_turns(tmp_path: Path, url: str) -> None:
-    """All begin at once, on a store that nobody has used: whoever is first decides on the file, and the others take it."""
+    """All begin at once, on a store that nobody has used: whoever is first decides on the file, and
+    the others take it.
+    """
     (tmp_path / "count").write_text("0")
     turns = 6
-    crowd = [HOST, HOST, *(Container(boot_id=own_boot_id(tmp_path), own_pids=n % 2 == 1) for n in range(4))]
+    crowd = [
+        HOST,
+        HOST,
+        *(Container(boot_id=own_boot_id(tmp_path), own_pids=n % 2 == 1) for n in range(4)),
+    ]
     with ExitStack() as ended:
-        programs = [ended.enter_context(each.start(TAKES_TURNS, url, tmp_path, turns)) for each in crowd]
+        programs = [
+            ended.enter_context(each.start(TAKES_TURNS, url, tmp_path, turns)) for each in crowd
+        ]
         for program in programs:
             ended.callback(program.kill)
         for program in programs:

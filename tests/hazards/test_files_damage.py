@@ -1,4 +1,6 @@
-"""Damaged, unwritable, linked and hand-edited files: told, restored where it can be, and never hiding what is sound."""
+"""Damaged, unwritable, linked and hand-edited files: told, restored where it can be, and never
+hiding what is sound.
+"""
 
 import errno
 import fcntl
@@ -15,13 +17,31 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import Held, InvalidValue, LockTimeout, RecordInvalid, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import (
+    Held,
+    InvalidValue,
+    LockTimeout,
+    RecordInvalid,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, redo, upkeep
+from holdfast.stores.files import disk, maintenance, redo
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from tests.disk import mounted
-from tests.stores.files_spaces import ALL, CARDS, DEEP, HOSTS, LEASES, Host, keys, open_files, put, shown
+from tests.stores.files_spaces import (
+    ALL,
+    CARDS,
+    DEEP,
+    HOSTS,
+    LEASES,
+    Host,
+    keys,
+    open_files,
+    put,
+    shown,
+)
 
 
 @pytest.fixture
@@ -83,7 +103,11 @@ def test_a_damaged_file_is_set_aside_restored_and_told_once(
     with pytest.raises(StoreCorrupt) as caught:
         keys(store, space) if reader else put(store, space, "d")
     fields = caught.value.fields
-    assert fields["restored"] is True and str(path) in caught.value.message and f"{path}.bak" in caught.value.message
+    assert (
+        fields["restored"] is True
+        and str(path) in caught.value.message
+        and f"{path}.bak" in caught.value.message
+    )
     aside = [found for found in path.parent.iterdir() if ".corrupt-" in found.name]
     if left is None and not aside:
         assert fields["aside"] is None
@@ -94,10 +118,12 @@ def test_a_damaged_file_is_set_aside_restored_and_told_once(
     assert keys(store, space) == ["a", "b"]
     put(store, space, "d")
     assert keys(store, space) == ["a", "b", "d"]
-    assert upkeep.check(store, ALL) == []
+    assert maintenance.check(store, ALL) == []
 
 
-def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(root: Path, store: FilesStore) -> None:
+def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(
+    root: Path, store: FilesStore
+) -> None:
     put(store, HOSTS, "a")
     put(store, HOSTS, "b")
     path = root / "lab" / "hosts.json"
@@ -109,25 +135,27 @@ def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(root: Pa
                 work()
             assert caught.value.fields["restored"] is False
     assert path.read_text() == "garbage"
-    assert any("hosts.json" in line for line in upkeep.check(store, ALL))
+    assert any("hosts.json" in line for line in maintenance.check(store, ALL))
     put(store, LEASES, "x")
     assert keys(store, LEASES) == ["x"]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]"])
-def test_a_record_of_a_damaged_file_cannot_be_taken_out_and_that_is_told(root: Path, store: FilesStore, damage: str) -> None:
+def test_a_record_of_a_damaged_file_cannot_be_taken_out_and_that_is_told(
+    root: Path, store: FilesStore, damage: str
+) -> None:
     """An error that was never to leave the store did."""
     put(store, HOSTS, "a", ip="1")
     put(store, HOSTS, "a", ip="2")
     path = root / "lab" / "hosts.json"
     path.write_text(damage)
     with pytest.raises(StoreCorrupt, match="restored from"):
-        upkeep.content(store, HOSTS, "a")
-    assert b'"1"' in upkeep.content(store, HOSTS, "a")
+        maintenance.content(store, HOSTS, "a")
+    assert b'"1"' in maintenance.content(store, HOSTS, "a")
     path.write_text(damage)
     path.with_name("hosts.json.bak").unlink()
     with pytest.raises(StoreCorrupt, match="no sound"):
-        upkeep.content(store, HOSTS, "a")
+        maintenance.content(store, HOSTS, "a")
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -150,7 +178,9 @@ def test_where_files_have_no_second_name_a_damaged_one_is_set_aside_too(
     assert keys(store, HOSTS) == ["a", "b"]
 
 
-def test_a_file_that_is_gone_with_its_copy_is_told_before_it_counts_as_empty(root: Path, store: FilesStore) -> None:
+def test_a_file_that_is_gone_with_its_copy_is_told_before_it_counts_as_empty(
+    root: Path, store: FilesStore
+) -> None:
     put(store, HOSTS, "a")
     put(store, HOSTS, "b")
     for path in (root / "lab").iterdir():
@@ -198,16 +228,18 @@ def test_one_damaged_record_hides_no_other_and_survives(root: Path, store: Files
             store.get(HOSTS, key)
         assert caught.value.fields["key"] == key
     told: list[Any] = []
-    assert store.read(lambda tx: [r.key for r in tx.range(HOSTS, damaged=told)], scope=[HOSTS]) == ["good"]
+    assert store.read(lambda tx: [r.key for r in tx.range(HOSTS, damaged=told)], scope=[HOSTS]) == [
+        "good"
+    ]
     assert [error.fields["key"] for error in told] == ["bad", "worse"]
     with pytest.raises(RecordInvalid):
         store.read(lambda tx: tx.find(HOSTS, "ip", ("1",)), scope=[HOSTS])
     put(store, HOSTS, "new", ip="2")
     assert shown(path)["bad"] == bad and shown(path)["worse"] == [1]
-    assert len([line for line in upkeep.check(store, ALL) if "damaged" in line]) == 2
+    assert len([line for line in maintenance.check(store, ALL) if "damaged" in line]) == 2
     assert store.transact(lambda tx: tx.delete(HOSTS, "bad"), scope=[HOSTS])
     put(store, HOSTS, "worse", ip="3")
-    assert upkeep.check(store, ALL) == []
+    assert maintenance.check(store, ALL) == []
 
 
 def _json(value: Any) -> str:
@@ -216,8 +248,14 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.parametrize("damage", [d for name, d in DAMAGE.items() if name != "gone"], ids=[n for n in DAMAGE if n != "gone"])
-def test_a_damaged_file_of_one_record_hides_no_other(root: Path, store: FilesStore, damage: Callable[[Path], Any]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [d for name, d in DAMAGE.items() if name != "gone"],
+    ids=[n for n in DAMAGE if n != "gone"],
+)
+def test_a_damaged_file_of_one_record_hides_no_other(
+    root: Path, store: FilesStore, damage: Callable[[Path], Any]
+) -> None:
     for key in ("a", "b"):
         put(store, CARDS, key)
     path = root / "cards" / "a.json"
@@ -227,9 +265,11 @@ def test_a_damaged_file_of_one_record_hides_no_other(root: Path, store: FilesSto
     assert caught.value.fields["key"] == "a"
     assert store.get(CARDS, "b") is not None
     told: list[Any] = []
-    assert store.read(lambda tx: [r.key for r in tx.range(CARDS, damaged=told)], scope=[CARDS]) == ["b"]
+    assert store.read(lambda tx: [r.key for r in tx.range(CARDS, damaged=told)], scope=[CARDS]) == [
+        "b"
+    ]
     assert [error.fields["key"] for error in told] == ["a"]
-    assert len(upkeep.check(store, ALL)) == 1
+    assert len(maintenance.check(store, ALL)) == 1
 
 
 # --- links and odd names ---
@@ -270,7 +310,9 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
     assert secret.read_text() == '{"ip": "secret"}' and os.listdir(outside) == ["record.json"]
 
 
-def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(root: Path, store: FilesStore) -> None:
+def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(
+    root: Path, store: FilesStore
+) -> None:
     put(store, CARDS, "a")
     (root / "cards" / "a.json").unlink()
     (root / "cards" / "a.json").mkdir()
@@ -281,7 +323,20 @@ def test_a_folder_in_the_place_of_a_record_cannot_be_deleted_and_stops_nobody(ro
 
 
 @pytest.mark.parametrize(
-    "key", ["..", "../../x", "/etc/passwd", ".hidden", "a/b", "x" * 1024, "é" * 300, "%2E", "%~a", "a%", "-"]
+    "key",
+    [
+        "..",
+        "../../x",
+        "/etc/passwd",
+        ".hidden",
+        "a/b",
+        "x" * 1024,
+        "é" * 300,
+        "%2E",
+        "%~a",
+        "a%",
+        "-",
+    ],
 )
 def test_odd_keys_stay_inside(root: Path, store: FilesStore, key: str, tmp_path: Path) -> None:
     for space in (CARDS, DEEP):
@@ -291,7 +346,9 @@ def test_odd_keys_stay_inside(root: Path, store: FilesStore, key: str, tmp_path:
         assert row is not None and row.record.ip == "7"
     assert os.listdir(tmp_path) == ["state"]
     assert len(os.listdir(root / "cards")) == 1 and len(os.listdir(root / "lab" / "live")) == 1
-    assert store.transact(lambda tx: [tx.delete(space, key) for space in (CARDS, DEEP)], scope=[CARDS, DEEP]) == [True, True]
+    assert store.transact(
+        lambda tx: [tx.delete(space, key) for space in (CARDS, DEEP)], scope=[CARDS, DEEP]
+    ) == [True, True]
     assert os.listdir(root / "cards") == [] and os.listdir(root / "lab") == ["live"]
 
 
@@ -392,7 +449,9 @@ def test_an_error_that_stays_before_the_commit_changes_nothing(
 def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change is made and durable, so the call says so; the files follow when the disk works again."""
+    """The change is made and durable, so the call says so; the files follow when the disk works
+    again.
+    """
     put(store, HOSTS, "a")
     monkeypatch.setattr(disk, "os", _Failing("rename", 1000, errno.EIO))
     revision = put(store, HOSTS, "b")
@@ -411,10 +470,14 @@ def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     assert list(shown(root / "lab" / "hosts.json")) == ["a", "b"]
 
 
-def test_a_network_file_system_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_file_system_is_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr(filesystem, "type_of", lambda folder: "nfs4" if "elsewhere" in str(folder) else "ext4")
+    monkeypatch.setattr(
+        filesystem, "type_of", lambda folder: "nfs4" if "elsewhere" in str(folder) else "ext4"
+    )
     with pytest.raises(StoreUnavailable, match="PostgreSQL"):
         open_files(elsewhere / "state")
     with pytest.raises(StoreUnavailable, match="PostgreSQL"):
@@ -445,14 +508,24 @@ def test_memory_for_a_disk_is_as_good(store: FilesStore) -> None:
 # --- people ---
 
 
-def test_what_a_person_changed_is_seen_and_what_they_added_survives(root: Path, store: FilesStore) -> None:
+def test_what_a_person_changed_is_seen_and_what_they_added_survives(
+    root: Path, store: FilesStore
+) -> None:
     put(store, HOSTS, "a", ip="1", colour="red")
     put(store, LEASES, "x")
     revision = put(store, CARDS, "c", ip="1")
-    hosts, leases, card = root / "lab" / "hosts.json", root / "lab" / "leases.json", root / "cards" / "c.json"
+    hosts, leases, card = (
+        root / "lab" / "hosts.json",
+        root / "lab" / "leases.json",
+        root / "cards" / "c.json",
+    )
     for turn in range(3):
         # In place, as an editor does it, and of the same length each time.
-        hosts.write_text(hosts.read_text().replace("red", "tan") if turn % 2 else hosts.read_text().replace("tan", "red"))
+        hosts.write_text(
+            hosts.read_text().replace("red", "tan")
+            if turn % 2
+            else hosts.read_text().replace("tan", "red")
+        )
         row = store.get(HOSTS, "a")
         assert row is not None and row.record.more == {"colour": "tan" if turn % 2 else "red"}
     leases.write_text(leases.read_text().replace("{", '{"_comment": {"by": "me"},', 1))
@@ -461,7 +534,10 @@ def test_what_a_person_changed_is_seen_and_what_they_added_survives(root: Path, 
     put(store, LEASES, "y")
     assert shown(leases)["_comment"] == {"by": "me"}
     found = store.read(lambda tx: tx.range(CARDS), scope=[CARDS])
-    assert [(row.key, row.record.ip, row.record.more) for row in found] == [("c", "9", {"note": "by hand"}), ("new", "10", {})]
+    assert [(row.key, row.record.ip, row.record.more) for row in found] == [
+        ("c", "9", {"note": "by hand"}),
+        ("new", "10", {}),
+    ]
     assert [row.revision for row in found] == [revision, 1]
     (root / "cards" / "new.json").unlink()
     assert keys(store, CARDS) == ["c"]
@@ -471,9 +547,14 @@ def test_files_are_for_people(root: Path, store: FilesStore) -> None:
     put(store, HOSTS, "b", ip="2")
     put(store, HOSTS, "a", ip="1", zone="z")
     path = root / "lab" / "hosts.json"
-    assert path.read_text() == '{\n  "a": {\n    "ip": "1",\n    "zone": "z"\n  },\n  "b": {\n    "ip": "2"\n  }\n}\n'
+    assert (
+        path.read_text()
+        == '{\n  "a": {\n    "ip": "1",\n    "zone": "z"\n  },\n  "b": {\n    "ip": "2"\n  }\n}\n'
+    )
     if shutil.which("jq"):
-        done = subprocess.run(["jq", "-r", ".a.ip", str(path)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["jq", "-r", ".a.ip", str(path)], capture_output=True, text=True, check=True
+        )
         assert done.stdout == "1\n"
     assert shown(path.with_name("hosts.json.bak")) == {"b": {"ip": "2"}}
 
@@ -499,7 +580,9 @@ def test_mode_and_group_are_kept_and_new_files_are_private(root: Path, store: Fi
         os.umask(before)
 
 
-def test_a_file_larger_than_any_record_is_no_bound(root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_any_record_is_no_bound(
+    root: Path, store: FilesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fill(tx: Tx) -> None:
         for number in range(40):
             tx.put(HOSTS, f"h{number:03}", Host(ip=str(number), more={"filler": "z" * 100_000}))
@@ -512,7 +595,7 @@ def test_a_file_larger_than_any_record_is_no_bound(root: Path, store: FilesStore
     monkeypatch.undo()
     put(store, LEASES, "x")
     assert (root / "lab" / "hosts.json").stat().st_size > 4_000_000
-    assert len(keys(store, HOSTS)) == 40 and upkeep.check(store, ALL) == []
+    assert len(keys(store, HOSTS)) == 40 and maintenance.check(store, ALL) == []
 
 
 def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> None:
@@ -526,13 +609,19 @@ def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> N
     assert entry.data["restored"] and entry.data["aside"] == told.value.fields["aside"]
 
 
-def test_a_folder_of_records_that_is_gone_is_told_until_it_is_back(root: Path, store: FilesStore) -> None:
+def test_a_folder_of_records_that_is_gone_is_told_until_it_is_back(
+    root: Path, store: FilesStore
+) -> None:
     put(store, CARDS, "a")
     os.rename(root / "cards", root / "unmounted")
-    for ask in (lambda: keys(store, CARDS), lambda: store.get(CARDS, "a"), lambda: put(store, CARDS, "b")):
+    for ask in (
+        lambda: keys(store, CARDS),
+        lambda: store.get(CARDS, "a"),
+        lambda: put(store, CARDS, "b"),
+    ):
         with pytest.raises(StoreCorrupt, match="cards is gone"):
             ask()
-    assert "cards is gone" in upkeep.check(store, ALL)[0]
+    assert "cards is gone" in maintenance.check(store, ALL)[0]
     os.rename(root / "unmounted", root / "cards")
     assert keys(store, CARDS) == ["a"]
 
@@ -546,12 +635,14 @@ def test_a_folder_without_records_may_go(root: Path, store: FilesStore) -> None:
     assert keys(store, CARDS) == ["b"]
 
 
-def test_after_a_restore_the_version_before_is_that_before_the_restore(root: Path, store: FilesStore, tmp_path: Path) -> None:
+def test_after_a_restore_the_version_before_is_that_before_the_restore(
+    root: Path, store: FilesStore, tmp_path: Path
+) -> None:
     put(store, HOSTS, "a")
-    upkeep.backup(store, ALL, tmp_path / "saved")
+    maintenance.backup(store, ALL, tmp_path / "saved")
     for key in ("b", "c"):
         put(store, HOSTS, key)
-    upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+    maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     assert sorted(shown(root / "lab" / "hosts.json.bak")) == ["a", "b", "c"]
     assert keys(store, HOSTS) == ["a"]
 
@@ -559,9 +650,11 @@ def test_after_a_restore_the_version_before_is_that_before_the_restore(root: Pat
 def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy(
     root: Path, store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock timeout is an OSError too: told as one of the disk's, it sent its reader to look at a sound backup."""
+    """A lock timeout is an OSError too: told as one of the disk's, it sent its reader to look at a
+    sound backup.
+    """
     put(store, HOSTS, "a")
-    upkeep.backup(store, ALL, tmp_path / "saved")
+    maintenance.backup(store, ALL, tmp_path / "saved")
     put(store, HOSTS, "b")
     transact = store.inner.transact
     impatient = lambda body, **more: transact(body, **{**more, "timeout_s": 0.0})  # noqa: E731
@@ -572,10 +665,13 @@ def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
         with pytest.raises(LockTimeout) as told:
-            upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+            maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     finally:
         os.close(gate)
-    assert told.value.fields["resource"].endswith("store.sqlite-gate") and told.value.fields["outcome"] == "none"
+    assert (
+        told.value.fields["resource"].endswith("store.sqlite-gate")
+        and told.value.fields["outcome"] == "none"
+    )
     assert not list((root / ".holdfast").glob("restore-*"))
     monkeypatch.undo()
     assert keys(store, HOSTS) == ["a", "b"]
@@ -589,10 +685,10 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
     def killed(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(upkeep.upkeep, "backup", killed)
+    monkeypatch.setattr(maintenance.upkeep, "backup", killed)
     monkeypatch.setattr(redo, "clear", lambda _: None)
     with pytest.raises(SystemExit):
-        upkeep.backup(store, ALL, tmp_path / "saved")
+        maintenance.backup(store, ALL, tmp_path / "saved")
     (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')
     assert keys(store, HOSTS) == ["by hand"]
     put(store, HOSTS, "b")
@@ -603,10 +699,10 @@ def test_what_a_backup_does_not_have_does_not_come_back_from_the_version_before(
     root: Path, store: FilesStore, tmp_path: Path
 ) -> None:
     put(store, CARDS, "c")
-    upkeep.backup(store, ALL, tmp_path / "saved")
+    maintenance.backup(store, ALL, tmp_path / "saved")
     for key in ("a", "b"):
         put(store, HOSTS, key)
-    upkeep.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
+    maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     assert [path.name for path in (root / "lab").iterdir()] == []
     assert (keys(store, HOSTS), keys(store, CARDS)) == ([], ["c"])
 

@@ -1,4 +1,6 @@
-"""Processes at a files store, killed at every point or stopped: all files or none, and nobody waits for the dead."""
+"""Processes at a files store, killed at every point or stopped: all files or none, and nobody waits
+for the dead.
+"""
 
 import json
 import os
@@ -14,17 +16,32 @@ import pytest
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Store, Tx
-from holdfast.stores.files import upkeep
+from holdfast.stores.files import maintenance
 from holdfast.testing import faults
 from tests.dying import dies, killed_busy
-from tests.stores.files_spaces import ALL, CARDS, DEEP, HIDDEN, HOSTS, LAID, LEASES, Host, keys, open_files, put, shown
+from tests.stores.files_spaces import (
+    ALL,
+    CARDS,
+    DEEP,
+    HIDDEN,
+    HOSTS,
+    LAID,
+    LEASES,
+    Host,
+    keys,
+    open_files,
+    put,
+    shown,
+)
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: what a kill leaves is the same there, and nothing waits for a disk."""
+    """In memory where there is such a place: what a kill leaves is the same there, and nothing
+    waits for a disk.
+    """
     if not os.access("/dev/shm", os.W_OK | os.X_OK):
         yield tmp_path
         return
@@ -33,7 +50,9 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 
 
 def _step(store: Store, value: int) -> None:
-    """Bring files of every layout, a record that is in none and the journal from one value to the next."""
+    """Bring files of every layout, a record that is in none and the journal from one value to the
+    next.
+    """
 
     def body(tx: Tx) -> None:
         for space in ALL:
@@ -71,7 +90,10 @@ def _in_files(root: Path) -> set[str]:
         shown(root / "cards" / "a.json")["ip"],
         shown(lab / "live" / "a" / "record.json")["ip"],
         *(path.stem.removeprefix("old-") for path in (root / "cards").glob("old-*.json")),
-        *(path.parent.name.removeprefix("old-") for path in (lab / "live").glob("old-*/record.json")),
+        *(
+            path.parent.name.removeprefix("old-")
+            for path in (lab / "live").glob("old-*/record.json")
+        ),
     }
 
 
@@ -99,7 +121,7 @@ def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) 
         put(store, HOSTS, "other")
         assert _value(store) == now
         assert _in_files(root) == {str(now)}
-        assert upkeep.check(store, ALL) == []
+        assert maintenance.check(store, ALL) == []
         store.close()
         value = now
     assert value > 2
@@ -144,14 +166,16 @@ def test_the_first_change_killed_at_every_point(tmp_path: Path) -> None:
         store.close()
         again = open_files(root)
         assert put(again, LEASES, "x") > before
-        assert upkeep.check(again, ALL) == []
+        assert maintenance.check(again, ALL) == []
         again.close()
         at += 1
     assert at > 30
 
 
 def test_a_recovery_touches_no_file_before_the_commit_is_synced(tmp_path: Path) -> None:
-    """The one who was killed may have been between its commit and its sync, and then the power may go as well."""
+    """The one who was killed may have been between its commit and its sync, and then the power may
+    go as well.
+    """
     root = tmp_path / "state"
     store = open_files(root)
     _step(store, 1)
@@ -165,7 +189,11 @@ def test_a_recovery_touches_no_file_before_the_commit_is_synced(tmp_path: Path) 
     assert dies(die_unsynced, 10_000)
     store = open_files(root)
     points = faults.recorded(lambda: put(store, HOSTS, "x"))
-    assert points.index("sqlite.sync.after") < points.index("files.rename.before") < points.index("files.clear.before")
+    assert (
+        points.index("sqlite.sync.after")
+        < points.index("files.rename.before")
+        < points.index("files.clear.before")
+    )
     assert _value(store) == 2
     store.close()
 
@@ -211,8 +239,13 @@ def _advance(store: Store) -> None:
     store.transact(body, scope=ALL)
 
 
-@pytest.mark.parametrize("point", ["files.rename.before", "files.rename.after", "files.clear.before", "files.write.before"])
-def test_a_writer_stopped_at_the_latch_is_named_and_readers_go_on(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    "point",
+    ["files.rename.before", "files.rename.after", "files.clear.before", "files.write.before"],
+)
+def test_a_writer_stopped_at_the_latch_is_named_and_readers_go_on(
+    tmp_path: Path, point: str
+) -> None:
     root = tmp_path / "state"
     store = open_files(root)
     _step(store, 1)
@@ -243,13 +276,21 @@ def test_a_writer_stopped_at_the_latch_is_named_and_readers_go_on(tmp_path: Path
     store.close()
 
 
-@pytest.mark.parametrize("since", ["nothing", "the staged file is gone", "it was edited", "it is damaged", "it is gone"])
-def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_since(tmp_path: Path, since: str) -> None:
-    """A redo record of a large file has the new record alone: the rest is in the staged file, or in the one before."""
+@pytest.mark.parametrize(
+    "since", ["nothing", "the staged file is gone", "it was edited", "it is damaged", "it is gone"]
+)
+def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_since(
+    tmp_path: Path, since: str
+) -> None:
+    """A redo record of a large file has the new record alone: the rest is in the staged file, or in
+    the one before.
+    """
     root = tmp_path / "state"
     file = root / "lab" / "hosts.json"
     with closing(open_files(root)) as store:
-        store.transact(lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(300)], scope=[HOSTS])
+        store.transact(
+            lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(300)], scope=[HOSTS]
+        )
         put(store, HOSTS, "before")
 
     def die() -> None:
@@ -286,13 +327,15 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
         assert set(keys(store, HOSTS)) == expected
         put(store, CARDS, "x")
         assert set(shown(file)) == expected
-        assert upkeep.check(store, ALL) == []
+        assert maintenance.check(store, ALL) == []
 
 
 def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path) -> None:
     root = tmp_path / "state"
     with closing(open_files(root)) as store:
-        store.transact(lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(100)], scope=[HOSTS])
+        store.transact(
+            lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(100)], scope=[HOSTS]
+        )
     at, killed, there = 0, True, 100
     while killed:
         killed = dies(lambda at=at: put(open_files(root), HOSTS, f"n{at}"), at)  # type: ignore[misc]
@@ -300,6 +343,9 @@ def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path)
             now = len(keys(store, HOSTS))
             assert now - there in (0, 1)
             put(store, CARDS, "y")
-            assert sorted(shown(root / "lab" / "hosts.json")) == keys(store, HOSTS) and len(keys(store, HOSTS)) == now
+            assert (
+                sorted(shown(root / "lab" / "hosts.json")) == keys(store, HOSTS)
+                and len(keys(store, HOSTS)) == now
+            )
         there, at = now, at + 1
     assert at > 20

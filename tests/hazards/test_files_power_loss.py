@@ -1,4 +1,6 @@
-"""The files store through power losses: nothing acknowledged is lost, no file is torn, and what would lose it is found."""
+"""The files store through power losses: nothing acknowledged is lost, no file is torn, and what
+would lose it is found.
+"""
 
 import contextlib
 import json
@@ -8,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.files.picture import scope_of
+from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
-from holdfast.testing.powerloss import Report, Trace, examine, why_not
+from proof.powerloss import Report, Trace, examine, why_not
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
 from tests.hazards.test_power_loss import SEED, recorded
 from tests.lacking import lacking
@@ -31,7 +33,13 @@ def _ready() -> Iterator[None]:
 
 
 def run(folder: Path, planted: str, *, rounds: int, changes: int) -> tuple[Trace, FilesCheck]:
-    plan = {"planted": planted, "rounds": rounds, "changes": changes, "checkpoint_frames": 200, "workers": WORKERS}
+    plan = {
+        "planted": planted,
+        "rounds": rounds,
+        "changes": changes,
+        "checkpoint_frames": 200,
+        "workers": WORKERS,
+    }
     recording = recorded("tests.hazards.powerloss_files", folder, json.dumps(plan))
     trace = recording.trace(mapped=["-shm", ".sqlite-gate"])
     with contextlib.closing(FilesStore(recording.root / STATE, boot_id="end")) as store:

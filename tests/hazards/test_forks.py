@@ -1,4 +1,5 @@
-"""Processes that fork with a store open: what a child is told to be done is on disk, and nothing hangs.
+"""Processes that fork with a store open: what a child is told to be done is on disk, and nothing
+hangs.
 
 SQLite keeps its locks in a table of the process. A child has the table and not the locks.
 """
@@ -29,10 +30,17 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def _program(*words: object) -> Iterator["subprocess.Popen[str]"]:
-    """A program of fork_parents.py. In a session of its own, so that what hangs can be ended with all its children."""
+    """A program of fork_parents.py. In a session of its own, so that what hangs can be ended with
+    all its children.
+    """
     words_ = [sys.executable, "-m", "tests.hazards.fork_parents", *map(str, words)]
     with subprocess.Popen(
-        words_, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+        words_,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=True,
     ) as program:
         try:
             yield program
@@ -64,17 +72,28 @@ def _acked(lines: list[str]) -> set[str]:
 
 def _on_disk(path: Path) -> set[str]:
     """The keys that a process that has seen nothing else finds, by SQLite alone."""
-    code = "import sqlite3, sys; print(*(row[0] for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2])), sep='\\n')"
+    code = (
+        "import sqlite3, sys; print(*(row[0] for row in "
+        "sqlite3.connect(sys.argv[1]).execute(sys.argv[2])), sep='\\n')"
+    )
     table = _table(path)
     told = subprocess.run(
-        [sys.executable, "-c", code, str(path), f"SELECT key FROM {table}"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(path), f"SELECT key FROM {table}"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(told.stdout.splitlines())
 
 
 def _table(path: Path) -> str:
     with closing(sqlite3.connect(path)) as raw:
-        names = [row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 's_%'")]
+        names = [
+            row[0]
+            for row in raw.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 's_%'"
+            )
+        ]
     (name,) = [name for name in names if "things" in name]
     return str(name)
 
@@ -83,9 +102,12 @@ def _table(path: Path) -> str:
 
 
 @pytest.mark.parametrize("how", ["fork", "process", "grandchild"])
-def test_a_worker_that_is_forked_while_a_thread_waits_loses_nothing_that_was_acknowledged(path: Path, how: str) -> None:
-    """Its own `connect` would trust locks of its parent's, and the next process that closes the store deletes the log under
-    it: 11 of 12 acknowledged changes were gone."""
+def test_a_worker_that_is_forked_while_a_thread_waits_loses_nothing_that_was_acknowledged(
+    path: Path, how: str
+) -> None:
+    """Its own `connect` would trust locks of its parent's, and the next process that closes the
+    store deletes the log under it: 11 of 12 acknowledged changes were gone.
+    """
     SqliteStore(path, boot_id="boot-1").close()
     gate = path.with_name("store.sqlite-gate")
     with _program("waiting_thread", path, how) as program:
@@ -105,7 +127,8 @@ def test_a_worker_that_is_forked_while_a_thread_waits_loses_nothing_that_was_ack
         while (line := program.stdout.readline().strip()) not in ("worked", "refused", ""):
             lines.append(line)
         lines.append(line)
-        # Another process is the last to close the store, as far as the kernel knows: it deletes the log.
+        # Another process is the last to close the store, as far as the kernel knows: it deletes the
+        # log.
         other = SqliteStore(path, boot_id="boot-1")
         put(other, "other")
         other.close()
@@ -129,8 +152,12 @@ def test_children_forked_from_busy_threads_can_write(path: Path, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ["fork", "exit", "process", "pool", "executor"])
-def test_children_forked_from_busy_threads_at_once_end_and_lose_nothing(path: Path, how: str) -> None:
-    """Threads are inside SQLite at that moment, and hold its mutexes and Python's locks, which nobody will release."""
+def test_children_forked_from_busy_threads_at_once_end_and_lose_nothing(
+    path: Path, how: str
+) -> None:
+    """Threads are inside SQLite at that moment, and hold its mutexes and Python's locks, which
+    nobody will release.
+    """
     acked, refused = _run_busy(path, threads=12, children=6, how=how, wait_s=0)
     # Each child has either done it or was refused before anything was done.
     assert len(acked) + refused == 6
@@ -139,12 +166,16 @@ def test_children_forked_from_busy_threads_at_once_end_and_lose_nothing(path: Pa
 
 @pytest.mark.prove
 def test_children_forked_from_170_busy_threads_can_write(path: Path) -> None:
-    """Seen to hang on a futex: the thread that forked never got the lock that all others wanted to open their files by."""
+    """Seen to hang on a futex: the thread that forked never got the lock that all others wanted to
+    open their files by.
+    """
     acked, refused = _run_busy(path, threads=170, children=4, how="fork", wait_s=PATIENCE_S)
     assert (len(acked), refused) == (4, 0)
 
 
-def _run_busy(path: Path, *, threads: int, children: int, how: str, wait_s: float) -> tuple[set[str], int]:
+def _run_busy(
+    path: Path, *, threads: int, children: int, how: str, wait_s: float
+) -> tuple[set[str], int]:
     """What the children were acknowledged, all of which is on disk, and how many were refused."""
     with _program("busy_threads", path, threads, children, how, wait_s) as program:
         out, _ = program.communicate(timeout=PATIENCE_S)
@@ -205,7 +236,9 @@ def test_a_child_forked_at_a_bad_moment_is_refused_and_changes_nothing(
 
 
 def test_a_closed_connection_has_no_file_open_though_its_statement_failed(path: Path) -> None:
-    """A fork takes it for closed; SQLite keeps it open while a cursor has a statement that did not end."""
+    """A fork takes it for closed; SQLite keeps it open while a cursor has a statement that did not
+    end.
+    """
     with closing(SqliteStore(path, boot_id="boot-1")) as store:
         connection = store.durable.lend(PATIENCE_S)
         connection.cursor.execute("CREATE TEMP TABLE once (key PRIMARY KEY)")

@@ -1,5 +1,6 @@
-"""A real gateway and what happens around it: a full disk, others that start at once, streams and keys across restarts, prompts
-of exactly the longest size."""
+"""A real gateway and what happens around it: a full disk, others that start at once, streams and
+keys across restarts, prompts of exactly the longest size.
+"""
 
 import errno
 import json
@@ -26,7 +27,10 @@ from tests.tmux_server import TmuxServer, delivered
 
 pytestmark = pytest.mark.slow
 
-SIZES = "import sys; data = sys.stdin.buffer.read(); print(len(data), data == b'\\xf0\\x9f\\x99\\x82' * (len(data) // 4))"
+SIZES = (
+    "import sys; data = sys.stdin.buffer.read(); print(len(data), data == b'\\xf0\\x9f\\x99\\x82' "
+    "* (len(data) // 4))"
+)
 
 
 def fill(path: Path) -> None:
@@ -46,7 +50,10 @@ def fill(path: Path) -> None:
 def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     words = ("--adapter", "command", "--", sys.executable, "-c", DILIGENT, str(log))
-    with mounted(tmp_path / "disk", "size=8m", "mode=700") as disk, GatewayProcess(disk, *words) as gate:
+    with (
+        mounted(tmp_path / "disk", "size=8m", "mode=700") as disk,
+        GatewayProcess(disk, *words) as gate,
+    ):
         gate.log = log
         gate.start()
         client = gate.client
@@ -66,7 +73,9 @@ def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_
         asked = gate.asked()
         assert len(asked) == len(set(asked)) and set(kept.values()) <= set(asked)
         assert gate.stop() == 0
-        events = [json.loads(line) for line in (gate.root / "events.jsonl").read_text().splitlines()]
+        events = [
+            json.loads(line) for line in (gate.root / "events.jsonl").read_text().splitlines()
+        ]
         revisions = [event["revision"] for event in events]
         assert revisions == sorted(set(revisions))
         told = [event["subject"] for event in events if event["kind"] == "request.accepted"]
@@ -84,7 +93,9 @@ def _handed_in_until_it_is_full(client: GatewayClient) -> dict[str, str]:
     raise AssertionError("it was never full")
 
 
-def test_events_that_did_not_fit_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_did_not_fit_are_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = GatewayFolder(tmp_path / "gateways" / "gpu")
     folder.prepare()
     folder.append_events([b"1"], bytes_max=1000)
@@ -108,7 +119,9 @@ def test_of_several_gateways_started_at_once_one_serves(gate: GatewayProcess) ->
         several = [GatewayProcess(gate.folder) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
             served = list(pool.map(_serves, several))
-        assert sorted(served) == [False, False, False, True], (gate.folder / "stderr").read_text()[-2000:]
+        assert sorted(served) == [False, False, False, True], (gate.folder / "stderr").read_text()[
+            -2000:
+        ]
         assert gate.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
         # The second time they find what a killed one left.
         several[served.index(True)].kill()
@@ -151,18 +164,28 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
             gate.kill()
             gate.start()
         done = gate.client.prompt("end", wait_s=PATIENCE_S)
-        until(lambda: heard[-1][1]["subject"] == done["request_id"] and heard[-1][1]["kind"] == "request.completed")
+        until(
+            lambda: (
+                heard[-1][1]["subject"] == done["request_id"]
+                and heard[-1][1]["kind"] == "request.completed"
+            )
+        )
     finally:
         over.set()
         gate.stop()
         listener.join(PATIENCE_S)
-    told = [json.loads(line)["revision"] for line in (gate.root / "events.jsonl").read_text().splitlines()]
+    told = [
+        json.loads(line)["revision"]
+        for line in (gate.root / "events.jsonl").read_text().splitlines()
+    ]
     revisions = [event["revision"] for _, event in heard]
     begun = told.index(revisions[0])
     assert revisions == told[begun : begun + len(revisions)]
 
 
-def test_a_key_stands_for_its_request_across_restarts_and_epochs(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_a_key_stands_for_its_request_across_restarts_and_epochs(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     attached.start()
 
     def again() -> object:
@@ -200,7 +223,10 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
         attached.process.send_signal(signal.SIGCONT)
         old = str(asking.result(PATIENCE_S)["request_id"])
     until(
-        lambda: client.status()["request_admission"] == "blocked_reconciliation" and client.request(old)["state"] == "accepted"
+        lambda: (
+            client.status()["request_admission"] == "blocked_reconciliation"
+            and client.request(old)["state"] == "accepted"
+        )
     )
     assert (client.request(old)["epoch"], client.status()["managed_agent_instance_epoch"]) == (1, 2)
     assert tmux.heard() == []
@@ -210,12 +236,16 @@ def test_what_was_claimed_for_a_replaced_tmux_session_is_decided_by_the_operator
         until(lambda: state_of(pid) == "T")
         attached.process.send_signal(signal.SIGCONT)
     done = client.request(old, wait_s=PATIENCE_S)
-    assert (done["state"], done["error_code"]) == (("completed", None) if action == "replay" else ("failed", "discarded"))
+    assert (done["state"], done["error_code"]) == (
+        ("completed", None) if action == "replay" else ("failed", "discarded")
+    )
     assert tmux.typed() == delivered(*([b"old"] if action == "replay" else []))
     assert client.status()["request_admission"] == "open"
 
 
-def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(gate: GatewayProcess) -> None:
+def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
+    gate: GatewayProcess,
+) -> None:
     gate.start(stops_at="gateway.delivery.after")
     assert gate.process is not None
     pid = gate.process.pid
@@ -234,12 +264,19 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
     until(lambda: gate.programs() == [])
 
 
-def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     hostile = (
-        'it\'s "quoted" \\ $(touch pwned) `touch pwned`; touch pwned\n\n\tC-c Enter Escape :kill-server\n'
+        'it\'s "quoted" \\ $(touch pwned) `touch pwned`; touch pwned\n\n\tC-c Enter Escape '
+        ":kill-server\n"
         "#{pid} #(touch pwned) %0 =claude ä 漢字 🙂 \u202e -- "
     )
-    large = (hostile * (100_000 // len(hostile.encode()) + 1)).encode()[:100_000].decode("utf-8", "ignore")
+    large = (
+        (hostile * (100_000 // len(hostile.encode()) + 1))
+        .encode()[:100_000]
+        .decode("utf-8", "ignore")
+    )
     attached.start()
     client = attached.client
     for prompt in (hostile, large):
@@ -254,20 +291,38 @@ def test_hostile_prompts_pass_the_whole_way_byte_for_byte_and_run_nothing(tmux: 
     assert not Path("pwned").exists()
 
 
-def test_a_prompt_of_exactly_the_longest_size_arrives_and_one_byte_more_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_of_exactly_the_longest_size_arrives_and_one_byte_more_is_refused(
+    tmp_path: Path,
+) -> None:
     longest = "🙂" * (PROMPT_BYTES_MAX // 4)
-    with GatewayProcess(tmp_path, "--adapter", "command", "--", sys.executable, "-c", SIZES) as gate:
+    with GatewayProcess(
+        tmp_path, "--adapter", "command", "--", sys.executable, "-c", SIZES
+    ) as gate:
         gate.start()
-        assert gate.client.prompt(longest, wait_s=PATIENCE_S)["result"]["text"] == f"{PROMPT_BYTES_MAX} True\n"
+        assert (
+            gate.client.prompt(longest, wait_s=PATIENCE_S)["result"]["text"]
+            == f"{PROMPT_BYTES_MAX} True\n"
+        )
         with pytest.raises(HoldfastError) as caught:
             gate.client.prompt(longest + "x")
         assert caught.value.code == "invalid_value"
     with GatewayProcess(
-        tmp_path / "as_argument", "--adapter", "command", "--prompt-as", "argument", "--", "sh", "-c", 'printf %s "$0" | wc -c'
+        tmp_path / "as_argument",
+        "--adapter",
+        "command",
+        "--prompt-as",
+        "argument",
+        "--",
+        "sh",
+        "-c",
+        'printf %s "$0" | wc -c',
     ) as gate:
         gate.folder.mkdir()
         gate.start()
-        assert gate.client.prompt("x" * (128 * 1024 - 1), wait_s=PATIENCE_S)["result"]["text"] == f"{128 * 1024 - 1}\n"
+        assert (
+            gate.client.prompt("x" * (128 * 1024 - 1), wait_s=PATIENCE_S)["result"]["text"]
+            == f"{128 * 1024 - 1}\n"
+        )
         with pytest.raises(HoldfastError) as caught:
             gate.client.prompt("x" * 128 * 1024)
         assert caught.value.code == "invalid_value"

@@ -1,4 +1,6 @@
-"""A gateway killed at every single point between the acceptance of a request and its end, in whichever thread it lies."""
+"""A gateway killed at every single point between the acceptance of a request and its end, in
+whichever thread it lies.
+"""
 
 import signal
 import subprocess
@@ -10,7 +12,7 @@ import pytest
 
 from holdfast.domains.gateway import Worker
 from holdfast.primitives.queue import RequestState
-from holdfast.primitives.queue.record import Head
+from holdfast.primitives.queue.records import Head
 from tests.hazards.gateway_victim import FINISHED, PROMPTS, lines, opened
 from tests.patience import until
 
@@ -32,10 +34,17 @@ _OWN_POINTS = (
 def test_killed_at_every_point_from_acceptance_to_end(
     kind: str, every: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = "sqlite:{folder}/queue.sqlite" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    url = (
+        "sqlite:{folder}/queue.sqlite"
+        if kind == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
     # By their names too: which number a point has differs from run to run, as threads do.
     for point, status in _killed(url, tmp_path, _OWN_POINTS).items():
-        assert status == -signal.SIGKILL and lines(tmp_path / point / "died_at") == [point], (point, status)
+        assert status == -signal.SIGKILL and lines(tmp_path / point / "died_at") == [point], (
+            point,
+            status,
+        )
     for first in range(1, _POINTS_MAX, _AT_ONCE):
         ended = _killed(url, tmp_path, range(first, first + _AT_ONCE, every))
         assert set(ended.values()) <= {FINISHED, -signal.SIGKILL}, ended
@@ -48,7 +57,9 @@ def test_killed_at_every_point_from_acceptance_to_end(
 def _killed(url: str, folder: Path, points: Sequence[object]) -> dict[str, int]:
     """Kill it at each of these points, look at what is left, and say how each ended."""
     named = [str(point) for point in points]
-    subprocess.run([sys.executable, "-m", "tests.hazards.gateway_victim", url, str(folder), *named], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tests.hazards.gateway_victim", url, str(folder), *named], check=True
+    )
     ended = dict(line.split() for line in lines(folder / "ended"))
     for point in named:
         _check(url.format(folder=folder / point), folder / point)
@@ -56,7 +67,9 @@ def _killed(url: str, folder: Path, points: Sequence[object]) -> dict[str, int]:
 
 
 def _check(url: str, folder: Path) -> None:
-    """What the next gateway makes of it: nothing lost, nothing twice, in order, and what ran is ended and said to be."""
+    """What the next gateway makes of it: nothing lost, nothing twice, in order, and what ran is
+    ended and said to be.
+    """
     before = lines(folder / "delivered")
     gateway = opened(url, folder)
     worker = Worker(gateway, inspect_every_s=0.02)
@@ -75,7 +88,9 @@ def _check(url: str, folder: Path) -> None:
     assert prompts == list(PROMPTS[: len(found)]), point
     assert len(delivered) == len(set(delivered)), point
     assert delivered == [prompt for prompt in prompts if prompt in delivered], point
-    assert all(one.payload["prompt"] in delivered for one in found if one.state is RequestState.COMPLETED), point
+    assert all(
+        one.payload["prompt"] in delivered for one in found if one.state is RequestState.COMPLETED
+    ), point
     lost = [one for one in stored if one.error_code == "interrupted_by_restart"]
     # One had the slot, and the interrupt needs none.
     assert len(lost) <= 1 + (len(stored) > len(found)), point

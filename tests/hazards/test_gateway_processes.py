@@ -1,4 +1,5 @@
-"""A real gateway with real agents: killed at every state and at random moments, its agent replaced, gone and back.
+"""A real gateway with real agents: killed at every state and at random moments, its agent replaced,
+gone and back.
 
 `HOLDFAST_GATEWAY_KILLS` says how often it is killed at random moments under load.
 """
@@ -39,11 +40,18 @@ POINTS = {
     "gateway.end.after": None,
 }
 """Where it is killed, and what is said of the request that ran; None: it had ended."""
-BEFORE_IT_BEGINS = ("gateway.claimed", "gateway.delivery.before", "command.started", "command.noted")
+BEFORE_IT_BEGINS = (
+    "gateway.claimed",
+    "gateway.delivery.before",
+    "command.started",
+    "command.noted",
+)
 
 
 @pytest.mark.parametrize(("point", "said"), list(POINTS.items()))
-def test_killed_at_each_state_with_work_accepted_and_running(gate: GatewayProcess, point: str, said: str | None) -> None:
+def test_killed_at_each_state_with_work_accepted_and_running(
+    gate: GatewayProcess, point: str, said: str | None
+) -> None:
     # Before it serves it has nothing to carry out: the first that comes is the one it dies of.
     gate.start(dies_at=point)
     client = gate.client
@@ -64,7 +72,9 @@ def test_killed_at_each_state_with_work_accepted_and_running(gate: GatewayProces
     assert all(one["state"] == "completed" for one in done[1:])
     asked = gate.asked()
     assert len(asked) == len(set(asked))
-    assert [text for text in asked if text != "first"] == [one["payload"]["prompt"] for one in done[1:]]
+    assert [text for text in asked if text != "first"] == [
+        one["payload"]["prompt"] for one in done[1:]
+    ]
     if point in BEFORE_IT_BEGINS:
         assert "first" not in asked
     assert gate.stop() == 0
@@ -105,7 +115,9 @@ class Load:
             thread.join(PATIENCE_S)
 
 
-def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_at_random_moments_under_load(
+    gate: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     gate.start()
     load = Load(gate.root)
     for _ in range(KILLS):
@@ -124,7 +136,9 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytes
     assert set(load.acknowledged) <= set(requests), "an accepted request is lost"
     asked = gate.asked()
     assert len(asked) == len(set(asked)), "a request was delivered twice"
-    assert not [text for text in asked if text.startswith("beside")], "two programs of one agent at once"
+    assert not [text for text in asked if text.startswith("beside")], (
+        "two programs of one agent at once"
+    )
     in_order = sorted(requests.values(), key=lambda one: one["arrival"])
     order = [one["payload"]["prompt"] for one in in_order]
     assert len(order) == len(set(order)), "a retry became a second request"
@@ -139,7 +153,10 @@ def test_killed_at_random_moments_under_load(gate: GatewayProcess, capsys: pytes
     completed = [one for one in in_order if one["state"] == "completed"]
     assert len(completed) > 0
     with capsys.disabled():
-        counts = f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(requests)} stored, {len(asked)} delivered, "
+        counts = (
+            f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(requests)} stored, "
+            f"{len(asked)} delivered, "
+        )
         print(f"{counts}{len(completed)} completed, {len(interrupted)} interrupted")
     _files_agree(gate, in_order)
 
@@ -156,7 +173,9 @@ def _files_agree(gate: GatewayProcess, requests: list[dict[str, object]]) -> Non
     assert not (gate.root / "run" / "current-instance.json").exists()
 
 
-def test_a_gateway_whose_queue_was_moved_to_another_kind_of_store_goes_on_in_its_folder(gate: GatewayProcess) -> None:
+def test_a_gateway_whose_queue_was_moved_to_another_kind_of_store_goes_on_in_its_folder(
+    gate: GatewayProcess,
+) -> None:
     gate.start()
     gate.client.request(str(gate.client.prompt("first")["request_id"]), wait_s=PATIENCE_S)
     assert gate.stop() == 0
@@ -172,7 +191,9 @@ def test_a_gateway_whose_queue_was_moved_to_another_kind_of_store_goes_on_in_its
     assert second in [event["subject"] for event in told if event["kind"] == "request.accepted"]
 
 
-def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(gate: GatewayProcess) -> None:
+def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(
+    gate: GatewayProcess,
+) -> None:
     gate.start()
     gate.client.prompt("long")
     until(lambda: gate.asked() == ["long"])
@@ -187,7 +208,9 @@ def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(gate: 
 
 
 @pytest.mark.parametrize("point", ["command.started", "command.noted", "command.begun"])
-def test_a_gateway_killed_while_it_begins_a_program_leaves_none_beside_the_next(gate: GatewayProcess, point: str) -> None:
+def test_a_gateway_killed_while_it_begins_a_program_leaves_none_beside_the_next(
+    gate: GatewayProcess, point: str
+) -> None:
     gate.start(dies_at=point)
     with contextlib.suppress(Unavailable):
         gate.client.prompt("long")
@@ -225,7 +248,9 @@ def test_stopping_in_order_loses_nothing_and_forgets_nothing(gate: GatewayProces
     assert [before[name] for name in same] == [after[name] for name in same]
 
 
-def test_a_second_gateway_of_the_same_agent_is_refused(gate: GatewayProcess, tmp_path: Path) -> None:
+def test_a_second_gateway_of_the_same_agent_is_refused(
+    gate: GatewayProcess, tmp_path: Path
+) -> None:
     gate.start()
     second = GatewayProcess(tmp_path)
     with pytest.raises(AssertionError, match="runs already"):
@@ -238,9 +263,22 @@ def test_a_gateway_of_another_name_on_the_same_tmux_session_is_refused(
     tmux: TmuxServer, attached: GatewayProcess, tmp_path: Path
 ) -> None:
     attached.start()
-    words = ["gateway", "serve", "builder", "--adapter", "tmux", "--session", "claude", "--socket-path", str(tmux.socket)]
+    words = [
+        "gateway",
+        "serve",
+        "builder",
+        "--adapter",
+        "tmux",
+        "--session",
+        "claude",
+        "--socket-path",
+        str(tmux.socket),
+    ]
     # Another project, with a store of its own.
-    elsewhere = {"HOLDFAST_STORE": f"sqlite:{tmp_path}/other.sqlite", "HOLDFAST_GATEWAY_ROOT": str(tmp_path / "other")}
+    elsewhere = {
+        "HOLDFAST_STORE": f"sqlite:{tmp_path}/other.sqlite",
+        "HOLDFAST_GATEWAY_ROOT": str(tmp_path / "other"),
+    }
     refused = subprocess.run(
         [sys.executable, "-c", "from holdfast.surfaces.cli import entry; entry.main()", *words],
         env={**attached.environment, **elsewhere},
@@ -250,7 +288,10 @@ def test_a_gateway_of_another_name_on_the_same_tmux_session_is_refused(
         timeout=PATIENCE_S,
     )
     assert refused.returncode == 4
-    assert f"the gateway of {AGENT}, pid {attached.process and attached.process.pid}, types into" in refused.stderr
+    assert (
+        f"the gateway of {AGENT}, pid {attached.process and attached.process.pid}, types into"
+        in refused.stderr
+    )
     assert attached.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
     assert attached.stop() == 0
     assert "@holdfast_gateway" not in tmux("show-options", "-p", "-t", "=claude:")
@@ -271,7 +312,9 @@ def test_a_gateway_with_its_queue_in_postgresql(tmp_path: Path, postgres_url: st
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
-def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: TmuxServer, attached: GatewayProcess, action: str) -> None:
+def test_a_tmux_session_replaced_while_the_gateway_runs(
+    tmux: TmuxServer, attached: GatewayProcess, action: str
+) -> None:
     attached.start()
     client = attached.client
     assert "heard 5 bytes" in client.prompt("hello", wait_s=PATIENCE_S)["result"]["text"]
@@ -294,7 +337,9 @@ def test_a_tmux_session_replaced_while_the_gateway_runs(tmux: TmuxServer, attach
     assert tmux.typed() == delivered(b"hello", b"work", *replayed, b"again")
 
 
-def test_a_tmux_session_replaced_while_nothing_waits_is_served_at_once(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_a_tmux_session_replaced_while_nothing_waits_is_served_at_once(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     attached.start()
     client = attached.client
     client.prompt("hello", wait_s=PATIENCE_S)
@@ -305,7 +350,9 @@ def test_a_tmux_session_replaced_while_nothing_waits_is_served_at_once(tmux: Tmu
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
-def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, attached: GatewayProcess, action: str) -> None:
+def test_a_tmux_session_replaced_while_the_gateway_is_down(
+    tmux: TmuxServer, attached: GatewayProcess, action: str
+) -> None:
     attached.start()
     busy = attached.client.prompt("work")["request_id"]
     old = attached.client.prompt("old")["request_id"]
@@ -314,7 +361,10 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, att
     tmux.replace()
     attached.start()
     status = attached.client.status()
-    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "blocked_reconciliation")
+    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (
+        2,
+        "blocked_reconciliation",
+    )
     assert attached.client.request(busy)["error_code"] == "interrupted_by_restart"
     assert attached.client.request(old)["state"] == "accepted"
     assert attached.client.reconcile(action, epoch=2)["requests"] == [old]  # type: ignore[arg-type]
@@ -325,7 +375,8 @@ def test_a_tmux_session_replaced_while_the_gateway_is_down(tmux: TmuxServer, att
 
 
 @pytest.mark.parametrize(
-    ("point", "arrives"), [("tmux.loaded", False), ("tmux.pasted", True), ("gateway.delivery.after", True)]
+    ("point", "arrives"),
+    [("tmux.loaded", False), ("tmux.pasted", True), ("gateway.delivery.after", True)],
 )
 def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
     tmux: TmuxServer, attached: GatewayProcess, point: str, arrives: bool
@@ -343,7 +394,9 @@ def test_killed_within_a_delivery_to_tmux_mixes_no_two_prompts(
     assert list(attached.root.rglob("holdfast-*")) == []
 
 
-def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_a_clean_stop_does_not_forget_the_tmux_session(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     attached.start()
     attached.client.prompt("hello", wait_s=PATIENCE_S)
     assert attached.stop() == 0
@@ -356,7 +409,9 @@ def test_a_clean_stop_does_not_forget_the_tmux_session(tmux: TmuxServer, attache
     assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "open")
 
 
-def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_a_tmux_session_that_goes_and_comes_back_as_another(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     import httpx
 
     attached.start()
@@ -365,8 +420,16 @@ def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: TmuxServer, at
     client = attached.client
     until(lambda: client.status()["managed_agent_connectivity"] == "unavailable")
     status = client.status()
-    assert (status["managed_agent_recovery"], status["request_admission"]) == ("awaiting_rebind", "blocked_unavailable")
-    assert httpx.get(f"http://127.0.0.1:{status['gateway_port']}/health", timeout=PATIENCE_S).json()["status"] == "ok"
+    assert (status["managed_agent_recovery"], status["request_admission"]) == (
+        "awaiting_rebind",
+        "blocked_unavailable",
+    )
+    assert (
+        httpx.get(f"http://127.0.0.1:{status['gateway_port']}/health", timeout=PATIENCE_S).json()[
+            "status"
+        ]
+        == "ok"
+    )
     with pytest.raises(UpstreamUnavailable):
         client.prompt("lost")
     tmux.listen()
@@ -374,7 +437,9 @@ def test_a_tmux_session_that_goes_and_comes_back_as_another(tmux: TmuxServer, at
     assert client.prompt("hello", wait_s=PATIENCE_S)["state"] == "completed"
 
 
-def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     attached.start()
     client = attached.client
     busy = client.prompt("work for long")["request_id"]
@@ -387,7 +452,9 @@ def test_an_interrupt_reaches_a_busy_tmux_agent_at_once(tmux: TmuxServer, attach
     assert client.prompt("next", wait_s=PATIENCE_S)["state"] == "completed"
 
 
-def test_a_stopped_tmux_server_hangs_nothing_and_is_no_other_instance(tmux: TmuxServer, attached: GatewayProcess) -> None:
+def test_a_stopped_tmux_server_hangs_nothing_and_is_no_other_instance(
+    tmux: TmuxServer, attached: GatewayProcess
+) -> None:
     attached.start()
     client = attached.client
     assert client.prompt("first", wait_s=PATIENCE_S)["state"] == "completed"

@@ -1,4 +1,6 @@
-"""Holders that are killed, stopped or forked: a count is always that of the holders that live, and none leaks."""
+"""Holders that are killed, stopped or forked: a count is always that of the holders that live, and
+none leaks.
+"""
 
 import multiprocessing
 import os
@@ -12,10 +14,10 @@ from typing import NoReturn
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import NotFound
 from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS, Holds
+from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.hazards.postgres_sessions import outlived
 from tests.patience import PATIENCE_S
@@ -39,8 +41,9 @@ def hf(url: str) -> Iterator[Holdfast]:
 
 
 class Child:
-    """A forked process that does some work and then sleeps until it is killed, or its parent ends. Made once the work is
-    done."""
+    """A forked process that does some work and then sleeps until it is killed, or its parent ends.
+    Made once the work is done.
+    """
 
     def __init__(self, work: Callable[[], object]) -> None:
         done, telling = os.pipe()
@@ -99,7 +102,11 @@ def test_a_killed_holder_counts_no_more_and_is_swept(hf: Holdfast, url: str) -> 
     assert hf.holds.subjects() == {"s": 1}
     assert hf.holds.sweep() == 2
     assert stored(hf) == {"s": {"parent"}}
-    swept = [entry.subject for entry in entries_of(hf) if entry.kind == "hold.swept" and entry.data["by"] == "child"]
+    swept = [
+        entry.subject
+        for entry in entries_of(hf)
+        if entry.kind == "hold.swept" and entry.data["by"] == "child"
+    ]
     assert swept == ["s", "t"]
 
 
@@ -151,10 +158,17 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, verb: str) -> None:
             reached = _killed(work, at)
             now = stored(hf)["s"]
             changed = (by in now) == (verb == "take")
-            assert changed == ("sqlite.commit.after" in reached), f"killed behind {reached}, and not as in {points}"
+            assert changed == ("sqlite.commit.after" in reached), (
+                f"killed behind {reached}, and not as in {points}"
+            )
             assert replay(entries_of(hf)) == {"s": now}
             assert hf.holds.count("s") == len(now)
-        assert {"sqlite.gate.before", "sqlite.write", "sqlite.commit.before", "sqlite.sync.after"} <= set(points)
+        assert {
+            "sqlite.gate.before",
+            "sqlite.write",
+            "sqlite.commit.before",
+            "sqlite.sync.after",
+        } <= set(points)
 
 
 def _killed(work: Callable[[], None], at: int) -> list[str]:
@@ -164,7 +178,9 @@ def _killed(work: Callable[[], None], at: int) -> list[str]:
     if child == 0:
         try:
             with faults.armed(
-                at=at, action=faults.kill, passing=lambda point: os.write(telling, f"{point}\n".encode()) and None
+                at=at,
+                action=faults.kill,
+                passing=lambda point: os.write(telling, f"{point}\n".encode()) and None,
             ):
                 work()
         finally:
@@ -196,11 +212,17 @@ def _take_and_drop(task: tuple[str, int, int]) -> dict[str, set[str]]:
 def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url: str) -> None:
     processes, turns = 4, 60
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        ended = pool.map_async(_take_and_drop, [(url, seed, turns) for seed in range(processes)], chunksize=1).get(PATIENCE_S)
+        ended = pool.map_async(
+            _take_and_drop, [(url, seed, turns) for seed in range(processes)], chunksize=1
+        ).get(PATIENCE_S)
     expected = {subject: set().union(*(mine[subject] for mine in ended)) for subject in SUBJECTS}
     entries = entries_of(hf)
     assert len(entries) == processes * turns
-    assert replay(entries) == stored(hf) == {subject: held for subject, held in expected.items() if held}
+    assert (
+        replay(entries)
+        == stored(hf)
+        == {subject: held for subject, held in expected.items() if held}
+    )
     assert hf.holds.subjects() == {subject: len(held) for subject, held in expected.items() if held}
 
 
@@ -252,7 +274,9 @@ def _busy(url: str, by: str, told: int, telling: int) -> int:
 
 
 def test_a_forked_child_holds_for_itself_and_keeps_what_is_its_own(hf: Holdfast) -> None:
-    """It inherits an object that believes to keep the parent's holds, and a thread that is not there."""
+    """It inherits an object that believes to keep the parent's holds, and a thread that is not
+    there.
+    """
     holds = Holds(hf.store, hf.log, hf.processes, lease_s=BRISK_S)
     kept, telling = os.pipe()
     renew = holds._renewing._keeper._renew
@@ -280,7 +304,9 @@ def test_a_forked_child_holds_for_itself_and_keeps_what_is_its_own(hf: Holdfast)
 
 
 def _until_kept(pipe, pid: int, by: str) -> None:  # type: ignore[no-untyped-def]
-    """Until the background of a process has kept what that process holds, which must be nothing but this."""
+    """Until the background of a process has kept what that process holds, which must be nothing but
+    this.
+    """
     while True:
         who, _, what = pipe.readline().decode().strip().partition(" ")
         if int(who) == pid:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.access import PRIVATE
 from holdfast.stores.sqlite import gate, gate_thread
 from holdfast.stores.sqlite.gate import Gate
+from holdfast.system.access import PRIVATE
 from tests.hazards.interrupted_operations import OPERATIONS
 from tests.hazards.interruptions import KINDS, never, outcomes, storm
 from tests.patience import PATIENCE_S, until
@@ -21,7 +21,14 @@ from tests.processes import flock_waiters
 
 STORES = ["memory", "sqlite", "files", "postgres"]
 
-SAMPLE = ["locks.acquire", "locks.hold", "jobs.register_job", "jobs.finish_and_pick", "network.register_host", "workflows.swap"]
+SAMPLE = [
+    "locks.acquire",
+    "locks.hold",
+    "jobs.register_job",
+    "jobs.finish_and_pick",
+    "network.register_host",
+    "workflows.swap",
+]
 SAMPLE_STEP = 41
 """The sample takes every 41st point, and begins at another point in each operation."""
 
@@ -32,10 +39,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         found: str = request.getfixturevalue("postgres_url")
         return found
-    return {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite", "files": f"files:{tmp_path}/state"}[request.param]
+    return {
+        "memory": "memory:",
+        "sqlite": f"sqlite:{tmp_path}/store.sqlite",
+        "files": f"files:{tmp_path}/state",
+    }[request.param]
 
 
-def _left_behind(url: str, name: str, kind: str, *, begin: int = 1, step: int = 0) -> tuple[int, list[str]]:
+def _left_behind(
+    url: str, name: str, kind: str, *, begin: int = 1, step: int = 0
+) -> tuple[int, list[str]]:
     """How many points were tried, and what went wrong at which."""
     tried = list(outcomes(url, name, kind, begin=begin, step=step))
     return len(tried), [f"{one.at} {one.place}: {one.wrong}" for one in tried if one.wrong]
@@ -69,7 +82,10 @@ def test_an_exception_at_any_point_leaves_nothing_behind(
 @pytest.mark.parametrize("url", ["sqlite", "files"], indirect=True)
 def test_ctrl_c_again_and_again_shuts_nobody_out(url: str) -> None:
     assert len(storm(url, processes=3, interrupts=150)) == 3
-    with holdfast.connect(url) as hf, hf.locks.hold(["router-1", "router-2"], by="another", timeout_s=0):
+    with (
+        holdfast.connect(url) as hf,
+        hf.locks.hold(["router-1", "router-2"], by="another", timeout_s=0),
+    ):
         hf.jobs.register_job("work", agent="claude", agent_session="s")
 
 
@@ -88,7 +104,11 @@ class _ThreadFuse:
         ):
             return None
         # The outermost loop takes no memory of its own.
-        if event == "line" and frame.f_code.co_name != "_serve" and frame.f_lasti not in never(frame.f_code):
+        if (
+            event == "line"
+            and frame.f_code.co_name != "_serve"
+            and frame.f_lasti not in never(frame.f_code)
+        ):
             self._points += 1
             if self._points == self._at:
                 self.place = frame.f_lineno
@@ -119,7 +139,9 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _memory_runs_out(path: Path, at: int) -> int:
-    """Let somebody wait at a shut gate, and raise in its thread; return the line, and 0 when there are no so many points."""
+    """Let somebody wait at a shut gate, and raise in its thread; return the line, and 0 when there
+    are no so many points.
+    """
     gate = Gate(path, PRIVATE)
     other = os.open(path, os.O_RDWR)
     flock(other, LOCK_EX)

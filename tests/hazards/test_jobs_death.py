@@ -1,5 +1,6 @@
-"""Workers that are killed with -9: their jobs are pending again, their verdicts refused. Real processes, on every store that
-processes can share."""
+"""Workers that are killed with -9: their jobs are pending again, their verdicts refused. Real
+processes, on every store that processes can share.
+"""
 
 import multiprocessing
 import os
@@ -47,7 +48,9 @@ class Worker:
     """A process that picks a job and never ends by itself."""
 
     def __init__(self, url: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", _WORKER, url, LABEL], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, url, LABEL], stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         said = self.process.stdout.readline().split()
         self.job_id, self.token = said[0], int(said[1])
@@ -73,17 +76,43 @@ def test_a_worker_killed_amid_its_job(url: str) -> None:
         assert hf.jobs.get_job(job.job_id).token == second.token
         second.kill()
         ended = hf.jobs.get_job(job.job_id)
-        assert (ended.status, ended.error_code, ended.attempt) == (JobStatus.ERROR, "worker_died", 2)
+        assert (ended.status, ended.error_code, ended.attempt) == (
+            JobStatus.ERROR,
+            "worker_died",
+            2,
+        )
         assert hf.jobs.pick_pending(LABEL) is None
 
 
-def test_the_job_of_a_machine_that_vanished_is_done_by_another(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_of_a_machine_that_vanished_is_done_by_another(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_HOST_ID", "near")
     with holdfast.connect(postgres_url) as hf:
-        job = hf.jobs.register_job("x", agent="a", agent_session=LABEL, timeout_sec=600, idle_timeout_sec=SILENCE_S)
-        work = ["--agent-session", LABEL, "--once", "-q", "--", "sh", "-c", "echo begun; exec sleep 600"]
+        job = hf.jobs.register_job(
+            "x", agent="a", agent_session=LABEL, timeout_sec=600, idle_timeout_sec=SILENCE_S
+        )
+        work = [
+            "--agent-session",
+            LABEL,
+            "--once",
+            "-q",
+            "--",
+            "sh",
+            "-c",
+            "echo begun; exec sleep 600",
+        ]
         far = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.surfaces.cli.entry", "jobs", "run", "--store", postgres_url, *work],
+            [
+                sys.executable,
+                "-m",
+                "holdfast.surfaces.cli.entry",
+                "jobs",
+                "run",
+                "--store",
+                postgres_url,
+                *work,
+            ],
             env={**os.environ, "HOLDFAST_HOST_ID": "far"},
             stdout=subprocess.PIPE,
             text=True,
@@ -100,14 +129,25 @@ def test_the_job_of_a_machine_that_vanished_is_done_by_another(postgres_url: str
         # It is woken by nobody: the machine just gives no more signs.
         second = hf.jobs.pick_pending(LABEL, wait_s=PATIENCE_S, holder=hf.processes.current())
         assert second is not None and last is not None
-        assert (second.job_id, second.attempt, second.deaths, second.error_code) == (job.job_id, 2, 1, None)
+        assert (second.job_id, second.attempt, second.deaths, second.error_code) == (
+            job.job_id,
+            2,
+            1,
+            None,
+        )
         assert second.started_at is not None and last.last_event_at is not None
         assert (second.started_at - last.last_event_at).total_seconds() >= SILENCE_S
         with pytest.raises(Fenced):
             hf.jobs.update_status(job.job_id, "completed", token=first.token, result="after all")
-        assert hf.jobs.update_status(job.job_id, "completed", token=second.token, result="done").result == "done"
+        assert (
+            hf.jobs.update_status(job.job_id, "completed", token=second.token, result="done").result
+            == "done"
+        )
         kept = hf.jobs.get_job(job.job_id)
-        assert kept.late_result is not None and (kept.result, kept.late_result.result) == ("done", "after all")
+        assert kept.late_result is not None and (kept.result, kept.late_result.result) == (
+            "done",
+            "after all",
+        )
 
 
 class Telling:
@@ -142,7 +182,9 @@ def test_a_waiting_worker_has_the_job_at_once(url: str) -> None:
         first = Worker(url)
         jobs = Jobs(Telling(hf.store, asleep), hf.log, hf.processes)  # type: ignore[arg-type]
         got: list[Job | None] = []
-        waiter = threading.Thread(target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+        waiter = threading.Thread(
+            target=lambda: got.append(jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
+        )
         waiter.start()
         assert asleep.wait(PATIENCE_S)
         first.kill()
@@ -167,7 +209,9 @@ def test_a_stopped_worker_is_not_taken_for_dead(url: str) -> None:
 def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot listen for news of the job, and that is no reason to end its command; when it can, it asks for them."""
+    """It cannot listen for news of the job, and that is no reason to end its command; when it can,
+    it asks for them.
+    """
     os.mkfifo(tmp_path / "asked")
     with holdfast.connect(url) as hf:
         hf.jobs.register_job("x", agent="a", agent_session=LABEL)
@@ -182,10 +226,20 @@ def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
 
         monkeypatch.setattr(hf.store, "listen", away_at_first)
         # Its usual sign of life is minutes away, and its command waits for one.
-        monkeypatch.setattr(hf.jobs, "heartbeat", lambda *_, **__: (tmp_path / "asked").write_text("once\n"))
-        way = Way(("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")), None, "none", None, None)
+        monkeypatch.setattr(
+            hf.jobs, "heartbeat", lambda *_, **__: (tmp_path / "asked").write_text("once\n")
+        )
+        way = Way(
+            ("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")),
+            None,
+            "none",
+            None,
+            None,
+        )
         stop_fd = os.eventfd(0)
-        outcome = Labour(hf, job, way, stop_fd=stop_fd, progress=Progress(hf, kept=lambda _: None)).outcome()
+        outcome = Labour(
+            hf, job, way, stop_fd=stop_fd, progress=Progress(hf, kept=lambda _: None)
+        ).outcome()
         os.close(stop_fd)
         assert (outcome.status, outcome.words) == (JobStatus.COMPLETED, "once")
 
@@ -201,14 +255,19 @@ def _toil(task: tuple[str, int]) -> None:
             assert job.token is not None
             if done == seed:
                 os.kill(os.getpid(), signal.SIGKILL)
-            job = hf.jobs.finish_and_pick(job.job_id, "completed", token=job.token, holder=me).picked
+            job = hf.jobs.finish_and_pick(
+                job.job_id, "completed", token=job.token, holder=me
+            ).picked
             done += 1
 
 
 def test_workers_killed_under_load_lose_no_job_and_do_none_twice(url: str) -> None:
     number = 60
     with holdfast.connect(url) as hf:
-        ids = {hf.jobs.register_job(str(n), agent="a", agent_session=LABEL, max_attempts=9).job_id for n in range(number)}
+        ids = {
+            hf.jobs.register_job(str(n), agent="a", agent_session=LABEL, max_attempts=9).job_id
+            for n in range(number)
+        }
         context = multiprocessing.get_context("spawn")
         workers = [context.Process(target=_toil, args=((url, seed),)) for seed in (0, 1, 3, 7)]
         for worker in workers:
@@ -222,6 +281,10 @@ def test_workers_killed_under_load_lose_no_job_and_do_none_twice(url: str) -> No
         assert all(job.status is JobStatus.COMPLETED for job in jobs)
         told = [entry for batch in hf.log.since() for entry in batch.entries]
         for job in jobs:
-            steps = [entry.data["to"] for entry in told if entry.subject == job.job_id and entry.kind == "job.status_changed"]
+            steps = [
+                entry.data["to"]
+                for entry in told
+                if entry.subject == job.job_id and entry.kind == "job.status_changed"
+            ]
             assert steps.count("completed") == 1
             assert steps == ["running", "pending"] * (job.attempt - 1) + ["running", "completed"]

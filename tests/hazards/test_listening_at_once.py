@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.access import PRIVATE
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite import fifos as fifos_
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.system.access import PRIVATE
 from holdfast.testing.conformance import heard
 from tests.descriptors import open_below
 from tests.patience import PATIENCE_S
@@ -28,7 +28,9 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
-def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(store: SqliteStore) -> None:
+def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(
+    store: SqliteStore,
+) -> None:
     wrong: list[BaseException] = []
 
     def come_and_go() -> None:
@@ -46,8 +48,12 @@ def test_the_first_to_come_and_the_last_to_leave_do_not_trip_over_each_other(sto
     assert wrong == []
 
 
-def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_for_dead(tmp_path: Path) -> None:
-    """It has listed the topic's folder, and finds the link gone. The listener hears something else by now."""
+def test_a_notifier_that_comes_as_a_listener_leaves_its_topic_does_not_take_it_for_dead(
+    tmp_path: Path,
+) -> None:
+    """It has listed the topic's folder, and finds the link gone. The listener hears something else
+    by now.
+    """
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     listed = os.listdir
 
@@ -103,7 +109,8 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
 
     def listed_a_moment_ago(folder: int) -> list[str]:
         found, path = listdir(folder), os.readlink(f"/proc/self/fd/{folder}")
-        # It leaves between the notifier's look and its knock, and another has come and gone meanwhile.
+        # It leaves between the notifier's look and its knock, and another has come and gone
+        # meanwhile.
         ears.__exit__(None, None, None)
         os.mkdir(path)
         return found
@@ -111,7 +118,9 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", listed_a_moment_ago)
         notifier.notify("a")
-    assert [name for name in os.listdir(wake) if name.startswith("t-")] == [], "nobody is left of the topic"
+    assert [name for name in os.listdir(wake) if name.startswith("t-")] == [], (
+        "nobody is left of the topic"
+    )
     with fifos.listen(["b"]) as again:
         assert again.address == ears.address, "it is the same ear, taken from the pool"
         notifier.notify("b")
@@ -122,7 +131,9 @@ def test_a_listener_that_has_just_left_a_topic_is_not_taken_for_a_dead_one(
     assert os.listdir(wake) == []
 
 
-def test_a_listener_that_leaves_after_its_store_was_closed_leaves_nothing_behind(store: SqliteStore) -> None:
+def test_a_listener_that_leaves_after_its_store_was_closed_leaves_nothing_behind(
+    store: SqliteStore,
+) -> None:
     """It was kept for the next one, and there is none: a descriptor and a FIFO each time."""
     ears = store.listen(["t"])
     store.close()
@@ -131,7 +142,9 @@ def test_a_listener_that_leaves_after_its_store_was_closed_leaves_nothing_behind
     assert os.listdir(f"{store.path}-wake") == []
 
 
-def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a full disk, where the FIFO can be made and the topic's folder cannot."""
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
     fifos.listen(["a"]).__exit__(None, None, None)
@@ -149,7 +162,9 @@ def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(tmp_path: 
     fifos.close()
 
 
-def test_one_whose_fifo_cannot_be_named_uses_up_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_whose_fifo_cannot_be_named_uses_up_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fifos = Fifos(tmp_path / "wake", "default", PRIVATE)
 
     def broken(*_: object, **__: object) -> None:

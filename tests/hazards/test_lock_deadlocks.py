@@ -24,7 +24,9 @@ def test_crossed_locks(crowd: Crowd) -> None:
     one.line_up("b", by="one", timeout_s=None)
     with pytest.raises(DeadlockDetected) as caught:
         two.acquire("a", by="two", timeout_s=None)
-    assert caught.value.fields["cycle"] == "two waits for a, held by one; one waits for b, held by two"
+    assert (
+        caught.value.fields["cycle"] == "two waits for a, held by one; one waits for b, held by two"
+    )
     # What it held it holds still, and the other goes on when it lets go.
     two.check(held.key)
     assert two.release(held.key)
@@ -36,7 +38,10 @@ def test_crossed_locks_asked_for_at_the_same_time(crowd: Crowd) -> None:
     processes = crowd.processes(2)
     for number in range(10):
         names = [f"a{number}", f"b{number}"]
-        held = [process.acquire(name, by=f"job{at}") for at, (process, name) in enumerate(zip(processes, names, strict=True))]
+        held = [
+            process.acquire(name, by=f"job{at}")
+            for at, (process, name) in enumerate(zip(processes, names, strict=True))
+        ]
         for at, process in enumerate(processes):
             process.begin("acquire", names[1 - at], by=f"job{at}", timeout_s=None)
         told = _told(processes, held)
@@ -61,13 +66,17 @@ def _told(processes: list[Process], held: list[Granted]) -> int:
 
 def test_a_cycle_of_three(crowd: Crowd) -> None:
     processes = crowd.processes(3)
-    held = [process.acquire(name, by=f"job-{name}") for process, name in zip(processes, "abc", strict=True)]
+    held = [
+        process.acquire(name, by=f"job-{name}")
+        for process, name in zip(processes, "abc", strict=True)
+    ]
     processes[0].line_up("b", by="job-a")
     processes[1].line_up("c", by="job-b")
     with pytest.raises(DeadlockDetected) as caught:
         processes[2].acquire("a", by="job-c")
     assert caught.value.fields["cycle"] == (
-        "job-c waits for a, held by job-a; job-a waits for b, held by job-b; job-b waits for c, held by job-c"
+        "job-c waits for a, held by job-a; job-a waits for b, held by job-b; job-b waits for c, "
+        "held by job-c"
     )
     processes[2].release(held[2].key)
     granted = processes[1].result()
@@ -81,7 +90,9 @@ def test_a_cycle_through_a_look(crowd: Crowd) -> None:
     one.acquire("a", by="one")
     held = two.acquire("b", by="two")
     one.look("b", by="one")
-    with pytest.raises(DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"):
+    with pytest.raises(
+        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    ):
         two.wait("a", by="two")
     two.release(held.key)
     assert one.result() is True

@@ -1,4 +1,6 @@
-"""How processes end, fork and are interrupted while they hold or wait, and what becomes of the store meanwhile."""
+"""How processes end, fork and are interrupted while they hold or wait, and what becomes of the
+store meanwhile.
+"""
 
 import ctypes
 import json
@@ -17,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
-from holdfast.primitives.locks.record import LOCK_WAITS
+from holdfast.primitives.locks.records import LOCK_WAITS
 from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
 from tests.patience import PATIENCE_S
 from tests.processes import Used, used_by, used_since
@@ -35,7 +37,9 @@ def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
 
 
 def _fork(actor: Actor, work: str, key: str) -> dict[str, Any]:
-    """In a process that holds a grant: fork, let the child do the work, and return what it found."""
+    """In a process that holds a grant: fork, let the child do the work, and return what it
+    found.
+    """
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
@@ -163,7 +167,10 @@ sys.stdin.readline()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["sys.exit(3)", "raise KeyError('its own')", "hf.close()", "pass", "import os; os.abort()"])
+@pytest.mark.parametrize(
+    "end",
+    ["sys.exit(3)", "raise KeyError('its own')", "hf.close()", "pass", "import os; os.abort()"],
+)
 def test_a_program_that_ends_without_letting_go_frees_by_its_end(crowd: Crowd, end: str) -> None:
     script = _PROGRAM.format(end=end)
     waiter = crowd.process()
@@ -238,11 +245,20 @@ def test_an_exception_thrown_into_a_waiting_thread_leaves_nothing_in_line(crowd:
 
     locks = crowd.hf.locks
     held = locks.acquire("a", by="holder")
-    waiting = Waiter(lambda waits: locks.acquire("a", by="waiter", timeout_s=PATIENCE_S, on_wait=waits))
-    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(Thrown)) == 1
+    waiting = Waiter(
+        lambda waits: locks.acquire("a", by="waiter", timeout_s=PATIENCE_S, on_wait=waits)
+    )
+    assert (
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(waiting.ident), ctypes.py_object(Thrown)
+        )
+        == 1
+    )
     # It comes with the next step that the thread takes, so let it take one.
     rows = crowd.hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
-    crowd.hf.store.transact(lambda tx: [tx.notify(row.record.address) for row in rows], scope=[LOCK_WAITS])
+    crowd.hf.store.transact(
+        lambda tx: [tx.notify(row.record.address) for row in rows], scope=[LOCK_WAITS]
+    )
     with pytest.raises(Thrown):
         waiting.result()
     assert crowd.queue("a") == []
@@ -259,7 +275,9 @@ def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
     hf = holdfast.connect(crowd.url)
     holder = crowd.process()
     holder.acquire("a", by="holder")
-    waiting = Waiter(lambda waits: hf.locks.acquire("a", by="waiter", timeout_s=None, on_wait=waits))
+    waiting = Waiter(
+        lambda waits: hf.locks.acquire("a", by="waiter", timeout_s=None, on_wait=waits)
+    )
     hf.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         waiting.result()
@@ -268,7 +286,9 @@ def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lease_s", [30.0, 0.6], ids=["", "with leases that run out meanwhile"])
 def test_waiters_outlive_a_restart_of_their_database(tmp_path: Path, lease_s: float) -> None:
-    """Those that wait and those that hold: nobody loses anything by it, and the next in line is woken."""
+    """Those that wait and those that hold: nobody loses anything by it, and the next in line is
+    woken.
+    """
     from tests.stores.postgres_server import running
 
     (tmp_path / "holdfast.toml").write_text(f"[locks]\nlease_s = {lease_s}\n")
@@ -294,10 +314,14 @@ def test_waiters_outlive_a_restart_of_their_database(tmp_path: Path, lease_s: fl
 
 
 def _used_in(processes: Sequence[Process], seconds: float) -> list[Used]:
-    """Let so much time pass, in which none of the processes may say anything; return what each has used."""
+    """Let so much time pass, in which none of the processes may say anything; return what each has
+    used.
+    """
     before = [used_by(process.pid) for process in processes]
     _nothing_is_said(processes, seconds)
-    return [used_since(began, process.pid) for process, began in zip(processes, before, strict=True)]
+    return [
+        used_since(began, process.pid) for process, began in zip(processes, before, strict=True)
+    ]
 
 
 def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
@@ -307,8 +331,12 @@ def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_time_limit_holds_though_the_store_does_not_answer(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A writer that stands still inside the gate keeps everybody out; whoever gave it a second is told after that."""
+def test_a_time_limit_holds_though_the_store_does_not_answer(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A writer that stands still inside the gate keeps everybody out; whoever gave it a second is
+    told after that.
+    """
     with crowd_on("sqlite", tmp_path, request) as crowd:
         stuck, other = crowd.processes(2)
         stuck.stop_at("sqlite.commit.before")

@@ -1,7 +1,8 @@
-"""kill -9 at every fault point of what the locks do: nothing is stuck, nothing is held twice, and the table drains.
+"""kill -9 at every fault point of what the locks do: nothing is stuck, nothing is held twice, and
+the table drains.
 
-Each step is done by a process that is killed at its first fault point, then by one that is killed at its second, and so on
-until one gets through. Then others must be able to go on.
+Each step is done by a process that is killed at its first fault point, then by one that is killed
+at its second, and so on until one gets through. Then others must be able to go on.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,9 @@ def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
 
 
 class Step:
-    """One step, done by a victim that is to be killed at its point number `at`. Others than the victim live."""
+    """One step, done by a victim that is to be killed at its point number `at`. Others than the
+    victim live.
+    """
 
     def __init__(self, crowd: Crowd, folder: Path, at: int, others: list[Process]) -> None:
         self.crowd = crowd
@@ -72,7 +75,10 @@ def at_every_point(crowd: Crowd, folder: Path, others: int, step: Callable[[Step
 
 
 def test_taking_and_letting_go_of_what_is_free(crowd: Crowd, tmp_path: Path) -> None:
-    assert at_every_point(crowd, tmp_path, 1, lambda step: step.killed("use", ["a", "b"], by="victim")) >= 6
+    assert (
+        at_every_point(crowd, tmp_path, 1, lambda step: step.killed("use", ["a", "b"], by="victim"))
+        >= 6
+    )
 
 
 def test_taking_what_was_contended_before(crowd: Crowd, tmp_path: Path) -> None:
@@ -156,7 +162,9 @@ def test_letting_go_of_a_part(crowd: Crowd, tmp_path: Path) -> None:
 
 
 def test_taking_over_from_the_dead(crowd: Crowd, tmp_path: Path) -> None:
-    """The one that takes over is killed at each point of it, and the next must take over from both."""
+    """The one that takes over is killed at each point of it, and the next must take over from
+    both.
+    """
 
     def step(doing: Step) -> bool:
         dead = doing.crowd.process()
@@ -179,7 +187,9 @@ def test_one_that_looks_killed_before_it_reads_its_answer_leaves_none(crowd: Cro
     assert crowd.rows() == []
 
 
-def test_one_that_is_to_share_its_jobs_grant_killed_before_it_reads_that_leaves_nothing(crowd: Crowd) -> None:
+def test_one_that_is_to_share_its_jobs_grant_killed_before_it_reads_that_leaves_nothing(
+    crowd: Crowd,
+) -> None:
     holder, first, victim = crowd.processes(3)
     held = holder.acquire("a", by="holder")
     first.line_up("a", by="job")
@@ -234,7 +244,9 @@ def test_kicking(crowd: Crowd, tmp_path: Path) -> None:
 
 
 def test_a_wake_up_whose_sender_was_killed_before_sending_it(crowd: Crowd) -> None:
-    """The one that hands over is not the one that is watched: its death wakes nobody, and the waiter looks by itself."""
+    """The one that hands over is not the one that is watched: its death wakes nobody, and the
+    waiter looks by itself.
+    """
     holder, kicker, waiter = crowd.processes(3)
     holder.acquire("a", by="holder")
     waiter.line_up("a", by="waiter")

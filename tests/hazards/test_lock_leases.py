@@ -1,4 +1,6 @@
-"""Leases in the real world: a holder that stands still, a machine that vanishes, a clock that is stepped."""
+"""Leases in the real world: a holder that stands still, a machine that vanishes, a clock that is
+stepped.
+"""
 
 import os
 import time
@@ -20,7 +22,9 @@ TTL_S = 0.5
 LEASE_S = 1.0
 LIMIT_S = 2.0
 KEPT_S = 6.0
-"""A lease that is renewed in time on a busy machine too, where a process may get no turn for seconds."""
+"""A lease that is renewed in time on a busy machine too, where a process may get no turn for
+seconds.
+"""
 
 
 @pytest.fixture(params=STORES)
@@ -81,7 +85,9 @@ def test_a_holder_stopped_for_less_than_its_time_to_live_keeps_it(crowd: Crowd) 
 
 @pytest.mark.slow
 def test_a_stopped_holder_without_a_time_to_live_is_not_reaped(crowd: Crowd, house: Path) -> None:
-    """It is alive, as everybody on this machine can see, and a live holder is never reaped for being slow."""
+    """It is alive, as everybody on this machine can see, and a live holder is never reaped for
+    being slow.
+    """
     stopped, waiter = (crowd.process(folder=house) for _ in range(2))
     held = stopped.acquire("a", by="stopped")
     stopped.stop_after_renewal()
@@ -113,8 +119,12 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
 
 
 @pytest.mark.slow
-def test_what_a_vanished_machine_held_passes_on_after_the_lease_and_not_before(machines: Crowd, steady: Path) -> None:
-    far, near, third = (machines.process(host=host, folder=steady) for host in ("far", "near", "near"))
+def test_what_a_vanished_machine_held_passes_on_after_the_lease_and_not_before(
+    machines: Crowd, steady: Path
+) -> None:
+    far, near, third = (
+        machines.process(host=host, folder=steady) for host in ("far", "near", "near")
+    )
     third.connect()
     far.acquire("a", by="far")
     near.line_up("a", by="near")
@@ -127,12 +137,19 @@ def test_what_a_vanished_machine_held_passes_on_after_the_lease_and_not_before(m
     near.result()
     # Both by the database's clock, and the usual lease is much longer than that of this house.
     (new,) = machines.hf.locks.status("a").holds
-    assert (old.by, new.by) == ("far", "near") and 0 < (new.since - old.expires_at).total_seconds() < LOCK_LEASE_S / 2
+    assert (old.by, new.by) == ("far", "near") and 0 < (
+        new.since - old.expires_at
+    ).total_seconds() < LOCK_LEASE_S / 2
 
 
 @pytest.mark.slow
-def test_a_machine_that_lives_keeps_what_it_holds_for_many_leases(machines: Crowd, steady: Path) -> None:
-    far, near = machines.process(host="far", folder=steady), machines.process(host="near", folder=steady)
+def test_a_machine_that_lives_keeps_what_it_holds_for_many_leases(
+    machines: Crowd, steady: Path
+) -> None:
+    far, near = (
+        machines.process(host="far", folder=steady),
+        machines.process(host="near", folder=steady),
+    )
     held = far.acquire(["a", "b"], by="far")
     near.connect()
     before = used_by(near.pid)
@@ -149,8 +166,12 @@ def test_a_machine_that_lives_keeps_what_it_holds_for_many_leases(machines: Crow
 
 
 @pytest.mark.slow
-def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(machines: Crowd, steady: Path) -> None:
-    holder, far, near = (machines.process(host=host, folder=steady) for host in ("near", "far", "near"))
+def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(
+    machines: Crowd, steady: Path
+) -> None:
+    holder, far, near = (
+        machines.process(host=host, folder=steady) for host in ("near", "far", "near")
+    )
     held = holder.acquire("a", by="holder")
     far.line_up("a", by="far")
     with pytest.raises(LockTimeout) as caught:
@@ -162,8 +183,12 @@ def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(machines: C
 
 
 @pytest.mark.slow
-def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(machines: Crowd, steady: Path) -> None:
-    holder, far, near = (machines.process(host=host, folder=steady) for host in ("near", "far", "near"))
+def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(
+    machines: Crowd, steady: Path
+) -> None:
+    holder, far, near = (
+        machines.process(host=host, folder=steady) for host in ("near", "far", "near")
+    )
     held = holder.acquire("a", by="holder")
     far.line_up("a", by="far")
     near.line_up("a", by="near")
@@ -175,8 +200,13 @@ def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(machines
 
 
 @pytest.mark.slow
-def test_a_machine_that_stands_still_loses_what_it_held_and_is_told_when_it_goes_on(machines: Crowd, house: Path) -> None:
-    far, near = machines.process(host="far", folder=house), machines.process(host="near", folder=house)
+def test_a_machine_that_stands_still_loses_what_it_held_and_is_told_when_it_goes_on(
+    machines: Crowd, house: Path
+) -> None:
+    far, near = (
+        machines.process(host="far", folder=house),
+        machines.process(host="near", folder=house),
+    )
     old = far.acquire("a", by="far")
     far.stop_after_renewal()
     new = near.acquire("a", by="near", timeout_s=PATIENCE_S)
@@ -207,7 +237,9 @@ def test_a_machine_of_the_same_name_in_another_boot_is_not_taken_for_dead(machin
 
 
 class Stepped:
-    """The machine's clock, as somebody else sets it: a file says by how much it is off, for every process that reads it."""
+    """The machine's clock, as somebody else sets it: a file says by how much it is off, for every
+    process that reads it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -233,11 +265,14 @@ def test_a_clock_stepped_back_and_forth_changes_no_order_and_shortens_no_lease(
         holder, timed, *waiters = crowd.processes(7)
         held = holder.acquire("a", by="holder")
         lease = timed.acquire("b", by="timed", ttl_s=3600)
-        for number, (process, step_s) in enumerate(zip(waiters, [0, -86400, 60, 7200, -60], strict=True)):
+        for number, (process, step_s) in enumerate(
+            zip(waiters, [0, -86400, 60, 7200, -60], strict=True)
+        ):
             clock.step(step_s)
             process.line_up("a", by=f"j{number}")
         assert crowd.queue("a") == [f"j{number}" for number in range(5)]
-        # Back: the lease is longer by the step, if anything, and a renewal does not make it shorter.
+        # Back: the lease is longer by the step, if anything, and a renewal does not make it
+        # shorter.
         clock.step(-1800)
         timed.renew(lease.key)
         clock.step(3500)
@@ -281,16 +316,23 @@ def test_waiting_does_not_depend_on_the_wall_clock(
 
 @pytest.fixture
 def database_clock(machines: Crowd, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the database's clock forward by so many seconds, for every process that is begun from now on."""
+    """Sets the database's clock forward by so many seconds, for every process that is begun from
+    now on.
+    """
     with psycopg.connect(machines.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE public.set_forward (by interval)")
         connection.execute("INSERT INTO public.set_forward VALUES ('0')")
-    sql = "(extract(epoch FROM clock_timestamp() + (SELECT by FROM public.set_forward)) * 1000000)::bigint"
+    sql = (
+        "(extract(epoch FROM clock_timestamp() + (SELECT by FROM public.set_forward)) * "
+        "1000000)::bigint"
+    )
     monkeypatch.setattr("holdfast.stores.postgres.latches.NOW", sql)
 
     def set_forward(seconds: float) -> None:
         with psycopg.connect(machines.url, autocommit=True) as connection:
-            connection.execute("UPDATE public.set_forward SET by = make_interval(secs => %s)", [seconds])
+            connection.execute(
+                "UPDATE public.set_forward SET by = make_interval(secs => %s)", [seconds]
+            )
 
     return set_forward
 
@@ -299,7 +341,9 @@ def database_clock(machines: Crowd, monkeypatch: pytest.MonkeyPatch) -> Callable
 def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
     machines: Crowd, database_clock: Callable[[float], None]
 ) -> None:
-    """By 40 s, more than the lease: the next in line took the lock of a holder that was alive and connected."""
+    """By 40 s, more than the lease: the next in line took the lock of a holder that was alive and
+    connected.
+    """
     far, near = machines.process(host="far"), machines.process(host="near")
     held, timed = far.acquire("a", by="far"), far.acquire("b", by="far", ttl_s=3600)
     assert not near.try_acquire("a", by="near")
@@ -324,7 +368,10 @@ def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
 def test_a_vanished_machine_loses_its_lock_though_the_database_clock_was_set_forward(
     machines: Crowd, house: Path, database_clock: Callable[[float], None]
 ) -> None:
-    far, near = machines.process(host="far", folder=house), machines.process(host="near", folder=house)
+    far, near = (
+        machines.process(host="far", folder=house),
+        machines.process(host="near", folder=house),
+    )
     far.acquire("a", by="far")
     assert not near.try_acquire("a", by="near")
     far.kill()

@@ -1,7 +1,8 @@
-"""Locks among real processes that are killed: whoever is next goes on, and nothing stays held or in line.
+"""Locks among real processes that are killed: whoever is next goes on, and nothing stays held or in
+line.
 
-The processes themselves are here too, for the other tests of locks: each does what it is told, one call after the other, in
-its main thread, and tells how far it is.
+The processes themselves are here too, for the other tests of locks: each does what it is told, one
+call after the other, in its main thread, and tells how far it is.
 """
 
 import contextlib
@@ -21,12 +22,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel import faults as points
 from holdfast.kernel.errors import LockTimeout
 from holdfast.primitives.locks import Grant
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
-from holdfast.primitives.locks.waiting import Ahead
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
+from holdfast.primitives.locks.wait import Ahead
+from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests import stopped
 from tests.hazards.postgres_sessions import outlived
@@ -34,13 +35,17 @@ from tests.patience import PATIENCE_S
 from tests.stopped import stop_outside
 
 RENEWALS_MAX = 20
-"""How many signs of life are waited for. Long enough for any machine; nothing here takes it unless it fails."""
+"""How many signs of life are waited for. Long enough for any machine; nothing here takes it unless
+it fails.
+"""
 
 STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 
 class Granted(NamedTuple):
-    """What a process tells of a grant. `key` names it in later calls, `at_s` is when it came, by CLOCK_MONOTONIC."""
+    """What a process tells of a grant. `key` names it in later calls, `at_s` is when it came, by
+    CLOCK_MONOTONIC.
+    """
 
     key: str
     names: tuple[str, ...]
@@ -143,7 +148,11 @@ class Actor:
         over = os.eventfd(0)
         try:
             got = self.hf.locks.try_acquire(
-                names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: os.eventfd_write(over, 1), stop_fd=over
+                names,
+                by=by,
+                timeout_s=PATIENCE_S,
+                on_wait=lambda _: os.eventfd_write(over, 1),
+                stop_fd=over,
             )
             assert got is None
         finally:
@@ -181,7 +190,9 @@ class Actor:
         points.hook = stop
 
     def witness(self, folder: Path, names: Sequence[str]) -> None:
-        """Take the kernel's own lock on a file for each name. Raises when another process has it: two held one resource."""
+        """Take the kernel's own lock on a file for each name. Raises when another process has it:
+        two held one resource.
+        """
         for name in names:
             fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._witnesses[name] = fd
@@ -254,7 +265,9 @@ class Process:
         self._pipe.send((call, arguments, more))
 
     def heard(self, word: str) -> Any:
-        """Wait until it says a word, and return what it says with it; what the call raised is raised here."""
+        """Wait until it says a word, and return what it says with it; what the call raised is
+        raised here.
+        """
         while True:
             assert self._pipe.poll(PATIENCE_S), f"process {self.pid} never said {word!r}"
             said, what = self._pipe.recv()
@@ -284,7 +297,9 @@ class Process:
         os.kill(self.pid, number)
 
     def kill(self) -> float:
-        """Kill it with -9 and return when that was. It stays a zombie, as it does under a parent that does not look."""
+        """Kill it with -9 and return when that was. It stays a zombie, as it does under a parent
+        that does not look.
+        """
         at_s = time.monotonic()
         os.kill(self.pid, signal.SIGKILL)
         return at_s
@@ -295,13 +310,23 @@ class Process:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still, at a moment at which it keeps nobody out of the store."""
+        """SIGSTOP, and wait until it stands still, at a moment at which it keeps nobody out of the
+        store.
+        """
         stop_outside(self.pid, self._url)
 
     def stop_after_renewal(self) -> None:
-        """Let it stand still just after its next sign of life; elsewhere it might keep everybody out of the store."""
-        # The thread that does its writing may not have left yet when the one that renews is stopped.
-        stop_outside(self.pid, self._url, lambda: self.stop_at("sqlite.notify.after", "postgres.commit.after"), RENEWALS_MAX)
+        """Let it stand still just after its next sign of life; elsewhere it might keep everybody
+        out of the store.
+        """
+        # The thread that does its writing may not have left yet when the one that renews is
+        # stopped.
+        stop_outside(
+            self.pid,
+            self._url,
+            lambda: self.stop_at("sqlite.notify.after", "postgres.commit.after"),
+            RENEWALS_MAX,
+        )
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -371,12 +396,17 @@ class Crowd:
         return [request.by for request in self.hf.locks.status(name).queue]
 
     def rows(self) -> list[str]:
-        """Every row of the lock table, of resources and of requests; but for what the dead did not read, which is cleared away
-        in the background now and then."""
+        """Every row of the lock table, of resources and of requests; but for what the dead did not
+        read, which is cleared away in the background now and then.
+        """
         self.hf.locks.clear_unread()
 
         def keys(tx: Any) -> list[str]:
-            return [f"{space.name}/{row.key}" for space in (LOCKS, LOCK_WAITS) for row in tx.range(space)]
+            return [
+                f"{space.name}/{row.key}"
+                for space in (LOCKS, LOCK_WAITS)
+                for row in tx.range(space)
+            ]
 
         return self.hf.store.read(keys, scope=[LOCKS, LOCK_WAITS])
 
@@ -390,8 +420,13 @@ class Crowd:
 @contextlib.contextmanager
 def crowd_on(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Crowd]:
     """A crowd on a new store of that kind."""
-    url = f"sqlite:{folder / 'store.sqlite'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    # Made before there are several processes to make it; and what it takes is loaded once, not in each child.
+    url = (
+        f"sqlite:{folder / 'store.sqlite'}"
+        if kind == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
+    # Made before there are several processes to make it; and what it takes is loaded once, not in
+    # each child.
     with holdfast.connect(url) as hf:
         hf.locks.release(hf.locks.acquire("first", by="parent"))
     with closing(Crowd(url)) as made:
@@ -524,7 +559,9 @@ def test_a_stopped_waiter_is_granted_and_goes_on_where_it_was(crowd: Crowd) -> N
     last.result()
 
 
-def test_stopping_one_that_never_leaves_its_transaction_is_given_up(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_one_that_never_leaves_its_transaction_is_given_up(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = crowd.process()
     monkeypatch.setattr(stopped, "STOPS_MAX", 3)
     monkeypatch.setattr(stopped, "is_inside", lambda *_: True)
@@ -577,7 +614,9 @@ def test_crossed_locks_of_which_one_side_was_killed(crowd: Crowd) -> None:
 
 
 def test_a_job_begun_again_after_its_process_was_killed_holds_for_itself(crowd: Crowd) -> None:
-    """The same job in a new process must not build on the grant of the dead one, which anybody may take over."""
+    """The same job in a new process must not build on the grant of the dead one, which anybody may
+    take over.
+    """
     first, again, other = crowd.processes(3)
     old = first.acquire("a", by="job")
     first.die()
@@ -594,7 +633,10 @@ def test_another_process_with_the_pid_of_the_holder_is_not_the_holder(crowd: Cro
     (live,) = crowd.processes(1)
     process = crowd.hf.processes.of(live.pid)
     reused = holdfast.kernel.holder.Holder(
-        **process.place._asdict(), pid=process.pid, start_ticks=process.start_ticks - 1, label="the earlier one"
+        **process.place._asdict(),
+        pid=process.pid,
+        start_ticks=process.start_ticks - 1,
+        label="the earlier one",
     )
     held = crowd.hf.locks.acquire("a", by="job", process=reused)
     waiter = crowd.process()

@@ -1,5 +1,6 @@
-"""Containers with pids, a /proc or a clock since boot of their own: a live holder is never taken for dead, and a killed one is
-found dead wherever that can be known."""
+"""Containers with pids, a /proc or a clock since boot of their own: a live holder is never taken
+for dead, and a killed one is found dead wherever that can be known.
+"""
 
 import json
 import subprocess
@@ -98,10 +99,18 @@ print(taker(), flush=True)
 """
 
 
-@pytest.mark.parametrize("prober", [HOST, SHIFTED], ids=["from the host", "from a clock of its own"])
-@pytest.mark.parametrize("holder", [HOST, SHIFTED, Container(boot_shift_s=7)], ids=["host", "shifted", "shifted by less"])
-def test_the_clock_since_boot_of_a_container_changes_no_verdict(holder: Container, prober: Container) -> None:
-    """The kernel shows start times in the reader's own clock since boot: a live holder had another one, and was dead."""
+@pytest.mark.parametrize(
+    "prober", [HOST, SHIFTED], ids=["from the host", "from a clock of its own"]
+)
+@pytest.mark.parametrize(
+    "holder", [HOST, SHIFTED, Container(boot_shift_s=7)], ids=["host", "shifted", "shifted by less"]
+)
+def test_the_clock_since_boot_of_a_container_changes_no_verdict(
+    holder: Container, prober: Container
+) -> None:
+    """The kernel shows start times in the reader's own clock since boot: a live holder had another
+    one, and was dead.
+    """
     started = holder.start(_SHOW_ITSELF)
     with started:
         assert started.stdout is not None
@@ -113,7 +122,9 @@ def test_the_clock_since_boot_of_a_container_changes_no_verdict(holder: Containe
 
 @kinds
 def test_a_process_beside_is_alive_until_it_is_killed(container: Container) -> None:
-    """With its parent's /proc, a container looked at the host's process of the same number: a killed holder stayed alive."""
+    """With its parent's /proc, a container looked at the host's process of the same number: a
+    killed holder stayed alive.
+    """
     found = json.loads(container.run(_FAMILY))
     assert found["seen"] == ["alive", "alive", "dead", "dead"]
     assert found["watched"]
@@ -123,7 +134,9 @@ def test_a_process_beside_is_alive_until_it_is_killed(container: Container) -> N
         assert found["above"] == []
 
 
-@pytest.mark.parametrize("container", [OWN_PIDS, PARENTS_PROC], ids=["own pids", "own pids, the parent's /proc"])
+@pytest.mark.parametrize(
+    "container", [OWN_PIDS, PARENTS_PROC], ids=["own pids", "own pids, the parent's /proc"]
+)
 def test_a_process_of_another_pid_namespace_is_unknown(container: Container) -> None:
     here = Procfs()
     assert container.run(_PROBE, to_json(here.current()).decode()) == "unknown"
@@ -138,7 +151,9 @@ def test_a_process_of_another_pid_namespace_is_unknown(container: Container) -> 
 
 
 @kinds
-def test_a_lock_passes_on_when_its_holder_is_killed_and_not_before(container: Container, tmp_path: Path) -> None:
+def test_a_lock_passes_on_when_its_holder_is_killed_and_not_before(
+    container: Container, tmp_path: Path
+) -> None:
     store = f"sqlite:{tmp_path / 'store.sqlite'}"
     connect(store).close()
     with container.start(_HOLD_AND_TAKE, store, _HOLD, _TAKE) as inside:
@@ -158,4 +173,6 @@ def test_a_lock_passes_on_when_its_holder_is_killed_and_not_before(container: Co
 
 
 def _taken_by_the_host(store: str) -> str:
-    return subprocess.run([sys.executable, "-c", _TAKE, store], stdout=-1, check=True, text=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", _TAKE, store], stdout=-1, check=True, text=True
+    ).stdout.strip()

@@ -1,4 +1,6 @@
-"""A registry whose users are killed, forked and many: all or nothing, nothing leaks, nothing is had twice."""
+"""A registry whose users are killed, forked and many: all or nothing, nothing leaks, nothing is had
+twice.
+"""
 
 import json
 import multiprocessing
@@ -16,9 +18,9 @@ import pytest
 
 import holdfast
 from holdfast import RegistryManager
-from holdfast.app import Holdfast
 from holdfast.domains.network import Registry, Room
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
+from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.dying import KILLED, ended
 from tests.hazards.network_invariants import State, check, entries_of, stored
@@ -32,7 +34,9 @@ ROUTERS = [f"router-{number}" for number in range(5)]
 
 @pytest.fixture
 def lab() -> Iterator[Path]:
-    """A folder in memory, where registries of plain files are kept: a hundred jobs would wait long for a disk."""
+    """A folder in memory, where registries of plain files are kept: a hundred jobs would wait long
+    for a disk.
+    """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -56,24 +60,37 @@ def hf(url: str) -> Iterator[Holdfast]:
 @pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> Iterator[Holdfast]:
     """What threads may share."""
-    urls = {"memory": lambda: "memory:", "sqlite": lambda: f"sqlite:{tmp_path}/store", "files": lambda: f"files:{lab}"}
+    urls = {
+        "memory": lambda: "memory:",
+        "sqlite": lambda: f"sqlite:{tmp_path}/store",
+        "files": lambda: f"files:{lab}",
+    }
     url = urls.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
     with holdfast.connect(url) as connected:
         yield connected
 
 
 def wanted(*numbers: int) -> list[dict[str, Any]]:
-    return [{"host_name": f"h{number}", "job_type": "quick", "router_name": "router-1"} for number in numbers]
+    return [
+        {"host_name": f"h{number}", "job_type": "quick", "router_name": "router-1"}
+        for number in numbers
+    ]
 
 
 # --- killed at every point ---
 
 CHANGES: dict[str, Callable[[Holdfast, int], object]] = {
-    "register": lambda hf, at: hf.network.register_hosts([host(1000 + 10 * at + number) for number in range(3)]),
+    "register": lambda hf, at: hf.network.register_hosts(
+        [host(1000 + 10 * at + number) for number in range(3)]
+    ),
     "unregister": lambda hf, at: hf.network.unregister_host(f"h{at}", force=True),
-    "lease": lambda hf, at: hf.network.acquire_source_host_leases(f"new-{at}", wanted(0, 1, 2), pid=None),
+    "lease": lambda hf, at: hf.network.acquire_source_host_leases(
+        f"new-{at}", wanted(0, 1, 2), pid=None
+    ),
     "release": lambda hf, at: hf.network.release_source_host_lease(f"run-{at}", "h900"),
-    "take": lambda hf, at: hf.network.acquire_neighbor_lease(f"new-{at}", "h1", "10.9.9.9", pid=None),
+    "take": lambda hf, at: hf.network.acquire_neighbor_lease(
+        f"new-{at}", "h1", "10.9.9.9", pid=None
+    ),
     "drop": lambda hf, at: hf.network.release_neighbor_lease(f"run-{at}", "h1", "10.9.9.8"),
 }
 
@@ -102,7 +119,12 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, change: str) -> None:
             assert (after != before) == (at >= committed), f"killed at {points[at]}"
             if after != before:
                 assert whole(change, before, after, at), f"killed at {points[at]}"
-        assert {"sqlite.gate.before", "sqlite.write", "sqlite.commit.before", "sqlite.sync.after"} <= set(points)
+        assert {
+            "sqlite.gate.before",
+            "sqlite.write",
+            "sqlite.commit.before",
+            "sqlite.sync.after",
+        } <= set(points)
 
 
 def whole(change: str, before: State, after: State, at: int) -> bool:
@@ -123,8 +145,12 @@ def dying(url: str, change: Callable[[Holdfast, int], object], at: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("untrimmed")
-def test_a_killed_process_loses_no_line_of_the_transaction_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at every point of a change and of its copy; the next one that comes copies what is missing, each line once."""
+def test_a_killed_process_loses_no_line_of_the_transaction_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at every point of a change and of its copy; the next one that comes copies what is
+    missing, each line once.
+    """
     monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}/store.sqlite")
     log = tmp_path / "registry.log"
     config = {"transaction_log_path": str(log)}
@@ -179,7 +205,11 @@ def test_a_killed_runs_leases_and_routers_are_free(hf: Holdfast, url: str) -> No
 
 def test_a_stopped_runs_lease_counts(hf: Holdfast, url: str) -> None:
     hf.network.register_host(**host(1))
-    child = Child(lambda: holdfast.connect(url).network.acquire_source_host_lease("slow", "h1", "quick", "router-1"))
+    child = Child(
+        lambda: holdfast.connect(url).network.acquire_source_host_lease(
+            "slow", "h1", "quick", "router-1"
+        )
+    )
     stop_outside(child.pid, url)
     assert hf.network.sweep() == (0, 0)
     assert hf.network.get_host_lease_count("h1") == 1
@@ -228,13 +258,19 @@ JOBS = 100
 
 
 def patient(hf: Holdfast) -> Registry:
-    """The registry with time limits for a busy machine: a hundred jobs at once are many syncs in a row."""
+    """The registry with time limits for a busy machine: a hundred jobs at once are many syncs in a
+    row.
+    """
     times = LockTimeouts(host_registry=120, host_leases=120, neighbor_leases=120)
-    return Registry(Room(hf.store, hf.log, hf.processes, NetworkSettings(lock_timeouts=times)), hf.locks)
+    return Registry(
+        Room(hf.store, hf.log, hf.processes, NetworkSettings(lock_timeouts=times)), hf.locks
+    )
 
 
 def job(registry: Registry, number: int, turns: int) -> list[str]:
-    """One job: leases hosts under shared routers, works on some alone, and races for one address. Returns what it won."""
+    """One job: leases hosts under shared routers, works on some alone, and races for one address.
+    Returns what it won.
+    """
     dice, run, won = Random(number), f"run-{number}", []
     for turn in range(turns):
         at = dice.randrange(HOSTS_MANY)
@@ -268,7 +304,9 @@ def finish(hf: Holdfast, won: list[str], jobs: int) -> None:
 
 
 def fill(hf: Holdfast) -> None:
-    hf.network.register_hosts([host(number, ROUTERS[number % len(ROUTERS)]) for number in range(HOSTS_MANY)])
+    hf.network.register_hosts(
+        [host(number, ROUTERS[number % len(ROUTERS)]) for number in range(HOSTS_MANY)]
+    )
 
 
 @pytest.mark.slow
@@ -276,7 +314,11 @@ def test_a_hundred_jobs_as_threads_on_a_thousand_hosts(anywhere: Holdfast) -> No
     fill(anywhere)
     registry = patient(anywhere)
     with ThreadPoolExecutor(JOBS) as pool:
-        won = [name for names in pool.map(lambda number: job(registry, number, 2), range(JOBS)) for name in names]
+        won = [
+            name
+            for names in pool.map(lambda number: job(registry, number, 2), range(JOBS))
+            for name in names
+        ]
     registry.close()
     assert len(won) == 2
     finish(anywhere, won, JOBS)
@@ -287,7 +329,11 @@ def _process_of_jobs(task: tuple[str, int, int]) -> list[str]:
     with holdfast.connect(url) as hf, ThreadPoolExecutor(many) as pool:
         registry = patient(hf)
         won = [
-            name for names in pool.map(lambda number: job(registry, number, 2), range(first, first + many)) for name in names
+            name
+            for names in pool.map(
+                lambda number: job(registry, number, 2), range(first, first + many)
+            )
+            for name in names
         ]
         registry.close()
     return won
@@ -298,9 +344,9 @@ def test_a_hundred_jobs_as_processes_with_managers_of_their_own(hf: Holdfast, ur
     """Five processes with twenty jobs each."""
     fill(hf)
     with multiprocessing.get_context("spawn").Pool(5) as pool:
-        ended = pool.map_async(_process_of_jobs, [(url, 20 * number, 20) for number in range(5)], chunksize=1).get(
-            2 * PATIENCE_S
-        )
+        ended = pool.map_async(
+            _process_of_jobs, [(url, 20 * number, 20) for number in range(5)], chunksize=1
+        ).get(2 * PATIENCE_S)
     won = [name for names in ended for name in names]
     assert len(won) == 2
     finish(hf, won, JOBS)
@@ -326,7 +372,9 @@ def test_rapid_cycles_by_two_managers_in_two_processes_never_overlap(
     monkeypatch.setenv("NETWORK_WITNESS", str(tmp_path / "witness"))
     turns = 300 if hf.store.embedded else 60
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        ended = pool.map_async(_cycles, [(url, number, turns) for number in range(2)], chunksize=1).get(2 * PATIENCE_S)
+        ended = pool.map_async(
+            _cycles, [(url, number, turns) for number in range(2)], chunksize=1
+        ).get(2 * PATIENCE_S)
     assert ended == [turns, turns]
     assert hf.network.router_statistics(["router-1"])["router-1"].grants == 2 * turns
     assert not hf.network.is_router_locked("router-1")

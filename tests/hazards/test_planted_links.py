@@ -1,7 +1,9 @@
-"""A member of the group puts links, FIFOs and folders in the place of every file that a shared store has.
+"""A member of the group puts links, FIFOs and folders in the place of every file that a shared
+store has.
 
-The names come from a store that was really used, so that a file which is new tomorrow is tried too. Root, who shares the
-store, goes on working in it: no file of root's elsewhere may be changed, shown or waited for.
+The names come from a store that was really used, so that a file which is new tomorrow is tried too.
+Root, who shares the store, goes on working in it: no file of root's elsewhere may be changed, shown
+or waited for.
 """
 
 import contextlib
@@ -20,17 +22,19 @@ from typing import Any
 import pytest
 
 from holdfast import RegistryManager
-from holdfast.access import make_folder, open_file
-from holdfast.app import Holdfast, connect
-from holdfast.domains.gateway.spec import CommandSpec
-from holdfast.folder_walk import open_folder, resolve
-from holdfast.hosting import open_gateway
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
+from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.gateway_host import open_gateway
+from holdfast.system.access import make_folder, open_file
+from holdfast.system.folder_walk import open_folder, resolve
 from tests.dying import ended
 from tests.patience import PATIENCE_S
 
 STORES = ["sqlite", "files"]
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user, and gives files to a group")
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0, reason="needs root: becomes another user, and gives files to a group"
+)
 GROUP = grp.getgrgid(1)
 MEMBER = 65534
 SECRET = b'{"status": "the-secret-of-root", "cursor": "the-secret-of-root"}\n'
@@ -76,18 +80,27 @@ def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
 
     def network() -> None:
         os.environ["HOLDFAST_STORE"] = hf.settings.store or ""
-        with RegistryManager({"transaction_log_path": f"{_store_folder(hf)}/registry.log"}) as manager:
+        with RegistryManager(
+            {"transaction_log_path": f"{_store_folder(hf)}/registry.log"}
+        ) as manager:
             one, two, three = os.urandom(3)
             manager.register_host(
-                f"h{one}-{two}-{three}", f"10.{one}.{two}.{three}", "router-1", f"02:00:00:{one:02x}:{two:02x}:{three:02x}"
+                f"h{one}-{two}-{three}",
+                f"10.{one}.{two}.{three}",
+                "router-1",
+                f"02:00:00:{one:02x}:{two:02x}:{three:02x}",
             )
 
     yield lambda: hf.jobs.register_job("sort it", agent="agent", agent_session="s")
     # A job that was there: its log goes on.
     yield lambda: hf.jobs.pick_pending("s")
     yield lambda: print(log.catch_up(hf.log, hf.jobs.peek) or "")
-    yield from (lambda job=job: print(log.status(job), log.meta(job), list(log.events(job))) for job in jobs)  # type: ignore[misc]
-    yield lambda: hf.agents.publish(f"a-{os.urandom(4).hex()}", backend="command", tool="cat", manifest_path="/m")
+    yield from (
+        lambda job=job: print(log.status(job), log.meta(job), list(log.events(job))) for job in jobs
+    )  # type: ignore[misc]
+    yield lambda: hf.agents.publish(
+        f"a-{os.urandom(4).hex()}", backend="command", tool="cat", manifest_path="/m"
+    )
     yield swap
     yield lambda: hf.locks.acquire("router-1", by="run-1").release()
     yield listen
@@ -138,7 +151,11 @@ class Canary:
         folder.mkdir(mode=0o700)
         (folder / "inside").mkdir(mode=0o700)
         # Whatever is looked for behind a linked folder is there.
-        for name, content in (("secret", SECRET), ("empty", b""), *((f"inside/{name}", SECRET) for name in names)):
+        for name, content in (
+            ("secret", SECRET),
+            ("empty", b""),
+            *((f"inside/{name}", SECRET) for name in names),
+        ):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -207,17 +224,24 @@ def used_store(lab: Path, kind: str) -> tuple[str, list[Path], list[Path]]:
     assert use(url) == [] and use(url) == []
     shared = lab / "shared"
     # What is in a gateway's own folder no member can reach. What only a listener has ends with it.
-    found = [path for path in shared.rglob("*") if not ("gateways" in str(path) and "/gpu/" in str(path))]
+    found = [
+        path for path in shared.rglob("*") if not ("gateways" in str(path) and "/gpu/" in str(path))
+    ]
     files = [path for path in found if stat.S_ISREG(path.lstat().st_mode)]
     # SQLite's own files go with the last connection, and anybody may put something there meanwhile.
     files += [
-        path.with_name(path.name + end) for path in files if path.suffix == ".sqlite" for end in ("-wal", "-shm", "-journal")
+        path.with_name(path.name + end)
+        for path in files
+        if path.suffix == ".sqlite"
+        for end in ("-wal", "-shm", "-journal")
     ]
     folders = [path for path in found if path.is_dir()]
     return url, files, folders
 
 
-def tried(lab: Path, kind: str, plant: Plant, path: Path, canary_of: Callable[[Path], list[str]]) -> list[str]:
+def tried(
+    lab: Path, kind: str, plant: Plant, path: Path, canary_of: Callable[[Path], list[str]]
+) -> list[str]:
     """Plant one thing in a fresh copy of the store, and let root work there; what went wrong."""
     shared, kept = lab / "shared", lab / "kept"
     shutil.rmtree(shared)
@@ -228,7 +252,11 @@ def tried(lab: Path, kind: str, plant: Plant, path: Path, canary_of: Callable[[P
 
     def run() -> None:
         signal.alarm(int(PATIENCE_S))
-        with open(out, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        with (
+            open(out, "w") as file,
+            contextlib.redirect_stdout(file),
+            contextlib.redirect_stderr(file),
+        ):
             try:
                 print(json.dumps([error.message for error in use(url_in(lab, kind))]))
             except BaseException:
@@ -240,10 +268,14 @@ def tried(lab: Path, kind: str, plant: Plant, path: Path, canary_of: Callable[[P
     wrong = []
     if status != 0:
         wrong.append(f"ended with {status}: {said[-600:]}")
-    elif (messages := json.loads(said.splitlines()[-1])) and not any(path.stem in message for message in messages):
+    elif (messages := json.loads(said.splitlines()[-1])) and not any(
+        path.stem in message for message in messages
+    ):
         wrong.append(f"refused without naming it: {messages}")
     after = canary.seen()
-    changed = [name for name in {*after, *canary.before} if after.get(name) != canary.before.get(name)]
+    changed = [
+        name for name in {*after, *canary.before} if after.get(name) != canary.before.get(name)
+    ]
     if changed:
         wrong.append(f"changed {changed}: {[after.get(name) for name in changed][:3]}")
     if "the-secret-of-root" in said:
@@ -269,13 +301,21 @@ _LONG = {"dangling symlink", "symlink to an empty file", "folder"}
 
 
 @needs_root
-@pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.prove] * (what in _LONG)) for what in FILES])
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.prove] * (what in _LONG)) for what in FILES]
+)
 @pytest.mark.parametrize("kind", STORES)
-def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(lab: Path, kind: str, what: str) -> None:
+def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(
+    lab: Path, kind: str, what: str
+) -> None:
     _, files, _ = used_store(lab, kind)
     subprocess_copy(lab / "shared", lab / "kept")
     assert len(files) > 10, files
-    wrong = {str(path): found for path in files if (found := tried(lab, kind, FILES[what], path, lambda _: []))}
+    wrong = {
+        str(path): found
+        for path in files
+        if (found := tried(lab, kind, FILES[what], path, lambda _: []))
+    }
     assert wrong == {}
 
 
@@ -289,7 +329,11 @@ def test_a_link_in_the_place_of_a_folder_leads_root_nowhere(lab: Path, kind: str
         return [str(path.relative_to(folder)) for path in files if path.is_relative_to(folder)]
 
     assert len(folders) > 3, folders
-    wrong = {str(path): found for path in folders if (found := tried(lab, kind, symlink_to("inside"), path, names_in))}
+    wrong = {
+        str(path): found
+        for path in folders
+        if (found := tried(lab, kind, symlink_to("inside"), path, names_in))
+    }
     assert wrong == {}
 
 
@@ -320,7 +364,10 @@ def test_ones_own_links_are_followed_and_anothers_are_not(tmp_path: Path) -> Non
     if os.geteuid() == 0:
         os.chmod(tmp_path, 0o777)
         os.lchown(tmp_path / "link", MEMBER, MEMBER)
-        for refused in (lambda: open_folder(tmp_path / "link"), lambda: resolve(tmp_path / "link" / "store")):
+        for refused in (
+            lambda: open_folder(tmp_path / "link"),
+            lambda: resolve(tmp_path / "link" / "store"),
+        ):
             with pytest.raises(StoreUnavailable) as error:
                 refused()
             assert error.value.fields["path"] == str(tmp_path.resolve() / "link")

@@ -1,4 +1,6 @@
-"""A holdfast.toml that somebody else put above the working folder chooses no store: prompts and commands come from there."""
+"""A holdfast.toml that somebody else put above the working folder chooses no store: prompts and
+commands come from there.
+"""
 
 import os
 import stat
@@ -8,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.configuration import load_settings, store_origin
 from holdfast.kernel.errors import InvalidValue
+from holdfast.runtime.configuration import load_settings, store_origin
 from tests.surfaces.command import CommandLine
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: gives files to another user")
@@ -19,7 +21,9 @@ TEXT = 'store = "sqlite:planted.sqlite"\nnamespace = "planted"\n'
 
 @pytest.fixture
 def above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A holdfast.toml in a folder that everybody may write, two folders above the working folder."""
+    """A holdfast.toml in a folder that everybody may write, two folders above the working
+    folder.
+    """
     monkeypatch.delenv("SUDO_UID", raising=False)
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         os.chmod(folder, 0o1777)
@@ -90,12 +94,32 @@ def test_only_root_believes_what_sudo_says(above: Path, monkeypatch: pytest.Monk
 
 @needs_root
 def test_a_planted_file_makes_no_command_run_anothers_prompt(above: Path, tmp_path: Path) -> None:
-    """As it was done: a store of the attacker's, with a job in it, chosen by a file above root's working folder."""
-    planted = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{above.parent}/planted.sqlite", HOLDFAST_NAMESPACE="planted")
-    assert planted("jobs", "register", "--prompt", "touch pwned", "--agent", "shell", "--agent-session", "s").status == 0
+    """As it was done: a store of the attacker's, with a job in it, chosen by a file above root's
+    working folder.
+    """
+    planted = CommandLine(
+        tmp_path,
+        HOLDFAST_STORE=f"sqlite:{above.parent}/planted.sqlite",
+        HOLDFAST_NAMESPACE="planted",
+    )
+    assert (
+        planted(
+            "jobs",
+            "register",
+            "--prompt",
+            "touch pwned",
+            "--agent",
+            "shell",
+            "--agent-session",
+            "s",
+        ).status
+        == 0
+    )
     os.chown(above, STRANGER, STRANGER)
     work = above.parent / "root" / "work"
-    ran = CommandLine(work)("jobs", "run", "--agent-session", "s", "--once", "--", "sh", "-c", "cat > pwned")
+    ran = CommandLine(work)(
+        "jobs", "run", "--agent-session", "s", "--once", "--", "sh", "-c", "cat > pwned"
+    )
     assert ran.status == 2 and str(above) in ran.err, ran
     assert list(work.rglob("pwned")) == []
 
@@ -117,7 +141,10 @@ def test_a_named_file_is_read_wherever_it_is_and_must_be_there(
 ) -> None:
     (tmp_path / "mine.toml").write_text('store = "sqlite:here.sqlite"\n')
     monkeypatch.setenv("HOLDFAST_CONFIG", str(tmp_path / "mine.toml"))
-    assert (load_settings().store, load_settings().namespace) == (f"sqlite:{tmp_path}/here.sqlite", "default")
+    assert (load_settings().store, load_settings().namespace) == (
+        f"sqlite:{tmp_path}/here.sqlite",
+        "default",
+    )
     assert store_origin() == str(tmp_path / "mine.toml")
     monkeypatch.setenv("HOLDFAST_CONFIG", str(tmp_path / "gone.toml"))
     with pytest.raises(InvalidValue, match=r"gone\.toml"):
@@ -126,8 +153,12 @@ def test_a_named_file_is_read_wherever_it_is_and_must_be_there(
     assert load_settings().namespace == "planted"
 
 
-def test_the_file_that_was_looked_at_is_the_one_that_is_read(above: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the reading it may be replaced: what is read comes from the descriptor that was looked at."""
+def test_the_file_that_was_looked_at_is_the_one_that_is_read(
+    above: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the reading it may be replaced: what is read comes from the descriptor
+    that was looked at.
+    """
     seen: list[int] = []
     ask = os.fstat
 
@@ -142,7 +173,9 @@ def test_the_file_that_was_looked_at_is_the_one_that_is_read(above: Path, monkey
     assert load_settings().namespace == "planted" and seen
 
 
-def test_a_folder_that_is_named_is_an_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_named_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_CONFIG", str(tmp_path))
     with pytest.raises(InvalidValue, match="unset HOLDFAST_CONFIG"):
         load_settings()

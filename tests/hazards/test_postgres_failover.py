@@ -1,4 +1,6 @@
-"""A primary that dies for good under load: its synchronous standby takes over, and knows all that anybody was told."""
+"""A primary that dies for good under load: its synchronous standby takes over, and knows all that
+anybody was told.
+"""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -49,24 +51,45 @@ def test_a_promoted_standby_knows_everything_that_was_acknowledged() -> None:
 
 
 def test_a_commit_that_no_standby_confirmed_is_never_called_done() -> None:
-    """The standby stands still; the commit is on the primary's disk alone when the caller's time is up."""
-    with running(**FOR_STANDBY) as primary, replicated(primary) as standby, closing(open_postgres(primary.url)) as store:
+    """The standby stands still; the commit is on the primary's disk alone when the caller's time is
+    up.
+    """
+    with (
+        running(**FOR_STANDBY) as primary,
+        replicated(primary) as standby,
+        closing(open_postgres(primary.url)) as store,
+    ):
         for space in (THINGS, OTHERS):
             store.transact(lambda tx, space=space: tx.put(space, "a", Thing()), scope=[space])
         standby.stop()
         with pytest.raises(StoreUnavailable) as caught:
-            store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=COMMIT_S)
+            store.transact(
+                lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=COMMIT_S
+            )
         assert caught.value.fields["outcome"] == "unknown"
         # Nor when the session that waited is ended, which leaves the commit there for all to see.
         with ThreadPoolExecutor(1) as pool, psycopg.connect(primary.url, autocommit=True) as raw:
-            written = pool.submit(store.transact, lambda tx: tx.put(OTHERS, "c", Thing()), scope=[OTHERS], timeout_s=COMMIT_S)
-            while len(raw.execute(f"SELECT pg_sleep(0.01), {WAITING}".encode()).fetchall()) < 2 and not written.done():
+            written = pool.submit(
+                store.transact,
+                lambda tx: tx.put(OTHERS, "c", Thing()),
+                scope=[OTHERS],
+                timeout_s=COMMIT_S,
+            )
+            while (
+                len(raw.execute(f"SELECT pg_sleep(0.01), {WAITING}".encode()).fetchall()) < 2
+                and not written.done()
+            ):
                 continue
-            assert raw.execute(f"SELECT pg_terminate_backend(pid), {WAITING}".encode()).rowcount == 2
+            assert (
+                raw.execute(f"SELECT pg_terminate_backend(pid), {WAITING}".encode()).rowcount == 2
+            )
             with pytest.raises(StoreUnavailable) as caught:
                 written.result()
             assert caught.value.fields["outcome"] == "unknown"
-            assert raw.execute(f"SELECT key FROM holdfast.s_{OTHERS.name}".encode()).fetchall() == [("a",), ("c",)]
+            assert raw.execute(f"SELECT key FROM holdfast.s_{OTHERS.name}".encode()).fetchall() == [
+                ("a",),
+                ("c",),
+            ]
 
 
 def test_a_standby_alone_is_refused_by_name() -> None:

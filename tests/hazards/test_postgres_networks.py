@@ -1,4 +1,6 @@
-"""Machines in real networks of their own, one of which is cut off: leases decide, and tokens keep the late one out."""
+"""Machines in real networks of their own, one of which is cut off: leases decide, and tokens keep
+the late one out.
+"""
 
 import json
 import os
@@ -34,7 +36,18 @@ class Distant:
         self._cable = f"hfc{os.getpid() % 10**6}{number}"
         ip("netns", "add", self._name)
         try:
-            ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self._name)
+            ip(
+                "link",
+                "add",
+                self._cable,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                self._name,
+            )
             ip("addr", "add", f"{NET}.{4 * number + 1}/30", "dev", self._cable)
             ip("-n", self._name, "addr", "add", f"{NET}.{4 * number + 2}/30", "dev", "eth0")
             ip("-n", self._name, "link", "set", "eth0", "up")
@@ -42,11 +55,28 @@ class Distant:
         except BaseException:
             ip("netns", "del", self._name)
             raise
-        environment = {**os.environ, "HOLDFAST_STORE": url.format(f"{NET}.{4 * number + 1}"), "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            "HOLDFAST_STORE": url.format(f"{NET}.{4 * number + 1}"),
+            "PYTHONPATH": str(ROOT),
+        }
         environment["HOLDFAST_HOST_ID"] = f"machine-{number}"
-        command = ["ip", "netns", "exec", self._name, sys.executable, "-m", "tests.hazards.postgres_distant"]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self._name,
+            sys.executable,
+            "-m",
+            "tests.hazards.postgres_distant",
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=folder, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=folder,
+            text=True,
         )
 
     def plug_in(self) -> None:
@@ -95,7 +125,9 @@ def machines(tmp_path: Path) -> Iterator[list[Distant]]:
         yield made
 
 
-def test_a_machine_that_is_cut_off_loses_what_it_holds_and_cannot_act_on_it_when_it_is_back(machines: list[Distant]) -> None:
+def test_a_machine_that_is_cut_off_loses_what_it_holds_and_cannot_act_on_it_when_it_is_back(
+    machines: list[Distant],
+) -> None:
     cut, other = machines
     job_id = other.call("register")
     claim = cut.call("pick")
@@ -103,7 +135,8 @@ def test_a_machine_that_is_cut_off_loses_what_it_holds_and_cannot_act_on_it_when
     old = cut.call("acquire", "router")
     other.ask("acquire", "router")
     cut.pull_out()
-    # The other cannot see whether the holder lives; it waits for the end of its lease, and no longer.
+    # The other cannot see whether the holder lives; it waits for the end of its lease, and no
+    # longer.
     new = other.answer()
     assert new > old
     assert cut.call("check_token", "router", old)["error"] == "store_unavailable"

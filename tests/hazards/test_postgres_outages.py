@@ -1,4 +1,5 @@
-"""PostgreSQL stopped, crashed and cut off under the load of several machines: nothing lost, nothing done twice.
+"""PostgreSQL stopped, crashed and cut off under the load of several machines: nothing lost, nothing
+done twice.
 
 HOLDFAST_RESTARTS and HOLDFAST_CUTS set how often; a run of the suite does it a few times.
 """
@@ -63,25 +64,36 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
     assert all(one.counted >= RESTARTS for one in told)
 
 
-def test_who_watches_and_who_works_waits_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
+def test_who_watches_and_who_works_waits_until_the_server_is_back(
+    server: Server, tmp_path: Path
+) -> None:
     url = server.database()
     with holdfast.connect(url) as hf, ExitStack() as begun:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
         hf.job_events.publish(job_id, "started")
-        first, second = (hf.jobs.register_job("y", agent="a", agent_session=label).job_id for label in ("t", "u"))
+        first, second = (
+            hf.jobs.register_job("y", agent="a", agent_session=label).job_id for label in ("t", "u")
+        )
         watched = begun.enter_context(_process(tmp_path, url, "jobs", "watch", job_id))
         following = begun.enter_context(_process(tmp_path, url, "log", "--follow"))
         run = ("jobs", "run", "--agent-session")
         worker = begun.enter_context(_process(tmp_path / "t", url, *run, "t", "--", "echo", "fine"))
-        quiet = begun.enter_context(_process(tmp_path / "u", url, *run, "u", "-q", "--", "echo", "fine"))
+        quiet = begun.enter_context(
+            _process(tmp_path / "u", url, *run, "u", "-q", "--", "echo", "fine")
+        )
         assert watched.stdout is not None and following.stdout is not None
         assert worker.stdout is not None and quiet.stdout is not None
-        assert watched.stderr is not None and following.stderr is not None and worker.stderr is not None
+        assert (
+            watched.stderr is not None
+            and following.stderr is not None
+            and worker.stderr is not None
+        )
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
         # Each has been seen at work, since who begins while the server is away is told so and ends.
         assert (worker.stdout.readline(), quiet.stdout.readline()) == ("fine\n", "fine\n")
-        # And has nothing left to do, not even to write down: what an outage keeps from the audit log is told of, quiet or not.
+        # And has nothing left to do, not even to write down: what an outage keeps from the audit
+        # log is told of, quiet or not.
         for job, folder in ((first, tmp_path / "t"), (second, tmp_path / "u")):
             _written_down(folder / "logs", job)
         server.stop()
@@ -118,9 +130,16 @@ def _written_down(logs: Path, job_id: str) -> None:
 def _process(folder: Path, url: str, *words: str) -> Iterator["subprocess.Popen[str]"]:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", *words]
-    environment = {**os.environ, "HOLDFAST_STORE": url, "DELEGATE_JOB_LOGS_DIR": str(folder / "logs"), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        "HOLDFAST_STORE": url,
+        "DELEGATE_JOB_LOGS_DIR": str(folder / "logs"),
+        "PYTHONUNBUFFERED": "1",
+    }
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True
+    ) as process:
         try:
             yield process
         finally:

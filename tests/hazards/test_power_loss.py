@@ -1,4 +1,6 @@
-"""The sqlite store through power losses: nothing acknowledged is lost, and what would lose it is found."""
+"""The sqlite store through power losses: nothing acknowledged is lost, and what would lose it is
+found.
+"""
 
 import contextlib
 import json
@@ -11,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.powerloss import Recording, Report, Trace, examine, record, why_not
-from holdfast.testing.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
+from proof.powerloss import Recording, Report, Trace, examine, record, why_not
+from proof.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
 from tests.hazards.powerloss_changes import STORE, StoreCheck
 from tests.lacking import lacking
 
@@ -28,7 +30,9 @@ def _tracer() -> None:
         lacking(reason)
 
 
-def run(folder: Path, planted: str, *, rounds: int, changes: int, alone: int = 3) -> tuple[Trace, StoreCheck]:
+def run(
+    folder: Path, planted: str, *, rounds: int, changes: int, alone: int = 3
+) -> tuple[Trace, StoreCheck]:
     counts = {"rounds": rounds, "changes": changes, "alone": alone, "checkpoint_frames": 50}
     plan = {"planted": planted, "workers": WORKERS, **counts}
     recording = recorded("tests.hazards.powerloss_workload", folder, json.dumps(plan))
@@ -50,7 +54,9 @@ def assert_meets_every_danger(trace: Trace) -> None:
     written = [op for op in trace.operations if isinstance(op, Written)]
     beginnings = Counter(op.file for op in written if op.file in logs and op.offset == 0)
     assert len(beginnings) >= 4, "the log was not made anew by those who came after the last close"
-    assert sum(times - 1 for times in beginnings.values()) >= 5, "the log was not begun anew in place"
+    assert sum(times - 1 for times in beginnings.values()) >= 5, (
+        "the log was not begun anew in place"
+    )
     removed = [
         op
         for op in trace.operations
@@ -60,8 +66,12 @@ def assert_meets_every_danger(trace: Trace) -> None:
     ]
     assert len(removed) >= 3, "the last close did not delete the log"
     database = next(number for number, name in trace.names.items() if name == str(STORE))
-    assert sum(isinstance(op, Synced) and op.item == database for op in trace.operations) >= 5, "no checkpoints"
-    assert len({op.pid for op in written if op.file in logs}) >= 6, "too few processes and threads wrote"
+    assert sum(isinstance(op, Synced) and op.item == database for op in trace.operations) >= 5, (
+        "no checkpoints"
+    )
+    assert len({op.pid for op in written if op.file in logs}) >= 6, (
+        "too few processes and threads wrote"
+    )
     assert shared_syncs(trace, logs) >= 3, "no sync covered another's commit"
     assert overlaps(trace) >= 20, "the processes did not run at once"
 
@@ -84,12 +94,18 @@ def overlaps(trace: Trace) -> int:
 
 
 def lost(report: Report) -> list[str]:
-    return [wrong for failure in report.failures for wrong in failure.wrong if "acknowledged changes are lost" in wrong]
+    return [
+        wrong
+        for failure in report.failures
+        for wrong in failure.wrong
+        if "acknowledged changes are lost" in wrong
+    ]
 
 
 @pytest.mark.slow
 def test_what_was_acknowledged_survives_a_power_loss_at_any_instant(tmp_path: Path) -> None:
-    # One that is alone for so many begins its log anew twice; among several that is a matter of luck.
+    # One that is alone for so many begins its log anew twice; among several that is a matter of
+    # luck.
     trace, check = run(tmp_path, "nothing", rounds=4, changes=24, alone=18)
     assert_meets_every_danger(trace)
     report = examine(trace, check, states=STATES, seed=SEED)
@@ -113,7 +129,9 @@ def test_a_short_run_survives_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", ["lost_sync", "kept_descriptor", "unsynced_reader", "unsynced_names"])
+@pytest.mark.parametrize(
+    "planted", ["lost_sync", "kept_descriptor", "unsynced_reader", "unsynced_names"]
+)
 def test_a_planted_bug_is_found(planted: str, tmp_path: Path) -> None:
     trace, check = run(tmp_path, planted, rounds=3, changes=24)
     assert any(isinstance(op, Acknowledged) for op in trace.operations)
@@ -123,7 +141,9 @@ def test_a_planted_bug_is_found(planted: str, tmp_path: Path) -> None:
 
 
 def test_what_is_acknowledged_after_a_failed_sync_survives_a_power_loss(tmp_path: Path) -> None:
-    """It lay in the log behind what the failed sync had not put on disk, where nobody would have found it."""
+    """It lay in the log behind what the failed sync had not put on disk, where nobody would have
+    found it.
+    """
     recording = recorded("tests.hazards.powerloss_failed_sync", tmp_path)
     trace = recording.trace(mapped=["-shm", ".sqlite-gate"])
     assert sum(isinstance(op, SyncFailed) for op in trace.operations) == 1
@@ -138,6 +158,13 @@ def test_a_failure_is_built_again_from_its_seed(tmp_path: Path) -> None:
     trace, check = run(tmp_path, "lost_sync", rounds=1, changes=9)
     report = examine(trace, check, states=200, seed=SEED, jobs=2)
     assert report.failures
-    again = examine(trace, check, states=200, seed=SEED, only=[failure.state for failure in report.failures], jobs=1)
+    again = examine(
+        trace,
+        check,
+        states=200,
+        seed=SEED,
+        only=[failure.state for failure in report.failures],
+        jobs=1,
+    )
     assert again.failures == report.failures
     assert f"seed {SEED}" in report.summary()

@@ -1,4 +1,6 @@
-"""The power-loss simulator itself: what it reads from strace, what its disk keeps, what it refuses."""
+"""The power-loss simulator itself: what it reads from strace, what its disk keeps, what it
+refuses.
+"""
 
 import random
 import subprocess
@@ -7,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.powerloss import Report, Trace, TraceError, examine, record, why_not
-from holdfast.testing.powerloss.calls import escaped
-from holdfast.testing.powerloss.disk import Disk
-from holdfast.testing.powerloss.operations import Acknowledged, Named, Written
-from holdfast.testing.powerloss.states import State
-from holdfast.testing.powerloss.trace import trace
+from proof.powerloss import Report, Trace, TraceError, examine, record, why_not
+from proof.powerloss.calls import escaped
+from proof.powerloss.disk import Disk
+from proof.powerloss.operations import Acknowledged, Named, Written
+from proof.powerloss.states import State
+from proof.powerloss.trace import trace
 from tests.hazards import powerloss_renames
 from tests.lacking import lacking
 
@@ -29,7 +31,10 @@ def at(fd: int, name: str) -> str:
 
 
 def opened(name: str, fd: int, *, pid: int = 1, flags: str = FLAGS) -> str:
-    return f"{pid}  openat(AT_FDCWD<{escaped('/elsewhere')}>, {h(f'{ROOT}/{name}')}, {flags}) = {at(fd, name)}"
+    return (
+        f"{pid}  openat(AT_FDCWD<{escaped('/elsewhere')}>, {h(f'{ROOT}/{name}')}, {flags}) = "
+        f"{at(fd, name)}"
+    )
 
 
 def wrote(name: str, fd: int, data: str, offset: int, *, pid: int = 1) -> str:
@@ -45,7 +50,11 @@ def read(*lines: str, mapped: tuple[str, ...] = ()) -> Trace:
 
 
 def written(found: Trace) -> list[tuple[str, int, bytes]]:
-    return [(found.names[op.file], op.offset, op.data) for op in found.operations if isinstance(op, Written)]
+    return [
+        (found.names[op.file], op.offset, op.data)
+        for op in found.operations
+        if isinstance(op, Written)
+    ]
 
 
 def states(found: Trace, folder: Path, *, number: int = 200) -> set[tuple[tuple[str, bytes], ...]]:
@@ -75,7 +84,8 @@ def test_what_is_used_before_its_makers_call_is_written_down_was_made_before() -
         f"1  mkdirat({at(9, '')}, {h('f')}, 0700 <unfinished ...>",
         f"2  openat({at(9, '')}, {h('f/new')}, {FLAGS} <unfinished ...>",
         f"2  <... openat resumed>) = {at(3, 'f/new')}",
-        f"2  renameat2({at(9, '')}, {h('f/new')}, {at(9, '')}, {h('f/a')}, RENAME_NOREPLACE <unfinished ...>",
+        f"2  renameat2({at(9, '')}, {h('f/new')}, {at(9, '')}, {h('f/a')}, RENAME_NOREPLACE "
+        "<unfinished ...>",
         f"3  openat({at(9, '')}, {h('f/a')}, O_RDONLY <unfinished ...>",
         f"3  <... openat resumed>) = {at(4, 'f/a')}",
         "2  <... renameat2 resumed>) = 0",
@@ -130,7 +140,8 @@ def test_places_move_with_writes_reads_seeks_and_appends() -> None:
         "1  read(0x3, 0x7f00, 0x10) = 0x2",
         f"1  write({at(3, 'a')}, {h('d')}, 1) = 1",
         f"1  lseek({at(3, 'a')}, 1, SEEK_SET) = 1",
-        f"1  writev({at(3, 'a')}, [{{iov_base={h('e')}, iov_len=1}}, {{iov_base={h('f')}, iov_len=1}}], 2) = 2",
+        f"1  writev({at(3, 'a')}, [{{iov_base={h('e')}, iov_len=1}}, "
+        f"{{iov_base={h('f')}, iov_len=1}}], 2) = 2",
         f"1  dup({at(3, 'a')}) = {at(4, 'a')}",
         f"1  write({at(4, 'a')}, {h('g')}, 1) = 1",
         opened("a", 5, flags="O_WRONLY|O_APPEND"),
@@ -182,7 +193,9 @@ def test_a_deleted_file_is_not_the_new_one_of_its_name() -> None:
     )
     old, new = (op for op in found.operations if isinstance(op, Written))
     assert old.file != new.file
-    assert [entry.item for op in found.operations if isinstance(op, Named) for entry in op.entries] == [
+    assert [
+        entry.item for op in found.operations if isinstance(op, Named) for entry in op.entries
+    ] == [
         old.file,
         None,
         new.file,
@@ -191,7 +204,9 @@ def test_a_deleted_file_is_not_the_new_one_of_its_name() -> None:
 
 def test_an_acknowledgement_counts_from_its_entry() -> None:
     found = read(
-        f"1  write(4<{escaped('/acks')}>, {h('done')}, 4 <unfinished ...>", "2  sync() = 0", "1  <... write resumed>) = 4"
+        f"1  write(4<{escaped('/acks')}>, {h('done')}, 4 <unfinished ...>",
+        "2  sync() = 0",
+        "1  <... write resumed>) = 4",
     )
     assert isinstance(found.operations[0], Acknowledged)
     assert found.operations[0].message == b"done"
@@ -260,20 +275,42 @@ def test_a_sync_covers_only_what_was_done_when_it_began(tmp_path: Path) -> None:
 
 
 def test_a_sync_counts_once_it_returned(tmp_path: Path) -> None:
-    found = read(opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), f"1  fsync({at(3, 'a')} <unfinished ...>")
+    found = read(
+        opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), f"1  fsync({at(3, 'a')} <unfinished ...>"
+    )
     assert (("a", b""),) in states(found, tmp_path)
 
 
 def test_what_a_failed_sync_did_not_write_no_later_one_does(tmp_path: Path) -> None:
     failed = f"1  fdatasync({at(3, 'a')}) = -1 EIO (Input/output error)"
-    found = read(opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), failed, wrote("a", 3, "y", 1), synced("a", 3))
+    found = read(
+        opened("a", 3),
+        *FOLDER,
+        wrote("a", 3, "x", 0),
+        failed,
+        wrote("a", 3, "y", 1),
+        synced("a", 3),
+    )
     assert states(found, tmp_path / "behind") == {(("a", b"\0y"),)}
-    anew = read(opened("a", 3), *FOLDER, wrote("a", 3, "x", 0), failed, wrote("a", 3, "x", 0), synced("a", 3))
+    anew = read(
+        opened("a", 3),
+        *FOLDER,
+        wrote("a", 3, "x", 0),
+        failed,
+        wrote("a", 3, "x", 0),
+        synced("a", 3),
+    )
     assert states(anew, tmp_path / "anew") == {(("a", b"x"),)}
 
 
 def test_a_write_is_torn_at_its_sectors(tmp_path: Path) -> None:
-    lines = [opened("a", 3), wrote("a", 3, "o" * 1024, 0), synced("a", 3), *FOLDER, wrote("a", 3, "n" * 600, 200)]
+    lines = [
+        opened("a", 3),
+        wrote("a", 3, "o" * 1024, 0),
+        synced("a", 3),
+        *FOLDER,
+        wrote("a", 3, "n" * 600, 200),
+    ]
     contents = {state[0][1] for state in states(read(*lines), tmp_path)}
     old, first, second = b"o" * 1024, b"n" * 312, b"n" * 288
     assert contents == {
@@ -317,7 +354,9 @@ def _tracer() -> None:
 
 def renames(folder: Path, left_out: str) -> Report:
     try:
-        recording = record([sys.executable, "-m", "tests.hazards.powerloss_renames", left_out], folder=folder)
+        recording = record(
+            [sys.executable, "-m", "tests.hazards.powerloss_renames", left_out], folder=folder
+        )
     except subprocess.CalledProcessError as error:
         pytest.fail(f"the writer failed:\n{error.stderr}")
     return examine(recording.trace(), powerloss_renames.check, states=400, seed=7, jobs=1)
@@ -332,7 +371,11 @@ def test_files_that_are_written_beside_synced_and_renamed_survive(tmp_path: Path
 
 
 @pytest.mark.usefixtures("_tracer")
-@pytest.mark.parametrize(("left_out", "wrong"), [("file", "torn"), ("folder", "is back at"), ("parents", "is back at 0")])
+@pytest.mark.parametrize(
+    ("left_out", "wrong"), [("file", "torn"), ("folder", "is back at"), ("parents", "is back at 0")]
+)
 def test_a_step_left_out_is_found(left_out: str, wrong: str, tmp_path: Path) -> None:
     report = renames(tmp_path, left_out)
-    assert any(wrong in complaint for failure in report.failures for complaint in failure.wrong), report.summary()
+    assert any(wrong in complaint for failure in report.failures for complaint in failure.wrong), (
+        report.summary()
+    )

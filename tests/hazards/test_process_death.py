@@ -10,7 +10,7 @@ import pytest
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.stores.sqlite import upkeep
+from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
@@ -42,31 +42,49 @@ def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
     """The one value that everything shows; anything torn fails here."""
     store = _open(path)
     try:
-        values = {row.record.rank for space in spaces for key in ("a", "b") if (row := store.get(space, key))}
+        values = {
+            row.record.rank
+            for space in spaces
+            for key in ("a", "b")
+            if (row := store.get(space, key))
+        }
         assert len(values) == 1, f"torn: {values}"
         value = values.pop()
         batches = Journal(store, actor="t").since()
-        told = [int(entry.subject) for batch in batches for entry in batch.entries if entry.kind == "step"]
+        told = [
+            int(entry.subject)
+            for batch in batches
+            for entry in batch.entries
+            if entry.kind == "step"
+        ]
         assert told[-1] == value, "the journal tells something else"
         assert told == sorted(set(told)), "a step was told twice"
-        old = store.read(lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]])
+        old = store.read(
+            lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]]
+        )
         assert old == [f"old-{value}"]
-        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        assert maintenance.check(store, [THINGS, OTHERS]) == []
         return value
     finally:
         store.close()
 
 
 @pytest.mark.parametrize("spaces", [(THINGS, OTHERS), (VOLATILE,)], ids=["durable", "volatile"])
-def test_a_transaction_over_several_records_killed_at_every_point(tmp_path: Path, spaces: tuple[Space[Thing], ...]) -> None:
+def test_a_transaction_over_several_records_killed_at_every_point(
+    tmp_path: Path, spaces: tuple[Space[Thing], ...]
+) -> None:
     path = tmp_path / "store.sqlite"
     store = _open(path)
     _step(store, 1, spaces)
     points = faults.recorded(lambda: _step(store, 2, spaces))
     store.close()
-    assert {"sqlite.gate.before", "sqlite.write", "sqlite.commit.before", "sqlite.commit.after", "sqlite.notify.after"} <= set(
-        points
-    )
+    assert {
+        "sqlite.gate.before",
+        "sqlite.write",
+        "sqlite.commit.before",
+        "sqlite.commit.after",
+        "sqlite.notify.after",
+    } <= set(points)
 
     value, committed = 2, points.index("sqlite.commit.after")
 
@@ -95,7 +113,7 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
         killed = dies(work, at)
         store = _open(path)
         tokens = [put(store, "x"), put(store, "y", space=VOLATILE)]
-        assert upkeep.check(store, [THINGS, OTHERS]) == []
+        assert maintenance.check(store, [THINGS, OTHERS]) == []
         store.close()
         again = _open(path)
         assert put(again, "x") > tokens[0]
@@ -106,19 +124,23 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
 
 
 def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
-    """The old or the new store is in place, and what is gone from there is in a saved copy, whole."""
+    """The old or the new store is in place, and what is gone from there is in a saved copy,
+    whole.
+    """
     path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
     store = _open(path)
     _step(store, 1, (THINGS, OTHERS))
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     _step(store, 2, (THINGS, OTHERS))
     store.close()
     at, killed = 0, True
     while killed:
-        killed = dies(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
+        killed = dies(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
         now = _state(path, (THINGS, OTHERS))
         copies = [_state_of_copy(copy) for copy in tmp_path.glob("store.sqlite.replaced-*")]
-        assert now == 2 or (now == 1 and 2 in copies), f"killed at {at}: {now} in place, {copies} saved"
+        assert now == 2 or (now == 1 and 2 in copies), (
+            f"killed at {at}: {now} in place, {copies} saved"
+        )
         at += 1
     assert _state(path, (THINGS, OTHERS)) == 1
     assert at > 3
@@ -129,15 +151,17 @@ def test_a_restore_over_a_damaged_store_killed_at_every_point(tmp_path: Path) ->
     path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
     store = _open(path)
     _step(store, 1, (THINGS, OTHERS))
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     store.close()
     at, killed = 0, True
     while killed:
         damaged = b"SQLite format 3\0" + f"junk {at}".encode() * 4000
         path.write_bytes(damaged)
-        killed = dies(lambda: upkeep.restore(path, saved, boot_id="boot-1"), at)
+        killed = dies(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
         if path.read_bytes() != damaged:
-            assert damaged in [copy.read_bytes() for copy in tmp_path.glob("*.replaced-*")], f"killed at {at}"
+            assert damaged in [copy.read_bytes() for copy in tmp_path.glob("*.replaced-*")], (
+                f"killed at {at}"
+            )
         at += 1
     assert _state(path, (THINGS, OTHERS)) == 1
     assert at > 2
@@ -145,7 +169,10 @@ def test_a_restore_over_a_damaged_store_killed_at_every_point(tmp_path: Path) ->
 
 def _state_of_copy(copy: Path) -> int:
     """Of a saved store, which is opened as a copy since opening it makes files beside it."""
-    return _state(Path(shutil.copy(copy, copy.with_name(f"opened-{secrets.token_hex(4)}.sqlite"))), (THINGS, OTHERS))
+    return _state(
+        Path(shutil.copy(copy, copy.with_name(f"opened-{secrets.token_hex(4)}.sqlite"))),
+        (THINGS, OTHERS),
+    )
 
 
 def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""Descriptors run out, or the file system gives no locks: every operation says so in the library's own words, and goes on
-working once there are some again. No error of the system's comes out as it is."""
+"""Descriptors run out, or the file system gives no locks: every operation says so in the library's
+own words, and goes on working once there are some again. No error of the system's comes out as it
+is.
+"""
 
 import errno
 import fcntl
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import HoldfastError
+from holdfast.runtime.connection import Holdfast, connect
 from tests.dying import ended
 
 STORES = ["sqlite", "files"]
@@ -47,7 +49,10 @@ def job(hf: Holdfast) -> None:
 def host(hf: Holdfast) -> None:
     number = next(numbers)
     hf.network.register_host(
-        f"h{number}", f"10.0.{number // 250}.{number % 250 + 1}", "router-1", f"02:00:00:00:00:{number:02x}"
+        f"h{number}",
+        f"10.0.{number // 250}.{number % 250 + 1}",
+        "router-1",
+        f"02:00:00:00:00:{number:02x}",
     )
 
 
@@ -57,7 +62,9 @@ OPERATIONS: dict[str, Callable[[Holdfast], object]] = {
     "locks": lambda hf: hf.locks.explain("router-1"),
     "job": job,
     "jobs": lambda hf: hf.jobs.list_jobs(),
-    "agent": lambda hf: hf.agents.publish(f"a-{next(numbers)}", backend="command", tool="cat", manifest_path="/m"),
+    "agent": lambda hf: hf.agents.publish(
+        f"a-{next(numbers)}", backend="command", tool="cat", manifest_path="/m"
+    ),
     "swap": swap,
     "host": host,
     "listen": listen,
@@ -94,7 +101,9 @@ def in_child(work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("kind", STORES)
-def test_with_too_few_descriptors_every_operation_says_so_and_works_again(tmp_path: Path, kind: str, name: str) -> None:
+def test_with_too_few_descriptors_every_operation_says_so_and_works_again(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     operation = OPERATIONS[name]
 
     def work() -> None:

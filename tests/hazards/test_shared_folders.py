@@ -1,5 +1,6 @@
-"""A folder of jobs or workflows that another program changes at the same time, by its own rules: each takes the folder's lock,
-so nobody decides by what the other is just changing."""
+"""A folder of jobs or workflows that another program changes at the same time, by its own rules:
+each takes the folder's lock, so nobody decides by what the other is just changing.
+"""
 
 import fcntl
 import json
@@ -19,11 +20,11 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.domains.jobs.record import JOBS, JobStatus
+from holdfast.domains.jobs.records import JOBS, JobStatus
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.spaces import all_spaces
-from holdfast.stores.files import upkeep
+from holdfast.runtime.spaces import all_spaces
+from holdfast.stores.files import maintenance
 from holdfast.stores.files.disk import Disk, Spot
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
@@ -94,7 +95,11 @@ def registered(folder: Path, count: int) -> list[str]:
 
 def test_a_picker_of_the_other_program_and_ours_never_get_the_same_job(folder: Path) -> None:
     jobs = registered(folder, 120)
-    with source("pick-all", folder, LABEL) as other, source("pick-all", folder, LABEL) as another, connected(folder) as hf:
+    with (
+        source("pick-all", folder, LABEL) as other,
+        source("pick-all", folder, LABEL) as another,
+        connected(folder) as hf,
+    ):
         mine = []
         while (job := hf.jobs.pick_pending(LABEL)) is not None:
             mine.append(job.job_id)
@@ -113,7 +118,9 @@ def test_the_command_and_the_other_program_pick_side_by_side(folder: Path, tmp_p
 
     def pick_all() -> list[str]:
         picked = []
-        while (ran := command("jobs", "pick", "--registry-dir", str(folder), "--agent-session", LABEL)).status == 0:
+        while (
+            ran := command("jobs", "pick", "--registry-dir", str(folder), "--agent-session", LABEL)
+        ).status == 0:
             picked.append(ran.out.strip())
         assert ran.status == 3, ran.err
         return picked
@@ -156,14 +163,16 @@ def test_it_waits_for_us_and_sees_what_we_wrote(folder: Path) -> None:
     assert on_disk(folder)[job_id]["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("change", ["register", "status", "cancel", "requeue", "next_seq", "pick", "remove", "restore"])
+@pytest.mark.parametrize(
+    "change", ["register", "status", "cancel", "requeue", "next_seq", "pick", "remove", "restore"]
+)
 def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) -> None:
     first, second = registered(folder, 2)
     seen: list[bool] = []
     with connected(folder) as hf:
         assert isinstance(hf.store, FilesStore)
         store = hf.store
-        upkeep.backup(store, SPACES, tmp_path / "saved")
+        maintenance.backup(store, SPACES, tmp_path / "saved")
         hf.jobs.update_status(second, "running")
         changes: dict[str, Callable[[], object]] = {
             "register": lambda: hf.jobs.register_job("more", agent="a", agent_session=LABEL),
@@ -173,7 +182,9 @@ def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) ->
             "next_seq": lambda: hf.jobs.next_seq(second),
             "pick": lambda: hf.jobs.pick_pending(LABEL),
             "remove": lambda: store.transact(lambda tx: tx.delete(JOBS, first), scope=[JOBS]),
-            "restore": lambda: upkeep.restore(store, SPACES, tmp_path / "saved", boot_id=hf.processes.boot_id()),
+            "restore": lambda: maintenance.restore(
+                store, SPACES, tmp_path / "saved", boot_id=hf.processes.boot_id()
+            ),
         }
 
         def look(point: str) -> None:
@@ -205,7 +216,10 @@ def test_when_it_keeps_the_lock_we_say_so_in_time_and_name_file_and_process(fold
         assert timed_out.value.fields["resource"] == str(folder / ".lock")
         assert timed_out.value.fields["holder_pid"] == other.process.pid
         assert timed_out.value.fields["outcome"] == "none"
-        assert str(folder / ".lock") in timed_out.value.message and str(other.process.pid) in timed_out.value.message
+        assert (
+            str(folder / ".lock") in timed_out.value.message
+            and str(other.process.pid) in timed_out.value.message
+        )
         assert on_disk(folder) == before
         # What lies in other files does not wait for it, nor do other changes behind ours.
         hf.network.register_host("h1", "10.0.0.1", "router-1", "02:00:00:00:00:01")
@@ -228,7 +242,9 @@ def test_who_gave_up_waiting_leaves_nothing_waiting_behind(folder: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["link", "dangling", "folder", "fifo", "closed"])
-def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_changed(folder: Path, tmp_path: Path, what: str) -> None:
+def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_changed(
+    folder: Path, tmp_path: Path, what: str
+) -> None:
     (job_id,) = registered(folder, 1)
     before, lock = on_disk(folder), folder / ".lock"
     lock.unlink()
@@ -248,13 +264,17 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_changed(folder: 
     with connected(folder) as hf:
         with pytest.raises(StoreUnavailable) as refused:
             hf.jobs.pick_pending(LABEL)
-        assert refused.value.fields["path"] == str(lock) and refused.value.fields["outcome"] == "none"
+        assert (
+            refused.value.fields["path"] == str(lock) and refused.value.fields["outcome"] == "none"
+        )
         assert hf.jobs.get_job(job_id).status.value == "pending"
     assert on_disk(folder) == before
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_lock_that_may_only_be_read_is_enough_and_one_that_was_replaced_counts_anew(folder: Path) -> None:
+def test_a_lock_that_may_only_be_read_is_enough_and_one_that_was_replaced_counts_anew(
+    folder: Path,
+) -> None:
     registered(folder, 3)
     (folder / ".lock").chmod(0o444)
     with connected(folder) as hf:
@@ -276,7 +296,11 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
         forked_can_go = os.pipe()
 
         def body(_: Tx) -> None:
-            children.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False))
+            children.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False
+                )
+            )
             if (pid := os.fork()) == 0:
                 os.read(forked_can_go[0], 1)
                 os._exit(0)
@@ -294,9 +318,13 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
                 os.close(fd)
 
 
-def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picked_it_since(folder: Path) -> None:
-    """The claim is committed, its file is not written, and the lock went with the process: the other program sees a pending
-    job and takes it. Then that is the truth, also for whoever finishes what the dead one left."""
+def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picked_it_since(
+    folder: Path,
+) -> None:
+    """The claim is committed, its file is not written, and the lock went with the process: the
+    other program sees a pending job and takes it. Then that is the truth, also for whoever finishes
+    what the dead one left.
+    """
     (job_id,) = registered(folder, 1)
 
     def claim() -> None:
@@ -311,7 +339,9 @@ def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picke
         hf.jobs.reap()
         assert hf.jobs.pick_pending(LABEL) is None
         assert hf.jobs.get_job(job_id).status.value == "running"
-        conflicts = [entry for entry in hf.store.journal().entries if entry.kind == "store.conflict"]
+        conflicts = [
+            entry for entry in hf.store.journal().entries if entry.kind == "store.conflict"
+        ]
         assert [entry.subject for entry in conflicts] == [f"{job_id}.json"]
     record = on_disk(folder)[job_id]
     assert record["picked_by"] == other.process.pid and "attempt" not in record
@@ -338,10 +368,13 @@ def test_killed_at_every_point_a_job_is_had_by_one(tmp_path: Path) -> None:
     assert at > 10
 
 
-def test_no_file_of_another_program_looks_like_one_that_we_have_just_written(tmp_path: Path) -> None:
-    """A file system gives the number of a removed file to a new one, and the kernel's time of a file stands still for
-    milliseconds. So a job that the other program takes at once could look as we wrote it: pending. Our files have times to the
-    nanosecond, which no other has."""
+def test_no_file_of_another_program_looks_like_one_that_we_have_just_written(
+    tmp_path: Path,
+) -> None:
+    """A file system gives the number of a removed file to a new one, and the kernel's time of a
+    file stands still for milliseconds. So a job that the other program takes at once could look as
+    we wrote it: pending. Our files have times to the nanosecond, which no other has.
+    """
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
     with TemporaryDirectory(dir=memory) as folder:
         disk = Disk(1, 0)
@@ -360,14 +393,22 @@ def test_a_mended_or_removed_record_of_workflows_has_their_lock_too(tmp_path: Pa
         with open(folder / ".workflows.lock", "a") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(LockTimeout):
-                hf.store.read(lambda tx: None, scope=[space for space in SPACES if space.name == "workflows"], timeout_s=0.05)
+                hf.store.read(
+                    lambda tx: None,
+                    scope=[space for space in SPACES if space.name == "workflows"],
+                    timeout_s=0.05,
+                )
             assert (folder / "workflows.json").read_text() == "{"
 
 
 def test_threads_of_one_process_take_turns(folder: Path) -> None:
     jobs = registered(folder, 30)
     begin = threading.Barrier(4)
-    with connected(folder) as hf, source("pick-all", folder, LABEL) as other, ThreadPoolExecutor(4) as pool:
+    with (
+        connected(folder) as hf,
+        source("pick-all", folder, LABEL) as other,
+        ThreadPoolExecutor(4) as pool,
+    ):
 
         def pick_all(_: int) -> list[str]:
             begin.wait(PATIENCE_S)

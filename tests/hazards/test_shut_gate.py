@@ -1,5 +1,6 @@
-"""A writer that is stopped inside a transaction shuts the gate. Who waits there waits as long as it was told, leaves nothing
-behind, and goes on when the gate opens."""
+"""A writer that is stopped inside a transaction shuts the gate. Who waits there waits as long as it
+was told, leaves nothing behind, and goes on when the gate opens.
+"""
 
 import logging
 import os
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.access import PRIVATE
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.primitives import deadline, steady_clock
 from holdfast.primitives.locks import Grant
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
+from holdfast.runtime.connection import Holdfast
 from holdfast.stores.sqlite.gate import Gate
+from holdfast.system.access import PRIVATE
 from tests.patience import PATIENCE_S, until
 from tests.stopped import StoppedInside
 from tests.stores.harnesses_postgres import be_patient
@@ -62,7 +63,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         be_patient(monkeypatch)
         found: str = request.getfixturevalue("postgres_url")
         return found
-    return f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else f"files:{tmp_path}/store"
+    return (
+        f"sqlite:{tmp_path}/store.sqlite"
+        if request.param == "sqlite"
+        else f"files:{tmp_path}/store"
+    )
 
 
 @pytest.fixture
@@ -97,20 +102,29 @@ def test_a_wait_without_a_limit_goes_on_until_the_gate_opens(
     assert [record for record in caplog.records if record.message.startswith("waiting on: ")]
 
 
-def test_a_time_limit_holds_at_the_shut_gate(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--timeout 3` took 14 s: 3 for the lock, 1 to withdraw what was never written, 10 to close."""
+def test_a_time_limit_holds_at_the_shut_gate(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--timeout 3` took 14 s: 3 for the lock, 1 to withdraw what was never written, 10 to
+    close.
+    """
     gates = Gates(monkeypatch, hf)
     with StoppedInside(url, *LOCK_SPACES) as writer:
         with pytest.raises(LockTimeout) as raised:
             hf.locks.acquire("router-1", by="job-1", timeout_s=LIMIT_S)
-        assert raised.value.fields["names"] == ["router-1"] and raised.value.fields["timeout_s"] == LIMIT_S
+        assert (
+            raised.value.fields["names"] == ["router-1"]
+            and raised.value.fields["timeout_s"] == LIMIT_S
+        )
         if "postgres" not in url:
             assert raised.value.fields["holder_pid"] == writer.pid
         hf.locks.close()
         assert sum(gates.asked_s) <= LIMIT_S + MARGIN_S, gates.asked_s
 
 
-def test_a_waiter_whose_time_is_over_at_the_shut_gate_leaves_the_queue_when_it_opens(hf: Holdfast, url: str) -> None:
+def test_a_waiter_whose_time_is_over_at_the_shut_gate_leaves_the_queue_when_it_opens(
+    hf: Holdfast, url: str
+) -> None:
     """Its row would be granted the lock, for nobody, and by a process that lives."""
     held = hf.locks.acquire("router-1", by="holder")
     with ThreadPoolExecutor() as threads:
@@ -133,7 +147,9 @@ def test_a_waiter_whose_time_is_over_at_the_shut_gate_leaves_the_queue_when_it_o
     hf.locks.acquire("router-1", by="next", timeout_s=0)
 
 
-def test_closing_at_the_shut_gate_asks_nothing_of_it_for_long(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_at_the_shut_gate_asks_nothing_of_it_for_long(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is held is renewed by a thread, which was woken to end by a transaction."""
     hf.locks.acquire("router-1", by="job-1")
     gates = Gates(monkeypatch, hf)
@@ -142,7 +158,9 @@ def test_closing_at_the_shut_gate_asks_nothing_of_it_for_long(hf: Holdfast, url:
     assert sum(gates.asked_s) <= MARGIN_S, gates.asked_s
 
 
-def test_a_pick_waits_as_long_as_it_was_told(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pick_waits_as_long_as_it_was_told(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = hf.jobs.register_job("prompt", agent="claude", agent_session="claude-a")
     gates = Gates(monkeypatch, hf)
     with StoppedInside(url, "jobs") as writer:
@@ -157,8 +175,12 @@ def test_a_pick_waits_as_long_as_it_was_told(hf: Holdfast, url: str, monkeypatch
     assert picked is not None and picked.job_id == job.job_id
 
 
-def test_a_look_at_how_the_clock_runs_does_not_wait(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look of a pick, an update or a waiter was ready to wait for 1 s, beyond the caller's own limit."""
+def test_a_look_at_how_the_clock_runs_does_not_wait(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look of a pick, an update or a waiter was ready to wait for 1 s, beyond the caller's own
+    limit.
+    """
     monkeypatch.setattr(steady_clock, "CLOCK_WRITE_EVERY_S", 0.0)
     hf.jobs.register_job("prompt", agent="claude", agent_session="claude-a")
     with holdfast.connect(url) as other:
@@ -170,12 +192,15 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(hf: Holdfast, url: str, monk
             return steady.proven(other.store.now()) is not None
 
         with StoppedInside(url, "jobs"):
-            # It compares the clocks all the same. An answer that took long says nothing, and is asked for again.
+            # It compares the clocks all the same. An answer that took long says nothing, and is
+            # asked for again.
             until(compared)
         assert sum(gates.asked_s) <= 0.1, gates.asked_s
 
 
-def test_a_swap_waits_as_long_as_it_was_told(hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_waits_as_long_as_it_was_told(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with hf.workflows.swap("warm"):
         pass
     gates = Gates(monkeypatch, hf)
@@ -193,12 +218,16 @@ def test_who_waits_at_a_gate_that_is_closed_is_told_at_once(tmp_path: Path) -> N
     flock(other, LOCK_EX)
     done: list[int] = []
     with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(gate.run, partial(done.append, number), 600.0) for number in range(3)]
+        waiting = [
+            threads.submit(gate.run, partial(done.append, number), 600.0) for number in range(3)
+        ]
         until(lambda: gate._thread is not None and gate._thread._tasks.qsize() == 2)
         gate.close()
         # With the gate still shut, and far from their limits.
         told = [one.exception(PATIENCE_S) for one in waiting]
-    assert [isinstance(one, StoreUnavailable) and one.fields["closed"] for one in told] == [True] * 3
+    assert [isinstance(one, StoreUnavailable) and one.fields["closed"] for one in told] == [
+        True
+    ] * 3
     with pytest.raises(StoreUnavailable):
         gate.run(lambda: None, 600.0)
     flock(other, LOCK_UN)

@@ -1,4 +1,6 @@
-"""A short soak: everything at once, and some of it killed all the time. `make soak` is the long one."""
+"""A short soak: everything at once, and some of it killed all the time. `make soak` is the long
+one.
+"""
 
 import re
 import shutil
@@ -10,16 +12,18 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.kernel.errors import Unavailable
+from proof.soak import supervisor, tree_process
+from proof.soak.calls import Answer, Unheard, to_be_repeated
+from proof.soak.child import Board, Child, told
+from proof.soak.outcome import COLUMNS, Plan, Tally
+from proof.soak.parts import PARTS, cast
+from proof.soak.tree_process import overlaps
 from tests.patience import until
-from tools.soak import supervisor, tree_process
-from tools.soak.calls import Answer, Unheard, to_be_repeated
-from tools.soak.child import Board, Child, told
-from tools.soak.outcome import COLUMNS, Plan, Tally
-from tools.soak.parts import PARTS, cast
-from tools.soak.tree_process import overlaps
 
 SECONDS = (8.0, 40.0)
-"""How long a soak lasts; the second, where the machine was too busy for enough to happen in the first."""
+"""How long a soak lasts; the second, where the machine was too busy for enough to happen in the
+first.
+"""
 FAULT_SECONDS = (3.0, 15.0, 45.0)
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,11 +47,24 @@ class Soaked(NamedTuple):
     @property
     def kinds(self) -> dict[str, dict[str, int]]:
         rows = [line.split() for line in self.said.splitlines() if line.startswith("  ")]
-        return {kind: dict(zip(COLUMNS, map(int, counts), strict=True)) for kind, *counts in rows[1:]}
+        return {
+            kind: dict(zip(COLUMNS, map(int, counts), strict=True)) for kind, *counts in rows[1:]
+        }
 
 
 def soaked(store: str, seconds: float, *words: str) -> Soaked:
-    command = [sys.executable, "-m", "tools.soak", "--minutes", str(seconds / 60), "--seed", "20281", "--store", store, *words]
+    command = [
+        sys.executable,
+        "-m",
+        "proof.soak",
+        "--minutes",
+        str(seconds / 60),
+        "--seed",
+        "20281",
+        "--store",
+        store,
+        *words,
+    ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(ran.stdout, ran.stderr)
     return Soaked(ran.returncode, ran.stdout)
@@ -65,13 +82,20 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
         assert (done.status, done.counts["violations"]) == (0, 0), done.said
         assert set(done.kinds) == {part.name for part in PARTS} | beside
         # Each was killed, and came to serve again before the end.
-        least = min(done.kinds[kind][what] for kind in beside for what in ("kills", "restarts", "recoveries"))
+        least = min(
+            done.kinds[kind][what]
+            for kind in beside
+            for what in ("kills", "restarts", "recoveries")
+        )
         if least >= 1 and done.counts["operations"] > 50:
             break
     else:
         raise AssertionError(done.said)
     # Trees were killed, and their claims passed on: a tree that began had a witness.
-    assert all(done.kinds[kind]["kills"] >= 1 and done.kinds[kind]["operations"] >= 1 for kind in ("lock_tree", "job_tree"))
+    assert all(
+        done.kinds[kind]["kills"] >= 1 and done.kinds[kind]["operations"] >= 1
+        for kind in ("lock_tree", "job_tree")
+    )
     assert sum(counts["kills"] for counts in done.kinds.values()) == done.counts["kills"]
 
 
@@ -95,9 +119,12 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
 )
 def test_a_planted_fault_is_found(fault: str, parts: list[str], found: str) -> None:
     words = [word for part in parts for word in ("--part", part)]
-    # A tree takes long to start, and longer if what starts it is killed all the time. A soak ends once it finds a fault.
+    # A tree takes long to start, and longer if what starts it is killed all the time. A soak ends
+    # once it finds a fault.
     lengths, pause = (FAULT_SECONDS[1:], "2") if fault == "headless" else (FAULT_SECONDS, "0.3")
-    soaks = (soaked("sqlite", seconds, "--plant", fault, "--pause", pause, *words) for seconds in lengths)
+    soaks = (
+        soaked("sqlite", seconds, "--plant", fault, "--pause", pause, *words) for seconds in lengths
+    )
     done = next((soak for soak in soaks if soak.status), None)
     assert done is not None and done.status == 1 and done.counts["violations"] >= 1
     assert re.search(found, done.said), done.said
@@ -125,12 +152,22 @@ def test_two_that_have_one_thing_are_seen(tmp_path: Path) -> None:
 def test_a_process_that_works_after_the_next_tree_began_is_seen() -> None:
     in_order = ["first 1-7 1 7", "works 1-7 2 8", "first 3-9 3 9", "works 3-9 3 9"]
     assert overlaps(in_order) == []
-    assert overlaps([*in_order, "works 1-7 2 8"]) == ["process 2 of tree 1-7 worked after tree 3-9 had begun"]
+    assert overlaps([*in_order, "works 1-7 2 8"]) == [
+        "process 2 of tree 1-7 worked after tree 3-9 had begun"
+    ]
 
 
 def test_a_tree_that_begins_while_another_lives_is_seen(tmp_path: Path) -> None:
     (tmp_path / "trees").mkdir()
-    words = [sys.executable, "-I", "-S", tree_process.__file__, str(tmp_path / "trees" / "claim"), "first", "0"]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        tree_process.__file__,
+        str(tmp_path / "trees" / "claim"),
+        "first",
+        "0",
+    ]
     assert subprocess.run(words).returncode == 0
     assert told(tmp_path, "violations") == []
     with subprocess.Popen([*words[:-1], "600"]) as other:
@@ -172,7 +209,7 @@ def test_one_that_was_killed_before_a_soak_ran_dry_did_not_end_by_itself(
 
 
 def test_nobody_waits_for_ever_for_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.soak.child.CONNECT_S", 0.15)
+    monkeypatch.setattr("proof.soak.child.CONNECT_S", 0.15)
     asks = Child("postgresql://nobody@127.0.0.1:1/none", tmp_path, Board(1), 0, "one", 0, 0)
     with pytest.raises(Unavailable):
         asks.connect()
@@ -182,7 +219,11 @@ def test_a_board_counts_for_all_and_each_part_is_played(tmp_path: Path) -> None:
     board = Board(3)
     for slot in (0, 2, 2):
         board.add(slot, "operations")
-    assert (board.total("operations"), board.of(2, "operations"), board.total("recoveries")) == (3, 2, 0)
+    assert (board.total("operations"), board.of(2, "operations"), board.total("recoveries")) == (
+        3,
+        2,
+        0,
+    )
     assert {part.name for part, _ in cast(0.1)} == {part.name for part in PARTS}
     assert {part.name for part, _ in cast(0.1, ["locker", "watcher"])} == {"locker", "watcher"}
 
@@ -191,9 +232,17 @@ def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
     tally = Tally()
     for kind, what in [("server", "kills"), ("server", "restarts"), ("worker", "kills")]:
         tally.add(kind, what)
-    assert (tally.total("kills"), tally.of("server", "kills"), tally.of("worker", "restarts")) == (2, 1, 0)
+    assert (tally.total("kills"), tally.of("server", "kills"), tally.of("worker", "restarts")) == (
+        2,
+        1,
+        0,
+    )
     head, server, worker = (line.split() for line in str(tally).splitlines())
-    assert tuple(head) == COLUMNS and server == ["server", "0", "0", "1", "0", "0", "1", "0"] and worker[3] == "1"
+    assert (
+        tuple(head) == COLUMNS
+        and server == ["server", "0", "0", "1", "0", "0", "1", "0"]
+        and worker[3] == "1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,7 +257,9 @@ def test_a_tally_tells_of_each_kind_what_happened_to_it() -> None:
         (429, {}, True),
     ],
 )
-def test_a_client_asks_again_only_where_nothing_was_done(status: int, fields: dict[str, str], again: bool) -> None:
+def test_a_client_asks_again_only_where_nothing_was_done(
+    status: int, fields: dict[str, str], again: bool
+) -> None:
     assert to_be_repeated(Answer(status, {"fields": fields})) is again
     with pytest.raises(Unheard):
         to_be_repeated(Answer(503, {"fields": {"outcome": "unknown"}}))

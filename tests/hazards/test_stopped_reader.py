@@ -1,23 +1,27 @@
-"""A reader that is stopped inside a read keeps SQLite's log from being begun anew. Its growth has a bound, and an end."""
+"""A reader that is stopped inside a read keeps SQLite's log from being begun anew. Its growth has a
+bound, and an end.
+"""
 
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.doctor import Verdict, examine, stored
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.stores.sqlite import database, hotpath, log_bound
-from holdfast.stores.sqlite.log_bound import log_size
+from holdfast.runtime.doctor import Verdict, examine, store
+from holdfast.stores.sqlite import database, hotpath, wal
+from holdfast.stores.sqlite.wal import log_size
 from tests.stopped import StoppedInside
 
 BOUND = 2 << 20
 
 
-def test_the_log_stops_growing_and_shrinks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (database, hotpath, log_bound, stored):
+def test_the_log_stops_growing_and_shrinks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (database, hotpath, wal, store):
         monkeypatch.setattr(module, "LOG_BYTES_MAX", BOUND)
-    for module in (database, stored):
+    for module in (database, store):
         monkeypatch.setattr(module, "LOG_BYTES_KEPT", BOUND // 2)
     monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 64)
     path = tmp_path / "store.sqlite"
@@ -38,7 +42,10 @@ def test_the_log_stops_growing_and_shrinks_again(tmp_path: Path, monkeypatch: py
         with StoppedInside(url, "jobs", call="read") as reader:
             with pytest.raises(StoreUnavailable) as refused:
                 register_until(4 * BOUND)
-            assert refused.value.fields["outcome"] == "none" and refused.value.fields["reader_pids"][0] == reader.pid
+            assert (
+                refused.value.fields["outcome"] == "none"
+                and refused.value.fields["reader_pids"][0] == reader.pid
+            )
             assert f"kill -CONT {reader.pid}" in refused.value.message
             longest = log_size(path)
             assert BOUND < longest < 2 * BOUND
@@ -46,7 +53,11 @@ def test_the_log_stops_growing_and_shrinks_again(tmp_path: Path, monkeypatch: py
                 register()
             assert log_size(path) == longest
             [found] = [one for one in examine(url) if one.check == "log"]
-            assert found.verdict is Verdict.FAIL and str(reader.pid) in found.says and "kill -CONT" in found.mend
+            assert (
+                found.verdict is Verdict.FAIL
+                and str(reader.pid) in found.says
+                and "kill -CONT" in found.mend
+            )
             # Who only looks is not refused.
             assert len(hf.jobs.list_jobs(limit=10_000)) == len(accepted)
             reader.go_on()

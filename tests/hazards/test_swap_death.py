@@ -1,4 +1,6 @@
-"""Swappers that are killed, stopped, forked or cut off: a dead swap never wedges anybody, and a live one is never broken."""
+"""Swappers that are killed, stopped, forked or cut off: a dead swap never wedges anybody, and a
+live one is never broken.
+"""
 
 import json
 import multiprocessing
@@ -14,11 +16,11 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.domains.workflows import Swap
-from holdfast.domains.workflows.spaces import SWAP_MARKER
+from holdfast.domains.workflows.wire import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
-from holdfast.places import signal_folder_of
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.paths import signal_folder_of
 from holdfast.testing import faults
 from tests.hazards.test_hold_death import Child
 from tests.patience import PATIENCE_S, until
@@ -26,7 +28,8 @@ from tests.patience import PATIENCE_S, until
 READERS = 8
 
 _KEPT: list[object] = []
-"""Swaps of a child that has not left their block: one that nothing refers to lets go of its lock."""
+"""Swaps of a child that has not left their block: one that nothing refers to lets go of its lock.
+"""
 
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
@@ -53,12 +56,18 @@ def events(hf: Holdfast) -> Counter[str]:
 def signals_of(hf: Holdfast) -> list[str]:
     """The signal files that lie there."""
     in_files = hf.store.kind == "files"
-    folder = Path(hf.store.root, ".holdfast/workflows/default/signals") if in_files else signal_folder_of(hf.store)  # type: ignore[attr-defined]
+    folder = (
+        Path(hf.store.root, ".holdfast/workflows/default/signals")
+        if in_files
+        else signal_folder_of(hf.store)
+    )  # type: ignore[attr-defined]
     return os.listdir(folder) if folder.exists() else []
 
 
 def mirrored(hf: Holdfast) -> Counter[str]:
-    """What the swap log tells; in plain files what its file tells, each line of which must be there once."""
+    """What the swap log tells; in plain files what its file tells, each line of which must be there
+    once.
+    """
     if hf.store.kind != "files":
         return events(hf)
     # Nothing may have changed since one was killed before it could tell.
@@ -79,7 +88,9 @@ class LoadedNow(NamedTuple):
     def of(hf: Holdfast) -> "LoadedNow":
         status = hf.workflows.swap_status()
         current, unknown = status.current, status.unknown
-        return LoadedNow(None if current is None else current.recipe, None if unknown is None else unknown.recipe)
+        return LoadedNow(
+            None if current is None else current.recipe, None if unknown is None else unknown.recipe
+        )
 
 
 def complete(hf: Holdfast, recipe: str) -> None:
@@ -99,7 +110,9 @@ def give_up(hf: Holdfast, recipe: str) -> None:
 
 
 def killed_at(url: str, work: Callable[[Holdfast, str], None], recipe: str, point: int) -> bool:
-    """Do some work in another process that kills itself at one of its points; False if it did not come that far."""
+    """Do some work in another process that kills itself at one of its points; False if it did not
+    come that far.
+    """
     pid = os.fork()
     if not pid:
         try:
@@ -151,7 +164,9 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             told = after - before
             ended = told["swap_completed"] + told["swap_failed"] + told["swap_refused"]
             # Whatever began has ended once, by itself or by the first of those who looked.
-            assert told["swap_started"] == ended + told["orphan_marker_cleared"] <= 1, f"at point {point}"
+            assert told["swap_started"] == ended + told["orphan_marker_cleared"] <= 1, (
+                f"at point {point}"
+            )
             orphans += told["orphan_marker_cleared"]
             if told["swap_completed"]:
                 loaded = LoadedNow(f"r{point}", None)
@@ -175,7 +190,9 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
         hf.workflows.register("next", "another")
 
 
-def test_the_next_swapper_goes_on_at_once_when_the_one_before_it_is_killed(hf: Holdfast, url: str) -> None:
+def test_the_next_swapper_goes_on_at_once_when_the_one_before_it_is_killed(
+    hf: Holdfast, url: str
+) -> None:
     def swap() -> None:
         connection = holdfast.connect(url)
         _KEPT.append(connection.workflows.swap("first").__enter__())
@@ -274,13 +291,21 @@ def test_the_process_that_forked_in_a_swap_completes_it_and_its_child_cannot(hf:
 
 
 @pytest.mark.parametrize("how", ["raises", "ends well", "fails it"])
-def test_a_forked_child_that_leaves_the_block_of_a_swap_ends_nothing(hf: Holdfast, how: str) -> None:
+def test_a_forked_child_that_leaves_the_block_of_a_swap_ends_nothing(
+    hf: Holdfast, how: str
+) -> None:
     """As a load that forks a server, which gives up before it has become another program."""
 
     def leave(swap: Swap) -> None:
         if how == "fails it":
             swap.fail("no such model")
-        swap.__exit__(*((OSError, OSError("no such program"), None) if how == "raises" else (None, None, None)))
+        swap.__exit__(
+            *(
+                (OSError, OSError("no such program"), None)
+                if how == "raises"
+                else (None, None, None)
+            )
+        )
 
     with hf.workflows.swap("llama") as swap:
         assert _status_of_child(lambda: leave(swap)) == 0
@@ -288,9 +313,13 @@ def test_a_forked_child_that_leaves_the_block_of_a_swap_ends_nothing(hf: Holdfas
     assert events(hf) == {"swap_started": 1, "swap_completed": 1}
 
 
-def test_a_forked_child_that_leaves_the_block_of_its_parents_work_releases_nothing(hf: Holdfast) -> None:
+def test_a_forked_child_that_leaves_the_block_of_its_parents_work_releases_nothing(
+    hf: Holdfast,
+) -> None:
     with hf.workflows.running("train", "llama") as work:
-        assert _status_of_child(lambda: work.__exit__(OSError, OSError("no such program"), None)) == 0
+        assert (
+            _status_of_child(lambda: work.__exit__(OSError, OSError("no such program"), None)) == 0
+        )
         assert [workflow.name for workflow in hf.workflows.list_workflows()] == ["train"]
         assert not work.should_yield()
     assert hf.workflows.list_workflows() == []
@@ -318,7 +347,9 @@ def _swaps(task: tuple[str, str]) -> int:
 
 
 @pytest.mark.slow
-def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(hf: Holdfast, url: str) -> None:
+def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
+    hf: Holdfast, url: str
+) -> None:
     over = threading.Event()
 
     def read() -> None:
@@ -331,7 +362,9 @@ def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
         thread.start()
     try:
         with multiprocessing.get_context("spawn").Pool(2) as pool:
-            assert pool.map_async(_swaps, [(url, "a"), (url, "b")], chunksize=1).get(PATIENCE_S) == [4, 4]
+            assert pool.map_async(_swaps, [(url, "a"), (url, "b")], chunksize=1).get(
+                PATIENCE_S
+            ) == [4, 4]
     finally:
         over.set()
         for thread in threads:
@@ -340,7 +373,9 @@ def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
 
 
 @pytest.mark.slow
-def test_a_swapper_whose_database_session_dropped_cannot_complete(postgres_url: str, tmp_path: Path) -> None:
+def test_a_swapper_whose_database_session_dropped_cannot_complete(
+    postgres_url: str, tmp_path: Path
+) -> None:
     import psycopg
 
     with holdfast.connect(postgres_url) as hf, holdfast.connect(postgres_url) as other:
@@ -349,7 +384,9 @@ def test_a_swapper_whose_database_session_dropped_cannot_complete(postgres_url: 
         swap = hf.workflows.swap("llama").__enter__()
         lost = swap._contender._raw.info.backend_pid  # type: ignore[union-attr]
         with psycopg.connect(postgres_url, autocommit=True) as operator:
-            assert operator.execute("SELECT pg_terminate_backend(%s, 10000)", (lost,)).fetchone() == (True,)
+            assert operator.execute(
+                "SELECT pg_terminate_backend(%s, 10000)", (lost,)
+            ).fetchone() == (True,)
         with pytest.raises(LeaseLost, match="lost its lock"):
             swap.__exit__(None, None, None)
         status = other.workflows.swap_status()
@@ -369,7 +406,10 @@ def test_an_owner_killed_with_minus_9_is_swept_and_its_swap_goes_on(hf: Holdfast
     waits, done = threading.Event(), threading.Event()
 
     def swap() -> None:
-        with suppress(HoldfastError), hf.workflows.swap("new", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()):
+        with (
+            suppress(HoldfastError),
+            hf.workflows.swap("new", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()),
+        ):
             done.set()
 
     thread = threading.Thread(target=swap)

@@ -19,7 +19,7 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import handles, upkeep, wal
+from holdfast.stores.sqlite import handles, maintenance, wal
 from holdfast.stores.sqlite.database import Connection
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
@@ -58,7 +58,9 @@ def _in_child(work: object) -> int:
 
 
 def test_a_childs_acknowledged_write_outlives_its_parents_close(path: Path) -> None:
-    """A child that inherits SQLite's table of locks, but not the locks, would write to a log that others have deleted."""
+    """A child that inherits SQLite's table of locks, but not the locks, would write to a log that
+    others have deleted.
+    """
     store = _open(path)
     put(store, "parent")
     to_child, from_parent = os.pipe()
@@ -174,8 +176,12 @@ def test_a_fork_waits_for_a_connection_that_another_thread_has_just_picked_up(pa
     store.close()
 
 
-def test_a_thread_that_finds_a_fork_under_way_does_the_child_no_harm(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has announced its connection, will see the fork and take that back, and has not called SQLite."""
+def test_a_thread_that_finds_a_fork_under_way_does_the_child_no_harm(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has announced its connection, will see the fork and take that back, and has not called
+    SQLite.
+    """
     store = _open(path)
     put(store, "a")
     announced, go_on = threading.Event(), threading.Event()
@@ -210,7 +216,9 @@ def test_a_thread_that_finds_a_fork_under_way_does_the_child_no_harm(path: Path,
     store.close()
 
 
-def test_a_child_forked_while_a_thread_is_inside_a_store_in_memory_goes_on_with_what_was_committed() -> None:
+def test_a_child_forked_while_a_thread_is_inside_a_store_in_memory_goes_on_with_what_was_committed() -> (
+    None
+):
     store = MemoryStore()
     put(store, "a")
     inside, leave = threading.Event(), threading.Event()
@@ -222,7 +230,10 @@ def test_a_child_forked_while_a_thread_is_inside_a_store_in_memory_goes_on_with_
 
     def goes_on() -> None:
         assert put(store, "c") > 0
-        assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == ["a", "c"]
+        assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == [
+            "a",
+            "c",
+        ]
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(store.transact, dawdle, scope=[THINGS])
@@ -230,7 +241,10 @@ def test_a_child_forked_while_a_thread_is_inside_a_store_in_memory_goes_on_with_
         assert _in_child(goes_on) == 0
         leave.set()
         slow.result(PATIENCE_S)
-    assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == ["a", "b"]
+    assert store.read(lambda tx: [row.key for row in tx.range(THINGS)], scope=[THINGS]) == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.usefixtures("no_second_look")
@@ -246,7 +260,9 @@ def test_a_child_that_leaves_its_parents_listener_takes_nothing_away(path: Path)
 # --- Ctrl-C ---
 
 
-def test_an_interrupted_sync_is_not_taken_for_done(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sync_is_not_taken_for_done(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader meets Ctrl-C in its sync; those who counted on it sync again, and do not hang."""
     store = _open(path)
     put(store, "a")
@@ -292,7 +308,11 @@ def test_ctrl_c_at_the_shut_gate_leaves_it_as_it_was(path: Path) -> None:
             mine = _open(path)
             with faults.at_point("sqlite.gate.before", lambda _: os.write(ready_w, b".") and None):
                 with contextlib.suppress(KeyboardInterrupt):
-                    mine.transact(lambda tx: tx.put(THINGS, "interrupted", Thing()), scope=[THINGS], timeout_s=PATIENCE_S)
+                    mine.transact(
+                        lambda tx: tx.put(THINGS, "interrupted", Thing()),
+                        scope=[THINGS],
+                        timeout_s=PATIENCE_S,
+                    )
             os.write(ready_w, b"!")
             signal.pause()
         except BaseException:
@@ -306,7 +326,8 @@ def test_ctrl_c_at_the_shut_gate_leaves_it_as_it_was(path: Path) -> None:
         pass
     os.kill(child, signal.SIGINT)
     while not select.select([ready_r], [], [], _IGNORED_S)[0]:
-        # Python drops what is raised in a callback of the garbage collector's. Whoever pressed Ctrl-C presses it again.
+        # Python drops what is raised in a callback of the garbage collector's. Whoever pressed
+        # Ctrl-C presses it again.
         os.kill(child, signal.SIGINT)
     assert os.read(ready_r, 65536) == b"!"
     os.close(in_the_way)
@@ -349,7 +370,13 @@ def test_an_address_leads_nowhere_but_to_a_listener(path: Path) -> None:
     store = _open(path)
     put(store, "a")
     before = path.read_bytes()
-    for address in ("@../store.sqlite", "@/etc/hostname", "@", "@x", f"@{os.getpid()}-000000000000"):
+    for address in (
+        "@../store.sqlite",
+        "@/etc/hostname",
+        "@",
+        "@x",
+        f"@{os.getpid()}-000000000000",
+    ):
         store.transact(lambda tx, a=address: tx.notify(a), scope=[VOLATILE])
     store.close()
     assert path.read_bytes()[:16] == before[:16]
@@ -411,10 +438,14 @@ def test_the_first_use_of_the_volatile_file_keeps_to_its_time_limit(path: Path) 
 
 
 def test_making_the_volatile_file_at_a_shut_gate_does_not_wait_for_itself(path: Path) -> None:
-    """Its era comes from the durable file, over a connection that the gate's thread must not have to open."""
+    """Its era comes from the durable file, over a connection that the gate's thread must not have
+    to open.
+    """
     store = _open(path)
     put(store, "a")
-    in_the_way = os.open(path.with_name("store.sqlite.locks-boot-1.sqlite-gate"), os.O_RDWR | os.O_CREAT, 0o600)
+    in_the_way = os.open(
+        path.with_name("store.sqlite.locks-boot-1.sqlite-gate"), os.O_RDWR | os.O_CREAT, 0o600
+    )
     fcntl.flock(in_the_way, fcntl.LOCK_EX)
     reading, leave = threading.Event(), threading.Event()
 
@@ -436,7 +467,9 @@ def test_making_the_volatile_file_at_a_shut_gate_does_not_wait_for_itself(path: 
     store.close()
 
 
-def test_after_a_failed_sync_no_old_connection_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_sync_no_old_connection_is_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = _open(path)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: put(store, f"k{n}"), range(16)))
@@ -459,13 +492,13 @@ def test_overlapping_restores_never_give_one_token_twice(path: Path, tmp_path: P
     saved = tmp_path / "saved.sqlite"
     store = SqliteStore(path, boot_id="boot-1", clock=clock)
     put(store, "a")
-    upkeep.backup(store, saved)
+    maintenance.backup(store, saved)
     given: list[int] = []
     at_once = threading.Barrier(2)
 
     def restore(_: int) -> None:
         at_once.wait(PATIENCE_S)
-        upkeep.restore(path, saved, boot_id="boot-1", clock=clock)
+        maintenance.restore(path, saved, boot_id="boot-1", clock=clock)
         given.append(put(store, "x"))
 
     for _ in range(5):
@@ -479,8 +512,8 @@ def test_overlapping_restores_never_give_one_token_twice(path: Path, tmp_path: P
 def test_a_restore_of_an_older_state_brings_missing_tables_back(path: Path, tmp_path: Path) -> None:
     store = _open(path)
     append(store, "told")
-    upkeep.backup(store, tmp_path / "saved.sqlite")
+    maintenance.backup(store, tmp_path / "saved.sqlite")
     put(store, "other", space=OTHERS)
-    upkeep.restore(path, tmp_path / "saved.sqlite", boot_id="boot-1")
+    maintenance.restore(path, tmp_path / "saved.sqlite", boot_id="boot-1")
     assert store.put_new(OTHERS, [("a", Thing())]) is not None
     store.close()

@@ -1,4 +1,6 @@
-"""Tokens of the volatile file only grow, whatever becomes of the memory they are counted in and of those who count."""
+"""Tokens of the volatile file only grow, whatever becomes of the memory they are counted in and of
+those who count.
+"""
 
 import fcntl
 import multiprocessing
@@ -68,7 +70,10 @@ def _mixed(store: SqliteStore, number: int) -> list[int]:
     for i in range(number):
         given.append(_pair(store))
         given.append(put(store, f"k{i}", space=VOLATILE))
-        given += store.transact(lambda tx: [tx.append(actor="t", kind="k", subject=key) for key in KEYS], scope=[VOLATILE])
+        given += store.transact(
+            lambda tx: [tx.append(actor="t", kind="k", subject=key) for key in KEYS],
+            scope=[VOLATILE],
+        )
     return given
 
 
@@ -100,7 +105,9 @@ def test_one_record_under_several_keys_and_several_records_in_one_call(store: Sq
         rows = store.read(lambda tx: tx.range(VOLATILE), scope=[VOLATILE])
         assert [(row.key, row.record) for row in rows] == items
         assert {row.revision for row in rows} == {token}
-        found = store.read(lambda tx: [row.key for row in tx.find(VOLATILE, "place", ("x",))], scope=[VOLATILE])
+        found = store.read(
+            lambda tx: [row.key for row in tx.find(VOLATILE, "place", ("x",))], scope=[VOLATILE]
+        )
         assert found == ["a", "b", "d"]
         assert store.delete_if(VOLATILE, list("abcd"), token) == 4
 
@@ -117,7 +124,9 @@ def test_a_token_that_no_store_can_keep_is_refused(store: SqliteStore) -> None:
 # --- bounds ---
 
 
-def test_tokens_grow_across_many_bounds(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_grow_across_many_bounds(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transaction, "STRIDE", 3)
     assert _grow(_mixed(store, 20))
 
@@ -126,7 +135,12 @@ def test_more_entries_in_one_transaction_than_a_bound_has_room_for(store: Sqlite
     def body(tx: Tx) -> list[int]:
         return [tx.append(actor="t", kind="k", subject=str(i)) for i in range(2 * STRIDE + 7)]
 
-    given = [_pair(store), *store.transact(body, scope=[VOLATILE]), _pair(store), put(store, "x", space=VOLATILE)]
+    given = [
+        _pair(store),
+        *store.transact(body, scope=[VOLATILE]),
+        _pair(store),
+        put(store, "x", space=VOLATILE),
+    ]
     assert _grow(given)
     assert [entry.revision for entry in store.journal(limit=3 * STRIDE).entries] == given[1:-2]
 
@@ -169,7 +183,9 @@ def _junk(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_delete, _zero, _junk])
-def test_tokens_grow_when_the_memory_is_lost(path: Path, store: SqliteStore, harm: Callable[[Path], None]) -> None:
+def test_tokens_grow_when_the_memory_is_lost(
+    path: Path, store: SqliteStore, harm: Callable[[Path], None]
+) -> None:
     given = _mixed(store, 3)
     for _ in range(3):
         harm(path)
@@ -180,17 +196,26 @@ def test_tokens_grow_when_the_memory_is_lost(path: Path, store: SqliteStore, har
     assert _grow(given)
 
 
-def test_a_program_that_knows_no_shared_counter_can_go_on_from_the_file_and_back(path: Path, store: SqliteStore) -> None:
-    """As the version before this one: it took what follows the last revision in the file, and kept it there."""
+def test_a_program_that_knows_no_shared_counter_can_go_on_from_the_file_and_back(
+    path: Path, store: SqliteStore
+) -> None:
+    """As the version before this one: it took what follows the last revision in the file, and kept
+    it there.
+    """
     given = _mixed(store, 2)
     with closing(sqlite3.connect(_file(path), isolation_level=None)) as raw:
-        last = "SELECT max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
+        last = (
+            "SELECT max((SELECT number FROM meta WHERE name = 'revision'), (SELECT "
+            "coalesce(max(revision), 0) FROM journal))"
+        )
         for i in range(4):
             [mine] = raw.execute(last).fetchone()
             if i % 2:
                 raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (mine + 1,))
             else:
-                raw.execute("INSERT INTO journal VALUES (?, 'default', 0, 't', 'k', 's', '{}')", (mine + 1,))
+                raw.execute(
+                    "INSERT INTO journal VALUES (?, 'default', 0, 't', 'k', 's', '{}')", (mine + 1,)
+                )
             given += [mine + 1, *_mixed(store, 1)]
     assert _grow(given)
 
@@ -252,7 +277,10 @@ def test_a_turn_that_does_not_come(store: SqliteStore, path: Path) -> None:
 
 def test_tables_that_are_gone_are_made_again(path: Path, store: SqliteStore) -> None:
     token = _pair(store)
-    for call in (lambda: store.put_new(VOLATILE, [("a", Thing())]), lambda: store.delete_if(VOLATILE, ["a"], token)):
+    for call in (
+        lambda: store.put_new(VOLATILE, [("a", Thing())]),
+        lambda: store.delete_if(VOLATILE, ["a"], token),
+    ):
         with closing(sqlite3.connect(_file(path))) as raw:
             raw.execute("DROP TABLE s_conformance_volatile")
             raw.execute("DELETE FROM spaces")
@@ -261,7 +289,9 @@ def test_tables_that_are_gone_are_made_again(path: Path, store: SqliteStore) -> 
     assert _pair(store, "b") > token
 
 
-def test_an_error_of_the_disk_leaves_the_outcome_unknown(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_leaves_the_outcome_unknown(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = _pair(store)
 
     class Broken:
@@ -283,7 +313,9 @@ def test_an_error_of_the_disk_leaves_the_outcome_unknown(store: SqliteStore, mon
 # --- those who count ---
 
 
-def test_a_file_that_cannot_be_made_in_time_is_no_damaged_log(store: SqliteStore, path: Path) -> None:
+def test_a_file_that_cannot_be_made_in_time_is_no_damaged_log(
+    store: SqliteStore, path: Path
+) -> None:
     """LockTimeout is an OSError too: opening must not take it for one of the log's."""
     with open(_gate(path), "wb") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
@@ -293,8 +325,12 @@ def test_a_file_that_cannot_be_made_in_time_is_no_damaged_log(store: SqliteStore
     assert _pair(store) > 0
 
 
-def test_a_store_that_closes_leaves_the_turn_to_those_who_are_inside(path: Path, store: SqliteStore) -> None:
-    """Only what is alone may count: a gate that opened while a thread is inside would let two of them."""
+def test_a_store_that_closes_leaves_the_turn_to_those_who_are_inside(
+    path: Path, store: SqliteStore
+) -> None:
+    """Only what is alone may count: a gate that opened while a thread is inside would let two of
+    them.
+    """
     _pair(store)
     inside, leave = threading.Event(), threading.Event()
 
@@ -371,12 +407,17 @@ def _tokens(log: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_processes_that_take_turns_get_growing_tokens(path: Path, store: SqliteStore, tmp_path: Path) -> None:
+def test_processes_that_take_turns_get_growing_tokens(
+    path: Path, store: SqliteStore, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     log.touch()
     _pair(store)
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_contend, args=(str(path), str(log), number, 1500)) for number in range(3)]
+    workers = [
+        context.Process(target=_contend, args=(str(path), str(log), number, 1500))
+        for number in range(3)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -390,15 +431,22 @@ def test_processes_that_take_turns_get_growing_tokens(path: Path, store: SqliteS
 
 
 @pytest.mark.slow
-def test_tokens_grow_while_those_who_count_are_killed(path: Path, store: SqliteStore, tmp_path: Path) -> None:
-    """At whatever instruction that is. What a killed one still holds is taken from it by its token."""
+def test_tokens_grow_while_those_who_count_are_killed(
+    path: Path, store: SqliteStore, tmp_path: Path
+) -> None:
+    """At whatever instruction that is. What a killed one still holds is taken from it by its
+    token.
+    """
     log = tmp_path / "log"
     log.touch()
     _pair(store)
     context = multiprocessing.get_context("fork")
     for turn in range(40):
         before = log.stat().st_size
-        workers = [context.Process(target=_contend, args=(str(path), str(log), number, 1 << 30)) for number in range(2)]
+        workers = [
+            context.Process(target=_contend, args=(str(path), str(log), number, 1 << 30))
+            for number in range(2)
+        ]
         for worker in workers:
             worker.start()
         while log.stat().st_size < before + 500 + 37 * turn:
@@ -417,7 +465,9 @@ def test_tokens_grow_while_those_who_count_are_killed(path: Path, store: SqliteS
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["below the bound", "at the bound"])
-def test_the_pair_killed_at_every_point(path: Path, store: SqliteStore, room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pair_killed_at_every_point(
+    path: Path, store: SqliteStore, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transaction, "STRIDE", 100 if room else 0)
     monkeypatch.setattr(database, "_TIDY_EVERY", 1000)
     points = faults.recorded(lambda: _pair(store))
@@ -438,7 +488,9 @@ def test_the_pair_killed_at_every_point(path: Path, store: SqliteStore, room: bo
             finally:
                 os._exit(1)
         os.close(write)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-signal.SIGKILL if at < len(points) else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (
+            -signal.SIGKILL if at < len(points) else 0
+        )
         given += [int(token) for token in os.read(read, 100).split()]
         os.close(read)
         rows = [store.get(VOLATILE, key) for key in KEYS]

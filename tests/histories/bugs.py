@@ -1,22 +1,28 @@
-"""Faults of the program, to be planted into a process whose history is recorded: the checker must find each of them."""
+"""Faults of the program, to be planted into a process whose history is recorded: the checker must
+find each of them.
+"""
 
 import random
 import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.domains.jobs import steps
+from holdfast.domains.jobs import transitions
 from holdfast.primitives import holds
-from holdfast.primitives.locks import oversight, rules
-from holdfast.primitives.queue.line import Line
-from holdfast.primitives.queue.record import RequestState
+from holdfast.primitives.locks import administration, policy
+from holdfast.primitives.queue.records import RequestState
+from holdfast.primitives.queue.transaction import Line
 
 
 def no_gate(draw: random.Random) -> None:
-    """Writers do not keep each other out: what one looks at, another changes before the first has written."""
+    """Writers do not keep each other out: what one looks at, another changes before the first has
+    written.
+    """
     from holdfast.stores.sqlite.database import Database
 
-    def write(self: Any, connection: Any, work: Callable[[], Any], timeout_s: float, **more: Any) -> Any:
+    def write(
+        self: Any, connection: Any, work: Callable[[], Any], timeout_s: float, **more: Any
+    ) -> Any:
         # Each statement by itself, and somebody else between them.
         connection.cursor.execute("PRAGMA busy_timeout = 5000")
         result = work()
@@ -37,8 +43,10 @@ def no_latch(draw: random.Random) -> None:
 
 def any_token(draw: random.Random) -> None:
     """A verdict, a completion, a check of a token: whatever token is shown, it will do."""
-    checked = steps.check_token
-    steps.check_token = lambda job, token: None if job.token is not None else checked(job, token)
+    checked = transitions.check_token
+    transitions.check_token = lambda job, token: (
+        None if job.token is not None else checked(job, token)
+    )
 
     def owned(self: Line, request_id: str, token: int) -> Any:
         request = self._existing(request_id)
@@ -47,7 +55,7 @@ def any_token(draw: random.Random) -> None:
         return request
 
     real, Line._owned = Line._owned, owned  # type: ignore[method-assign]
-    oversight.Oversight.check_token = lambda self, name, token: None  # type: ignore[method-assign]
+    administration.Oversight.check_token = lambda self, name, token: None  # type: ignore[method-assign]
 
 
 def early_wake(draw: random.Random) -> None:
@@ -77,8 +85,8 @@ def early_wake(draw: random.Random) -> None:
 
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
-    real = rules.held_against
-    rules.held_against = lambda *arguments: iter([]) if draw.random() < 0.05 else real(*arguments)
+    real = policy.held_against
+    policy.held_against = lambda *arguments: iter([]) if draw.random() < 0.05 else real(*arguments)
 
 
 def double(draw: random.Random) -> None:
@@ -103,7 +111,8 @@ def two_slots(draw: random.Random) -> None:
 
 
 _BUGS: dict[str, Callable[[random.Random], None]] = {
-    bug.__name__: bug for bug in (no_gate, no_latch, any_token, early_wake, blind, double, two_slots)
+    bug.__name__: bug
+    for bug in (no_gate, no_latch, any_token, early_wake, blind, double, two_slots)
 }
 
 

@@ -1,4 +1,6 @@
-"""A crowd of real processes on one store, some of them killed or stopped while it lasts, and the history that they leave."""
+"""A crowd of real processes on one store, some of them killed or stopped while it lasts, and the
+history that they leave.
+"""
 
 import json
 import os
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.testing.histories import Operation, died, read
+from proof.histories import Operation, died, read
 from tests.crowds import over
 from tests.histories.worker import Plan
 from tests.patience import PATIENCE_S
@@ -45,7 +47,13 @@ class _Process:
         self.plan = plan
         self.name = plan.process
         command = [sys.executable, "-m", "tests.histories.worker", json.dumps(plan._asdict())]
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.pidfd = os.pidfd_open(self.child.pid)
 
     def begin(self, until: float) -> None:
@@ -92,12 +100,15 @@ def run(store: str, folder: Path, crowd: Crowd) -> Ran:
         for process in processes:
             if error := process.wait_until_over():
                 failed.append(f"{process.plan.process}: {error}")
-                # What it began and did not end is as that of one that was killed, and so is what it held.
+                # What it began and did not end is as that of one that was killed, and so is what it
+                # held.
                 deaths.append(died(process.plan.process, until - crowd.lasts_s))
             else:
                 # An orderly end frees nothing by itself, but its process is gone.
                 deaths.append(died(process.plan.process, until))
-    return Ran([*read(sorted(folder.glob("*.history"))), *deaths], len(deaths) - len(processes), failed)
+    return Ran(
+        [*read(sorted(folder.glob("*.history"))), *deaths], len(deaths) - len(processes), failed
+    )
 
 
 @contextmanager
@@ -105,7 +116,16 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
     processes: list[_Process] = []
     try:
         for number in range(crowd.processes):
-            plan = Plan(store, str(folder), f"{number}.0", crowd.seed, crowd.kind, crowd.threads, crowd.part_s, crowd.bug)
+            plan = Plan(
+                store,
+                str(folder),
+                f"{number}.0",
+                crowd.seed,
+                crowd.kind,
+                crowd.threads,
+                crowd.part_s,
+                crowd.bug,
+            )
             processes.append(_Process(plan))
         for process in processes:
             process.wait_until_ready()
@@ -115,7 +135,9 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
             process.close()
 
 
-def _disturb(processes: list[_Process], crowd: Crowd, until: float, deaths: list[Operation]) -> None:
+def _disturb(
+    processes: list[_Process], crowd: Crowd, until: float, deaths: list[Operation]
+) -> None:
     """Kill some and put others in their place, and stop some for a while."""
     draw = random.Random(f"{crowd.seed}/crowd")
     while crowd.kills and not over(processes, draw.uniform(0.1, 0.4), until):

@@ -1,4 +1,5 @@
-"""Several processes at one queue, to be run under strace with a plan, the root and the acknowledgements as arguments.
+"""Several processes at one queue, to be run under strace with a plan, the root and the
+acknowledgements as arguments.
 
 What they acknowledge is their history: each call as it is made, and each answer as it is known.
 """
@@ -16,7 +17,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.histories import Recorder
+from proof.histories import Recorder
 
 STORE = Path("store.sqlite")
 QUEUE = "q"
@@ -50,10 +51,14 @@ def _accept(recorder: Recorder, queue: Queue, name: str) -> None:
 def _claim_and_complete(recorder: Recorder, queue: Queue) -> None:
     with recorder.call("claim", [QUEUE], epoch=1) as told:
         request = queue.claim()
-        told.answer(None if request is None else {"name": request.idempotency_key, "token": request.token})
+        told.answer(
+            None if request is None else {"name": request.idempotency_key, "token": request.token}
+        )
     if request is None or request.token is None:
         return
-    with recorder.call("complete", [QUEUE], name=request.idempotency_key, token=request.token) as told:
+    with recorder.call(
+        "complete", [QUEUE], name=request.idempotency_key, token=request.token
+    ) as told:
         try:
             queue.complete(request.request_id, request.token, {})
             told.answer(True)
@@ -64,7 +69,9 @@ def _claim_and_complete(recorder: Recorder, queue: Queue) -> None:
 def main(plan: dict[str, Any], root: str, acknowledgements: str) -> None:
     context = multiprocessing.get_context("fork")
     names = [f"p{number}" for number in range(plan["processes"])]
-    processes = [context.Process(target=work, args=(root, acknowledgements, name, plan)) for name in names]
+    processes = [
+        context.Process(target=work, args=(root, acknowledgements, name, plan)) for name in names
+    ]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,6 @@
-"""What the checker finds and what it lets pass: histories told by hand, and small random ones against every order there is."""
+"""What the checker finds and what it lets pass: histories told by hand, and small random ones
+against every order there is.
+"""
 
 from collections.abc import Sequence
 from itertools import combinations, permutations
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.testing.histories import (
+from proof.histories import (
     NEVER,
     ClaimSpecification,
     CountSpecification,
@@ -22,7 +24,7 @@ from holdfast.testing.histories import (
     died,
     read,
 )
-from holdfast.testing.histories.search import Undecided, search
+from proof.histories.search import Undecided, search
 
 
 class Tale:
@@ -32,7 +34,9 @@ class Tale:
         self.key = key
         self.operations: list[Operation] = []
 
-    def call(self, begin: float, end: float, who: str, call: str, answer: Any, **arguments: Any) -> "Tale":
+    def call(
+        self, begin: float, end: float, who: str, call: str, answer: Any, **arguments: Any
+    ) -> "Tale":
         keys = tuple(arguments.pop("keys", self.key).split())
         name = f"{who}#{len(self.operations)}"
         self.operations.append(Operation(name, who, call, keys, arguments, begin, end, answer))
@@ -44,15 +48,24 @@ class Tale:
         answer = None if token is None else {"tokens": dict.fromkeys(names, token)}
         return self.call(begin, end, who, "acquire", answer, **{**usual, **more})
 
-    def release(self, begin: float, end: float, who: str, token: int, freed: bool = True, **more: Any) -> "Tale":
+    def release(
+        self, begin: float, end: float, who: str, token: int, freed: bool = True, **more: Any
+    ) -> "Tale":
         names = more.get("keys", self.key).split()
-        return self.call(begin, end, who, "release", freed, tokens=dict.fromkeys(names, token), **more)
+        return self.call(
+            begin, end, who, "release", freed, tokens=dict.fromkeys(names, token), **more
+        )
 
     def wrong(self, specification: Specification[Any], **more: Any) -> list[str]:
         return check(self.operations, specification, **more).wrong
 
 
-LOCKS, CLAIMS, COUNTS, FIFO = LockSpecification(), ClaimSpecification(), CountSpecification(), FifoSpecification()
+LOCKS, CLAIMS, COUNTS, FIFO = (
+    LockSpecification(),
+    ClaimSpecification(),
+    CountSpecification(),
+    FifoSpecification(),
+)
 
 
 # Locks.
@@ -84,14 +97,23 @@ def test_a_refusal_needs_a_holder() -> None:
 
 
 def test_tokens_only_grow() -> None:
-    assert Tale().acquire(1, 2, "a", 5).release(3, 4, "a", 5).acquire(5, 6, "b", 5).wrong(LOCKS) != []
-    assert Tale().acquire(1, 2, "a", 5).release(3, 4, "a", 5).acquire(5, 6, "b", 4).wrong(LOCKS) != []
+    assert (
+        Tale().acquire(1, 2, "a", 5).release(3, 4, "a", 5).acquire(5, 6, "b", 5).wrong(LOCKS) != []
+    )
+    assert (
+        Tale().acquire(1, 2, "a", 5).release(3, 4, "a", 5).acquire(5, 6, "b", 4).wrong(LOCKS) != []
+    )
 
 
 def test_a_set_is_taken_whole() -> None:
     crossed = Tale().acquire(1, 2, "a", 5, keys="n m").acquire(3, 4, "b", 6, keys="m k")
     assert crossed.wrong(LOCKS) != []
-    freed = Tale().acquire(1, 2, "a", 5, keys="n m").release(2.5, 2.6, "a", 5, keys="n m").acquire(3, 4, "b", 6, keys="m k")
+    freed = (
+        Tale()
+        .acquire(1, 2, "a", 5, keys="n m")
+        .release(2.5, 2.6, "a", 5, keys="n m")
+        .acquire(3, 4, "b", 6, keys="m k")
+    )
     assert freed.wrong(LOCKS) == []
 
 
@@ -113,7 +135,11 @@ def test_a_lease_ends_a_grant_and_no_sooner() -> None:
     assert Tale.acquire(tale, 2.1, 2.2, "b", 6).wrong(LOCKS) == []
     tale = Tale().acquire(1, 1.1, "a", 5, ttl_s=1.0)
     assert Tale.acquire(tale, 1.7, 1.8, "b", 6).wrong(LOCKS) != []
-    renewed = Tale().acquire(1, 1.1, "a", 5, ttl_s=1.0).call(1.5, 1.6, "a", "renew", True, tokens={"n": 5}, ttl_s=1.0)
+    renewed = (
+        Tale()
+        .acquire(1, 1.1, "a", 5, ttl_s=1.0)
+        .call(1.5, 1.6, "a", "renew", True, tokens={"n": 5}, ttl_s=1.0)
+    )
     assert renewed.acquire(2.2, 2.3, "b", 6).wrong(LOCKS) != []
 
 
@@ -127,7 +153,9 @@ def test_a_grant_that_is_over_stands_until_another_comes() -> None:
 
 
 def test_a_stale_token_is_refused_and_a_good_one_is_not() -> None:
-    tale = Tale().acquire(1, 2, "a", 5).call(3, 4, "x", "check", True, token=5).release(5, 6, "a", 5)
+    tale = (
+        Tale().acquire(1, 2, "a", 5).call(3, 4, "x", "check", True, token=5).release(5, 6, "a", 5)
+    )
     assert tale.wrong(LOCKS) == []
     assert tale.call(7, 8, "x", "check", True, token=5).wrong(LOCKS) != []
     assert Tale().acquire(1, 2, "a", 5).call(3, 4, "x", "check", False, token=5).wrong(LOCKS) != []
@@ -164,7 +192,11 @@ def picked(job: str, token: int) -> dict[str, Any]:
 
 
 def test_a_claim_given_twice_is_found() -> None:
-    tale = register(Tale(), 1, 2, "j", 1).call(3, 4, "a", "pick", picked("j", 2)).call(5, 6, "b", "pick", picked("j", 3))
+    tale = (
+        register(Tale(), 1, 2, "j", 1)
+        .call(3, 4, "a", "pick", picked("j", 2))
+        .call(5, 6, "b", "pick", picked("j", 3))
+    )
     assert tale.wrong(CLAIMS) != []
     assert check([*tale.operations, died("a", 4.5)], CLAIMS).wrong == []
 
@@ -198,7 +230,9 @@ def test_a_lost_job_is_found() -> None:
 
 
 def test_finish_and_pick_is_one_step() -> None:
-    tale = register(register(Tale(), 1, 2, "j", 1), 2.1, 2.2, "k", 2).call(3, 4, "a", "pick", picked("j", 3))
+    tale = register(register(Tale(), 1, 2, "j", 1), 2.1, 2.2, "k", 2).call(
+        3, 4, "a", "pick", picked("j", 3)
+    )
     answer = {"done": True, "picked": picked("k", 4)}
     tale.call(5, 6, "a", "finish_and_pick", answer, job="j", token=3)
     assert tale.wrong(CLAIMS) == []
@@ -209,7 +243,12 @@ def test_finish_and_pick_is_one_step() -> None:
 
 
 def test_a_count_is_its_holders() -> None:
-    tale = Tale().call(1, 2, "a", "take", 1, by="a").call(3, 4, "b", "take", 2, by="b").call(5, 6, "a", "take", 2, by="a")
+    tale = (
+        Tale()
+        .call(1, 2, "a", "take", 1, by="a")
+        .call(3, 4, "b", "take", 2, by="b")
+        .call(5, 6, "a", "take", 2, by="a")
+    )
     assert tale.call(7, 8, "a", "drop", 1, by="a").call(9, 10, "c", "count", 1).wrong(COUNTS) == []
     assert tale.call(11, 12, "c", "count", 2).wrong(COUNTS) != []
 
@@ -222,13 +261,23 @@ def test_a_lost_count_is_found() -> None:
 def test_the_dead_may_count_and_the_living_must() -> None:
     tale = Tale().call(1, 2, "a", "take", 1, by="a").call(3, 4, "b", "take", 2, by="b")
     for seen, well in ((2, True), (1, True), (0, False)):
-        looked = [*tale.operations, Operation("c", "c", "count", ("n",), {}, 5, 6, seen), died("a", 4.5)]
+        looked = [
+            *tale.operations,
+            Operation("c", "c", "count", ("n",), {}, 5, 6, seen),
+            died("a", 4.5),
+        ]
         assert (check(looked, COUNTS).wrong == []) is well
 
 
 def test_who_drops_what_it_does_not_hold_is_told_so() -> None:
     assert Tale().call(1, 2, "a", "drop", None, by="a").wrong(COUNTS) == []
-    assert Tale().call(1, 2, "a", "take", 1, by="a").call(3, 4, "a", "drop", None, by="a").wrong(COUNTS) != []
+    assert (
+        Tale()
+        .call(1, 2, "a", "take", 1, by="a")
+        .call(3, 4, "a", "drop", None, by="a")
+        .wrong(COUNTS)
+        != []
+    )
     assert Tale().call(1, 2, "a", "drop", 0, by="a").wrong(COUNTS) != []
 
 
@@ -246,35 +295,55 @@ def claimed(name: str, token: int) -> dict[str, Any]:
 def test_a_queue_has_one_slot_and_an_order() -> None:
     both = accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "y", 2)
     assert both.call(5, 6, "a", "claim", claimed("y", 3), epoch=1).wrong(FIFO) != []
-    both = accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "y", 2).call(5, 6, "a", "claim", claimed("x", 3), epoch=1)
+    both = accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "y", 2).call(
+        5, 6, "a", "claim", claimed("x", 3), epoch=1
+    )
     assert both.call(7, 8, "b", "claim", None, epoch=1).wrong(FIFO) == []
     assert both.call(9, 10, "b", "claim", claimed("y", 4), epoch=1).wrong(FIFO) != []
 
 
 def test_a_request_runs_only_in_its_epoch() -> None:
-    assert accept(Tale(), 1, 2, "x", 1).call(3, 4, "a", "claim", claimed("x", 2), epoch=2).wrong(FIFO) != []
+    assert (
+        accept(Tale(), 1, 2, "x", 1).call(3, 4, "a", "claim", claimed("x", 2), epoch=2).wrong(FIFO)
+        != []
+    )
     again = accept(Tale(), 1, 2, "x", 1).call(3, 4, "o", "readmit", True, name="x", epoch=2)
     assert again.call(5, 6, "a", "claim", claimed("x", 2), epoch=2).wrong(FIFO) == []
 
 
 def test_a_stale_completion_is_found() -> None:
     tale = accept(Tale(), 1, 2, "x", 1).call(3, 4, "a", "claim", claimed("x", 2), epoch=1)
-    tale.call(5, 6, "o", "put_back", True, name="x", token=2).call(7, 8, "b", "claim", claimed("x", 3), epoch=1)
+    tale.call(5, 6, "o", "put_back", True, name="x", token=2).call(
+        7, 8, "b", "claim", claimed("x", 3), epoch=1
+    )
     assert tale.wrong(FIFO) == []
     assert tale.call(9, 10, "a", "complete", True, name="x", token=2).wrong(FIFO) != []
 
 
 def test_an_answer_that_was_lost_can_be_asked_for_again() -> None:
     tale = Tale().call(1, NEVER, "r", "accept", None, name="x", epoch=1)
-    assert accept(tale, 3, 4, "x", 2).call(5, 6, "r", "claim", claimed("x", 3), epoch=1).wrong(FIFO) == []
+    assert (
+        accept(tale, 3, 4, "x", 2).call(5, 6, "r", "claim", claimed("x", 3), epoch=1).wrong(FIFO)
+        == []
+    )
     assert accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "x", 2).wrong(FIFO) != []
 
 
 def test_what_is_seen_is_what_there_is() -> None:
-    tale = accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "y", 2).call(5, 6, "a", "claim", claimed("x", 3), epoch=1)
+    tale = accept(accept(Tale(), 1, 2, "x", 1), 3, 4, "y", 2).call(
+        5, 6, "a", "claim", claimed("x", 3), epoch=1
+    )
     tale.call(7, 8, "o", "abandon", ["x"])
-    assert tale.call(9, 10, "o", "look", {"waiting": ["y"], "running": None, "ended": ["x"]}).wrong(FIFO) == []
-    assert tale.call(11, 12, "o", "look", {"waiting": [], "running": None, "ended": ["x"]}).wrong(FIFO) != []
+    assert (
+        tale.call(9, 10, "o", "look", {"waiting": ["y"], "running": None, "ended": ["x"]}).wrong(
+            FIFO
+        )
+        == []
+    )
+    assert (
+        tale.call(11, 12, "o", "look", {"waiting": [], "running": None, "ended": ["x"]}).wrong(FIFO)
+        != []
+    )
 
 
 # The search.
@@ -293,7 +362,9 @@ def by_every_order(operations: Sequence[Operation], specification: Specification
 
 
 def _allowed(order: Sequence[Operation], specification: Specification[Any]) -> bool:
-    if any(later.end < earlier.begin for at, earlier in enumerate(order) for later in order[at + 1 :]):
+    if any(
+        later.end < earlier.begin for at, earlier in enumerate(order) for later in order[at + 1 :]
+    ):
         return False
     states = [specification.first()]
     for operation in order:
@@ -311,12 +382,25 @@ def lock_operation(draw: st.DrawFn) -> Operation:
     token = draw(st.integers(1, 3))
     call = draw(st.sampled_from(["acquire", "acquire", "release", "check"]))
     if call == "acquire":
-        arguments: dict[str, Any] = {"by": who, "mode": draw(st.sampled_from(["exclusive", "shared"])), "wait": False}
+        arguments: dict[str, Any] = {
+            "by": who,
+            "mode": draw(st.sampled_from(["exclusive", "shared"])),
+            "wait": False,
+        }
         answer: Any = draw(st.sampled_from([None, {"tokens": {"n": token}}]))
     else:
         arguments = {"tokens": {"n": token}} if call == "release" else {"token": token}
         answer = draw(st.booleans())
-    return Operation(draw(st.uuids()).hex, who, call, ("n",), arguments, begin, end, None if end == NEVER else answer)
+    return Operation(
+        draw(st.uuids()).hex,
+        who,
+        call,
+        ("n",),
+        arguments,
+        begin,
+        end,
+        None if end == NEVER else answer,
+    )
 
 
 @st.composite
@@ -330,19 +414,34 @@ def fifo_operation(draw: st.DrawFn) -> Operation:
     elif call == "claim":
         answer = draw(st.sampled_from([None, claimed(name, token)]))
     arguments = {"name": name, "epoch": 1, "token": token}
-    return Operation(draw(st.uuids()).hex, "p", call, ("q",), arguments, begin, end, None if end == NEVER else answer)
+    return Operation(
+        draw(st.uuids()).hex,
+        "p",
+        call,
+        ("q",),
+        arguments,
+        begin,
+        end,
+        None if end == NEVER else answer,
+    )
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(lock_operation(), max_size=5))
 def test_the_search_finds_an_order_of_locks_when_there_is_one(operations: list[Operation]) -> None:
-    assert (search(operations, LOCKS, tries_max=10**6).stuck is None) == by_every_order(operations, LOCKS)
+    assert (search(operations, LOCKS, tries_max=10**6).stuck is None) == by_every_order(
+        operations, LOCKS
+    )
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(fifo_operation(), max_size=5))
-def test_the_search_finds_an_order_of_a_queue_when_there_is_one(operations: list[Operation]) -> None:
-    assert (search(operations, FIFO, tries_max=10**6).stuck is None) == by_every_order(operations, FIFO)
+def test_the_search_finds_an_order_of_a_queue_when_there_is_one(
+    operations: list[Operation],
+) -> None:
+    assert (search(operations, FIFO, tries_max=10**6).stuck is None) == by_every_order(
+        operations, FIFO
+    )
 
 
 def test_parts_that_share_no_key_are_searched_alone() -> None:
@@ -373,6 +472,11 @@ def test_what_was_recorded_is_read_back_and_a_torn_line_is_not(tmp_path: Path) -
     with (tmp_path / "p.history").open("ab") as file:
         file.write(b'{"at": 1.0, "id": "p#')
     one, other = read([tmp_path / "p.history"])
-    assert (one.call, one.process, one.keys, one.answer) == ("acquire", "p", ("n",), {"tokens": {"n": 3}})
+    assert (one.call, one.process, one.keys, one.answer) == (
+        "acquire",
+        "p",
+        ("n",),
+        {"tokens": {"n": 3}},
+    )
     assert one.begin <= one.end <= other.begin
     assert other.pending

@@ -1,6 +1,8 @@
-"""Real processes on one store, killed and stopped at random: what they saw must be explained by some order of their calls.
+"""Real processes on one store, killed and stopped at random: what they saw must be explained by
+some order of their calls.
 
-HOLDFAST_HISTORY_S makes a crowd last longer than in the suite, and HOLDFAST_HISTORY_SEED chooses another.
+HOLDFAST_HISTORY_S makes a crowd last longer than in the suite, and HOLDFAST_HISTORY_SEED chooses
+another.
 """
 
 import os
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.limits import WAIT_RECHECK_S
-from holdfast.testing.histories import (
+from proof.histories import (
     ClaimSpecification,
     CountSpecification,
     FifoSpecification,
@@ -20,7 +22,7 @@ from holdfast.testing.histories import (
     Specification,
     check,
 )
-from holdfast.testing.histories.search import Undecided
+from proof.histories.search import Undecided
 from tests.histories import crowd
 from tests.histories.crowd import Crowd
 
@@ -31,7 +33,9 @@ LASTS_S = float(os.environ.get("HOLDFAST_HISTORY_S", "2"))
 TRIES = 8
 """How many crowds may miss a planted bug before the next meets it."""
 LATE_S = WAIT_RECHECK_S / 2
-"""A wake-up that is lost costs up to WAIT_RECHECK_S; one that comes costs no more than the machine is busy."""
+"""A wake-up that is lost costs up to WAIT_RECHECK_S; one that comes costs no more than the machine
+is busy.
+"""
 
 
 def specification(kind: str, *, embedded: bool) -> Specification[Any]:
@@ -47,9 +51,15 @@ LEAST = 10
 """Operations; of a crowd with fewer, next to nothing happened."""
 
 
-def examined(store: str, folder: Path, what: Crowd, *, late_s: float | None = None) -> tuple[Report, crowd.Ran]:
+def examined(
+    store: str, folder: Path, what: Crowd, *, late_s: float | None = None
+) -> tuple[Report, crowd.Ran]:
     ran = crowd.run(store, folder, what)
-    report = check(ran.operations, specification(what.kind, embedded=store.startswith("sqlite:")), late_s=late_s)
+    report = check(
+        ran.operations,
+        specification(what.kind, embedded=store.startswith("sqlite:")),
+        late_s=late_s,
+    )
     # Shown with a failure: what the crowd was, and what it lived through.
     print(what, f"{ran.kills} kills", report.summary())
     return report, ran
@@ -71,9 +81,13 @@ def test_a_crowd_on_postgres_is_linearizable(tmp_path: Path, postgres_url: str, 
     assert report.operations >= LEAST and ran.kills >= 1
 
 
-def several(store: str, folder: Path, what: Crowd, *, tries: int, late_s: float | None = None) -> Iterator[list[str]]:
-    """What is wrong with a crowd and with others like it: chance and the machine decide what each of them meets. One that is
-    too tangled for a verdict, as a wrong one may be, says nothing; nor does one for which the machine had no time."""
+def several(
+    store: str, folder: Path, what: Crowd, *, tries: int, late_s: float | None = None
+) -> Iterator[list[str]]:
+    """What is wrong with a crowd and with others like it: chance and the machine decide what each
+    of them meets. One that is too tangled for a verdict, as a wrong one may be, says nothing; nor
+    does one for which the machine had no time.
+    """
     for number in range(tries):
         own = folder / str(number)
         own.mkdir()
@@ -81,7 +95,9 @@ def several(store: str, folder: Path, what: Crowd, *, tries: int, late_s: float 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOLDFAST_NAMESPACE", f"crowd-{number}")
             try:
-                report = examined(place, own, what._replace(seed=what.seed + number), late_s=late_s)[0]
+                report = examined(
+                    place, own, what._replace(seed=what.seed + number), late_s=late_s
+                )[0]
             except Undecided:
                 continue
             if report.operations >= LEAST:
@@ -89,7 +105,9 @@ def several(store: str, folder: Path, what: Crowd, *, tries: int, late_s: float 
 
 
 def test_nobody_sleeps_through_its_turn(tmp_path: Path) -> None:
-    """The honest program under the bound by which an early wake-up is found; the machine may stand still for once."""
+    """The honest program under the bound by which an early wake-up is found; the machine may stand
+    still for once.
+    """
     what = Crowd("turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False)
     assert any(wrong == [] for wrong in several("sqlite", tmp_path, what, tries=3, late_s=LATE_S))
 
@@ -113,12 +131,18 @@ def test_a_planted_bug_is_found(tmp_path: Path, bug: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["locks", "counts"])
-def test_a_latch_that_is_not_taken_is_found_on_postgres(tmp_path: Path, postgres_url: str, kind: str) -> None:
-    met = several(postgres_url, tmp_path, Crowd(kind, SEED, 1.0, kills=False, bug="no_latch"), tries=TRIES)
+def test_a_latch_that_is_not_taken_is_found_on_postgres(
+    tmp_path: Path, postgres_url: str, kind: str
+) -> None:
+    met = several(
+        postgres_url, tmp_path, Crowd(kind, SEED, 1.0, kills=False, bug="no_latch"), tries=TRIES
+    )
     assert any("no order of the operations" in one for wrong in met for one in wrong)
 
 
 def test_an_early_wake_up_is_found(tmp_path: Path) -> None:
-    what = Crowd("turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False, bug="early_wake")
+    what = Crowd(
+        "turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False, bug="early_wake"
+    )
     met = several("sqlite", tmp_path, what, tries=TRIES, late_s=LATE_S)
     assert any("after it could have gone" in one for wrong in met for one in wrong)

@@ -1,4 +1,6 @@
-"""The history of a queue through a power loss: what is found after it must follow from what was answered before it."""
+"""The history of a queue through a power loss: what is found after it must follow from what was
+answered before it.
+"""
 
 import contextlib
 import json
@@ -12,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.histories import FifoSpecification, Operation, check
-from holdfast.testing.histories.recording import parsed
-from holdfast.testing.powerloss import Report, Verdict, examine, record, why_not
+from proof.histories import FifoSpecification, Operation, check
+from proof.histories.recorder import parsed
+from proof.powerloss import Report, Verdict, examine, record, why_not
 from tests.histories.powerloss_queue import QUEUE, STORE, queue_in
 from tests.histories.worker import seen_in
 from tests.lacking import lacking
@@ -25,7 +27,9 @@ SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 
 
 class HistoryCheck:
-    """Looks at the queue as after a reboot: is that look explained by the calls and answers before?"""
+    """Looks at the queue as after a reboot: is that look explained by the calls and answers
+    before?
+    """
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
         before = parsed(line for message in acknowledged for line in message.splitlines())
@@ -33,7 +37,10 @@ class HistoryCheck:
             seen = seen_in(queue_in(store))
         last = max((max(one.begin, 0.0 if one.pending else one.end) for one in before), default=0.0)
         look = Operation("look", "after", "look", (QUEUE,), {}, last + 1, last + 2, seen)
-        return Verdict(check([*before, look], FifoSpecification()).wrong, ["something waits"] if seen["waiting"] else [])
+        return Verdict(
+            check([*before, look], FifoSpecification()).wrong,
+            ["something waits"] if seen["waiting"] else [],
+        )
 
 
 def examined(folder: Path, planted: str, *, states: int) -> Report:
@@ -45,12 +52,16 @@ def examined(folder: Path, planted: str, *, states: int) -> Report:
         recording = record(command, folder=folder)
     except subprocess.CalledProcessError as error:
         pytest.fail(f"the workload failed:\n{error.stderr}")
-    report = examine(recording.trace(mapped=["-shm", ".sqlite-gate"]), HistoryCheck(), states=states, seed=SEED)
+    report = examine(
+        recording.trace(mapped=["-shm", ".sqlite-gate"]), HistoryCheck(), states=states, seed=SEED
+    )
     print(report.summary())
     return report
 
 
-def test_what_is_found_after_a_power_loss_follows_from_what_was_answered_before(tmp_path: Path) -> None:
+def test_what_is_found_after_a_power_loss_follows_from_what_was_answered_before(
+    tmp_path: Path,
+) -> None:
     report = examined(tmp_path, "nothing", states=200)
     assert not report.failures, report.summary()
     assert report.lossy > 50
@@ -59,4 +70,8 @@ def test_what_is_found_after_a_power_loss_follows_from_what_was_answered_before(
 
 def test_a_lost_sync_is_found(tmp_path: Path) -> None:
     report = examined(tmp_path, "lost_sync", states=100)
-    assert any("no order of the operations" in wrong for failure in report.failures for wrong in failure.wrong)
+    assert any(
+        "no order of the operations" in wrong
+        for failure in report.failures
+        for wrong in failure.wrong
+    )

@@ -2,8 +2,8 @@
 
     python -m tests.histories.worker '{"store": ..., "folder": ..., "kind": "locks", ...}'
 
-It says when it is ready, and begins when it is told until when, on the monotonic clock. All processes go on to new keys at the
-same instants, so that the history falls into small parts.
+It says when it is ready, and begins when it is told until when, on the monotonic clock. All
+processes go on to new keys at the same instants, so that the history falls into small parts.
 """
 
 import ctypes
@@ -18,11 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.app import Holdfast
-from holdfast.kernel.errors import Fenced, HoldfastError, ImpossibleTransition, LeaseLost, LockTimeout, NotFound
+from holdfast.kernel.errors import (
+    Fenced,
+    HoldfastError,
+    ImpossibleTransition,
+    LeaseLost,
+    LockTimeout,
+    NotFound,
+)
 from holdfast.primitives.queue import Draft, Queue, Request
-from holdfast.primitives.queue.record import Receipt
-from holdfast.testing.histories import Recorder
+from holdfast.primitives.queue.records import Receipt
+from holdfast.runtime.connection import Holdfast
+from proof.histories import Recorder
 from tests.crowds import run_all
 
 _PR_SET_PDEATHSIG = 1
@@ -48,7 +55,9 @@ class Plan(NamedTuple):
 class Player:
     """One thread."""
 
-    def __init__(self, plan: Plan, number: int, hf: Holdfast, recorder: Recorder, until: float) -> None:
+    def __init__(
+        self, plan: Plan, number: int, hf: Holdfast, recorder: Recorder, until: float
+    ) -> None:
         self.plan = plan
         self.name = f"{plan.process}-{number}"
         self.hf = hf
@@ -66,7 +75,8 @@ class Player:
             try:
                 KINDS[self.plan.kind](self, key)
             except HoldfastError as error:
-                # The store could not say what became of the call: it stays pending. A rule's refusal is never met here.
+                # The store could not say what became of the call: it stays pending. A rule's
+                # refusal is never met here.
                 if error.code not in _UNHEARD:
                     raise
                 self.work(0.05)
@@ -93,8 +103,11 @@ _UNHEARD = {"store_unavailable", "lock_timeout"}
 def locks(player: Player, key: str) -> None:
     draw = player.draw
     wait = draw.random() < 0.5
-    # Those who wait have names of their own: whoever does not wait may be refused for a waiter's sake.
-    names = draw.sample([f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2]))
+    # Those who wait have names of their own: whoever does not wait may be refused for a waiter's
+    # sake.
+    names = draw.sample(
+        [f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2])
+    )
     mode = draw.choice(["exclusive", "exclusive", "shared"])
     ttl_s = draw.choice([None, None, 0.03, 0.1])
     held = _acquire(player, names, mode, wait, ttl_s)
@@ -118,14 +131,22 @@ def locks(player: Player, key: str) -> None:
 
 
 def _acquire(
-    player: Player, names: list[str], mode: str, wait: bool, ttl_s: float | None, *, timeout_s: float | None = None
+    player: Player,
+    names: list[str],
+    mode: str,
+    wait: bool,
+    ttl_s: float | None,
+    *,
+    timeout_s: float | None = None,
 ) -> Any:
     locks = player.hf.locks
     limit_s = player.draw.choice([0.05, 5.0]) if timeout_s is None else timeout_s
     with player.call("acquire", names, by=player.name, mode=mode, wait=wait, ttl_s=ttl_s) as told:
         try:
             if wait:
-                held = locks.acquire(names, by=player.name, mode=mode, timeout_s=limit_s, ttl_s=ttl_s)
+                held = locks.acquire(
+                    names, by=player.name, mode=mode, timeout_s=limit_s, ttl_s=ttl_s
+                )
             else:
                 held = locks.try_acquire(names, by=player.name, mode=mode, ttl_s=ttl_s)
         except LeaseLost:
@@ -165,7 +186,14 @@ def claims(player: Player, key: str) -> None:
     if draw.random() < 0.55:
         job, priority = player.new(), draw.choice([0, 0, 0, 5])
         with player.call("register", [key], job=job, priority=priority) as told:
-            made = jobs.register_job("work", agent="a", agent_session=key, job_id=job, priority=priority, max_attempts=100)
+            made = jobs.register_job(
+                "work",
+                agent="a",
+                agent_session=key,
+                job_id=job,
+                priority=priority,
+                max_attempts=100,
+            )
             told.answer({"arrival": made.arrival})
     elif (old := player.old(key)) and draw.random() < 0.2:
         _verdict(player, key, "finish", *old)
@@ -189,12 +217,16 @@ def _end(player: Player, key: str, job: Any) -> Any:
         with player.call("finish_and_pick", [key], job=job.job_id, token=job.token) as told:
             try:
                 holder = player.hf.processes.current()
-                after = player.hf.jobs.finish_and_pick(job.job_id, "completed", token=job.token, holder=holder)
+                after = player.hf.jobs.finish_and_pick(
+                    job.job_id, "completed", token=job.token, holder=holder
+                )
             except Fenced:
                 told.answer({"done": False, "picked": None})
                 return None
             picked = after.picked
-            told.answer({"done": True, "picked": picked and {"job": picked.job_id, "token": picked.token}})
+            told.answer(
+                {"done": True, "picked": picked and {"job": picked.job_id, "token": picked.token}}
+            )
             return picked
     return None
 
@@ -253,7 +285,9 @@ def _claim(player: Player, key: str, queue: Queue) -> None:
     epoch = player.draw.choice([1, 1, 2])
     with player.call("claim", [key], epoch=epoch) as told:
         request = queue.claim(epoch=epoch)
-        told.answer(None if request is None else {"name": request.idempotency_key, "token": request.token})
+        told.answer(
+            None if request is None else {"name": request.idempotency_key, "token": request.token}
+        )
     if request is None or request.token is None or request.idempotency_key is None:
         return
     player.stale.append((key, request.idempotency_key, request.token))
@@ -263,7 +297,9 @@ def _claim(player: Player, key: str, queue: Queue) -> None:
         _owned(player, key, queue, call, request.request_id, request.idempotency_key, request.token)
 
 
-def _owned(player: Player, key: str, queue: Queue, call: str, request_id: str, name: str, token: int) -> None:
+def _owned(
+    player: Player, key: str, queue: Queue, call: str, request_id: str, name: str, token: int
+) -> None:
     with player.call(call, [key], name=name, token=token) as told:
         try:
             if call == "complete":
@@ -317,7 +353,9 @@ def seen_in(queue: Queue) -> dict[str, Any]:
     return {
         "waiting": [one.idempotency_key for one in found if one.state.value == "accepted"],
         "running": running[0] if running else None,
-        "ended": [one.idempotency_key for one in found if one.state.value in ("completed", "failed")],
+        "ended": [
+            one.idempotency_key for one in found if one.state.value in ("completed", "failed")
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import fields
 
 from holdfast.domains.agents import Manifest, Reason
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.backends import TMUX_BACKED
+from holdfast.domains.agents.records import TMUX_BACKED
 from holdfast.kernel.errors import Untrusted
 from holdfast.kernel.limits import AGENT_GRACE_S, AGENT_LEASE_S
 from holdfast.kernel.settings import AgentSettings
@@ -23,8 +23,15 @@ def _page(name: str = "agents.md") -> str:
 
 def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
     section = _page("state_machines.md").partition("\n## An agent\n")[2].partition("\n## ")[0]
-    told = {kind for source in SOURCES for kind in re.findall(r'"(agent\.\w+)"', source.read_text())}
-    assert {kind for line in section.splitlines() if "-->" in line for kind in re.findall(r"\bagent\.\w+", line)} == told
+    told = {
+        kind for source in SOURCES for kind in re.findall(r'"(agent\.\w+)"', source.read_text())
+    }
+    assert {
+        kind
+        for line in section.splitlines()
+        if "-->" in line
+        for kind in re.findall(r"\bagent\.\w+", line)
+    } == told
     steps = re.findall(r"^ *(\S+) --> ([^:\s]+)", section, re.MULTILINE)
     assert {after for _, after in steps} - {"[*]"} == {before for before, _ in steps} - {"[*]"}
 
@@ -45,7 +52,9 @@ def test_every_command_has_json() -> None:
 
 def test_every_reason_and_every_hard_error_is_told() -> None:
     assert [reason.value for reason in Reason if f"| `{reason.value}` |" not in _page()] == []
-    assert [kind.code for kind in Untrusted.__subclasses__() if f"`{kind.code}`" not in _page()] == []
+    assert [
+        kind.code for kind in Untrusted.__subclasses__() if f"`{kind.code}`" not in _page()
+    ] == []
 
 
 def test_every_setting_is_shown_with_its_default() -> None:
@@ -56,7 +65,11 @@ def test_every_setting_is_shown_with_its_default() -> None:
 
 
 def test_every_backend_is_named() -> None:
-    assert [name for name in TMUX_BACKED if not name.endswith("_headless") and f"`{name}`" not in _page()] == []
+    assert [
+        name
+        for name in TMUX_BACKED
+        if not name.endswith("_headless") and f"`{name}`" not in _page()
+    ] == []
 
 
 def test_the_manifest_that_the_guide_shows_is_one() -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, QUEUE_DEPTH_MAX, QUEUE_PRUNE_LEAST_S
-from holdfast.primitives.queue.record import TRANSITIONS
+from holdfast.primitives.queue.records import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 QUEUE = ROOT / "src" / "holdfast" / "primitives" / "queue"
@@ -15,12 +15,21 @@ def _page(name: str) -> str:
 
 
 def test_every_transition_of_a_request_is_drawn_with_what_the_journal_tells() -> None:
-    section = _page("state_machines.md").partition("\n## A request to a gateway\n")[2].partition("\n## ")[0]
+    section = (
+        _page("state_machines.md")
+        .partition("\n## A request to a gateway\n")[2]
+        .partition("\n## ")[0]
+    )
     drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", section, re.MULTILINE)
-    steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
+    steps = {
+        (before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps
+    }
     ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
     assert sorted(drawn) == sorted(steps | ends | {("[*]", "accepted")})
-    told = {f"request.{state.value}" for state in TRANSITIONS} | {"request.readmitted", "request.delivered"}
+    told = {f"request.{state.value}" for state in TRANSITIONS} | {
+        "request.readmitted",
+        "request.delivered",
+    }
     assert set(re.findall(r"request\.\w+", section)) == told
 
 
@@ -36,8 +45,12 @@ def test_the_guide_shows_every_option_of_serve() -> None:
     page = _page("gateway.md")
     # What every server and command has is told elsewhere.
     common = {"--store", "--namespace", "--port", "--log-json"}
-    options = {name for parameter in serve.params for name in parameter.opts if name.startswith("--")} - common
-    assert [name for name in sorted(options) if f"`{name}" not in page and f"{name} " not in page] == []
+    options = {
+        name for parameter in serve.params for name in parameter.opts if name.startswith("--")
+    } - common
+    assert [
+        name for name in sorted(options) if f"`{name}" not in page and f"{name} " not in page
+    ] == []
 
 
 def test_the_guide_shows_every_route() -> None:
@@ -50,7 +63,10 @@ def test_the_guide_shows_every_route() -> None:
         for path in handler.paths
         for method in handler.http_methods
     }
-    told = {(method, path.partition("?")[0]) for method, path in re.findall(r"`(GET|POST|DELETE) (\S+)`", _page("gateway.md"))}
+    told = {
+        (method, path.partition("?")[0])
+        for method, path in re.findall(r"`(GET|POST|DELETE) (\S+)`", _page("gateway.md"))
+    }
     assert told == served | {("GET", "/schema")}
 
 

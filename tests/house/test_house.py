@@ -21,7 +21,16 @@ from holdfast.kernel.codec import Value
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"litestar", "uvicorn", "prometheus_client", "httpx", "paho", "psycopg", "psycopg_pool", "mcp"}
+EXTRAS = {
+    "litestar",
+    "uvicorn",
+    "prometheus_client",
+    "httpx",
+    "paho",
+    "psycopg",
+    "psycopg_pool",
+    "mcp",
+}
 """The top-level modules of everything in an extra."""
 
 MODULES = [
@@ -33,7 +42,13 @@ MODULES = [
 
 def _loaded_by(statement: str) -> set[str]:
     script = f"{statement}\nimport sys; print(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     return set(done.stdout.split())
 
 
@@ -67,18 +82,32 @@ def test_connecting_loads_no_extra() -> None:
 def test_picking_a_job_loads_only_what_it_needs(tmp_path: Path) -> None:
     loaded = _loaded_by(
         "import contextlib, io\nfrom holdfast.surfaces.cli import quick\n"
-        f"assert quick.run(['jobs', 'pick', '--agent-session', 'x', '--store', 'sqlite:{tmp_path}/s.sqlite']) == 3"
+        "assert quick.run(['jobs', 'pick', '--agent-session', 'x', '--store', "
+        f"'sqlite:{tmp_path}/s.sqlite']) == 3"
     )
     tops = {name.split(".")[0] for name in loaded}
     assert not tops & (EXTRAS | {"click", "rich", "argparse", "asyncio", "subprocess", "tomllib"})
     # pathlib itself loads glob since Python 3.13.
-    assert not (tops - _loaded_by("import pathlib")) & {"secrets", "random", "logging", "typing_extensions", "glob", "shlex"}
-    assert not {name for name in loaded if name.startswith(("holdfast.stores.files", "holdfast.stores.contents"))}
+    assert not (tops - _loaded_by("import pathlib")) & {
+        "secrets",
+        "random",
+        "logging",
+        "typing_extensions",
+        "glob",
+        "shlex",
+    }
+    assert not {
+        name
+        for name in loaded
+        if name.startswith(("holdfast.stores.files", "holdfast.stores.copy"))
+    }
     assert "sqlite3" in tops
 
 
 def test_using_a_gateway_loads_no_extra() -> None:
-    loaded = _loaded_by("import holdfast.surfaces.cli.gateway; holdfast.connect('memory:').gateway('x')")
+    loaded = _loaded_by(
+        "import holdfast.surfaces.cli.gateway; holdfast.connect('memory:').gateway('x')"
+    )
     assert not {name.split(".")[0] for name in loaded} & EXTRAS
 
 
@@ -104,11 +133,22 @@ def test_using_a_gateway_loads_no_extra() -> None:
         ),
     ],
 )
-def test_who_lacks_an_extra_is_told_how_to_install_it(tmp_path: Path, words: list[str], library: str, told: str) -> None:
-    without = f"import sys; sys.modules[{library!r}] = None\nfrom holdfast.surfaces.cli.entry import main\n"
+def test_who_lacks_an_extra_is_told_how_to_install_it(
+    tmp_path: Path, words: list[str], library: str, told: str
+) -> None:
+    without = (
+        f"import sys; sys.modules[{library!r}] = None\nfrom holdfast.surfaces.cli.entry import "
+        "main\n"
+    )
     script = f"{without}sys.argv[1:] = {words!r}\nmain()"
     environment = {**os.environ, "HOLDFAST_STORE": f"sqlite:{tmp_path}/store.sqlite"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 6, done.stderr
     assert f"{told} in the checkout of Holdfast\n" in done.stderr
 
@@ -116,7 +156,11 @@ def test_who_lacks_an_extra_is_told_how_to_install_it(tmp_path: Path, words: lis
 @pytest.mark.parametrize("name", MODULES)
 def test_every_enum_of_a_module_is_the_text_that_it_stands_for(name: str) -> None:
     module = importlib.import_module(name)
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, enum.EnumMeta) and kind.__module__ == name]
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, enum.EnumMeta) and kind.__module__ == name
+    ]
     for one in (one for kind in kinds for one in kind):
         assert one == one.value == str(one) == f"{one}", one
         assert hash(one) == hash(one.value), one
@@ -137,16 +181,30 @@ def test_every_public_thing_has_a_docstring() -> None:
             public = not attribute.startswith("_") and getattr(value, "__module__", None) == name
             if public and callable(value) and not value.__doc__:
                 missing.append(f"{name}.{attribute}")
-            if public and isinstance(value, type) and name.split(".")[1] in ("kernel", "primitives", "domains", "stores"):
+            if (
+                public
+                and isinstance(value, type)
+                and name.split(".")[1] in ("kernel", "primitives", "domains", "stores")
+            ):
                 missing += [f"{name}.{attribute}.{method}" for method in _undocumented(value)]
     assert missing == []
 
 
 def _undocumented(kind: type) -> list[str]:
-    """The public methods and properties of a class without a docstring, but for those that a port's docstring speaks for."""
+    """The public methods and properties of a class without a docstring, but for those that a port's
+    docstring speaks for.
+    """
     from holdfast.kernel import clock, holder, store
 
-    ports = [clock.Clock, holder.Processes, store.Store, store.Tx, store.ReadTx, store.Listener, *kind.__mro__[1:]]
+    ports = [
+        clock.Clock,
+        holder.Processes,
+        store.Store,
+        store.Tx,
+        store.ReadTx,
+        store.Listener,
+        *kind.__mro__[1:],
+    ]
     return [
         name
         for name, value in vars(kind).items()
@@ -170,10 +228,17 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
     # Only one has modules of another name, and one brings a second along.
     modules = {{"paho-mqtt": "paho"}.get(name, name.replace("-", "_")) for name in named}
     assert modules | {"psycopg_pool"} == EXTRAS
-    assert {dependency.split(">")[0] for dependency in project["dependencies"]} == {"msgspec", "click", "rich"}
+    assert {dependency.split(">")[0] for dependency in project["dependencies"]} == {
+        "msgspec",
+        "click",
+        "rich",
+    }
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     told = {
-        extra for page in pages for names in re.findall(r"'\.\[([\w,]+)\]'", page.read_text()) for extra in names.split(",")
+        extra
+        for page in pages
+        for names in re.findall(r"'\.\[([\w,]+)\]'", page.read_text())
+        for extra in names.split(",")
     }
     assert told == {"server", "mqtt", "postgres", "mcp", "all"}
 
@@ -212,17 +277,25 @@ def test_every_error_code_is_documented() -> None:
     page = (ROOT / "docs" / "errors.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\w+) \|", page, re.MULTILINE)
     assert sorted(told) == sorted(
-        (kind.code, str(STATUS[kind.code].exit), str(STATUS[kind.code].http), kind.__name__) for kind in _error_kinds()
+        (kind.code, str(STATUS[kind.code].exit), str(STATUS[kind.code].http), kind.__name__)
+        for kind in _error_kinds()
     )
 
 
 def test_every_job_transition_is_drawn() -> None:
-    from holdfast.domains.jobs.record import TRANSITIONS
-    from holdfast.domains.jobs.steps import RETRIED
+    from holdfast.domains.jobs.records import TRANSITIONS
+    from holdfast.domains.jobs.transitions import RETRIED
 
-    page = (ROOT / "docs" / "state_machines.md").read_text().partition("## A job")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "state_machines.md")
+        .read_text()
+        .partition("## A job")[2]
+        .partition("\n## ")[0]
+    )
     drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", page, re.MULTILINE)
-    steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
+    steps = {
+        (before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps
+    }
     ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
     retries = {(before.value, "pending") for before in RETRIED}
     assert sorted(drawn) == sorted(steps | ends | retries | {("[*]", "pending")})

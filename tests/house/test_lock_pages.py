@@ -15,7 +15,7 @@ from holdfast.kernel.limits import (
     LOCK_TIMEOUT_S,
 )
 from holdfast.kernel.settings import LockSettings
-from holdfast.primitives.locks.record import Outcome
+from holdfast.primitives.locks.records import Outcome
 
 ROOT = Path(__file__).parents[2]
 PRIMITIVES = ROOT / "src" / "holdfast" / "primitives"
@@ -39,10 +39,21 @@ def _section(title: str) -> str:
     ],
     ids=["locks", "holds"],
 )
-def test_every_step_that_the_journal_tells_of_is_drawn(sections: list[str], sources: list[Path], prefix: str) -> None:
-    told = {kind for source in sources for kind in re.findall(rf'"({prefix}\.\w+)"', source.read_text())}
-    steps = [line for section in sections for line in _section(section).splitlines() if "-->" in line]
-    assert {kind for line in steps for kind in re.findall(rf"\b{prefix}\.\w+", line) if kind != "locks.journal"} == told
+def test_every_step_that_the_journal_tells_of_is_drawn(
+    sections: list[str], sources: list[Path], prefix: str
+) -> None:
+    told = {
+        kind for source in sources for kind in re.findall(rf'"({prefix}\.\w+)"', source.read_text())
+    }
+    steps = [
+        line for section in sections for line in _section(section).splitlines() if "-->" in line
+    ]
+    assert {
+        kind
+        for line in steps
+        for kind in re.findall(rf"\b{prefix}\.\w+", line)
+        if kind != "locks.journal"
+    } == told
 
 
 def test_every_outcome_that_waits_to_be_read_is_named() -> None:
@@ -53,7 +64,9 @@ def test_every_outcome_that_waits_to_be_read_is_named() -> None:
 def test_every_state_that_is_reached_ends() -> None:
     for title in ("A request for locks", "A grant", "A counted hold"):
         steps = re.findall(r"^ *(\S+) --> ([^:\s]+)", _section(title), re.MULTILINE)
-        assert {after for _, after in steps} - {"[*]"} == {before for before, _ in steps} - {"[*]"}, title
+        assert {after for _, after in steps} - {"[*]"} == {before for before, _ in steps} - {
+            "[*]"
+        }, title
 
 
 def test_the_guide_shows_every_command_and_no_other() -> None:

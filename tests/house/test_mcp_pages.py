@@ -4,7 +4,13 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_HANDLES_MAX, MCP_LINE_BYTES_MAX, MCP_UNTOLD_S, MCP_WAIT_MAX_S
+from holdfast.kernel.limits import (
+    MCP_CALLS_MAX,
+    MCP_HANDLES_MAX,
+    MCP_LINE_BYTES_MAX,
+    MCP_UNTOLD_S,
+    MCP_WAIT_MAX_S,
+)
 from holdfast.surfaces.mcp.answers import NoticeKind
 from holdfast.surfaces.mcp.serving import INSTRUCTIONS
 from holdfast.surfaces.mcp.tools import TOOLS
@@ -46,6 +52,11 @@ def test_the_bounds_that_are_named_are_those_of_the_program() -> None:
 def test_every_tool_that_another_names_is_there() -> None:
     told = " ".join([INSTRUCTIONS, *(tool.words for tool in TOOLS.values())])
     named = set(re.findall(r"\b[a-z]+_[a-z_]+\b", told))
-    fields = {name for tool in TOOLS.values() for kind in (tool.takes, tool.gives) for name in kind.__struct_fields__}
+    fields = {
+        name
+        for tool in TOOLS.values()
+        for kind in (tool.takes, tool.gives)
+        for name in kind.__struct_fields__
+    }
     others = {*get_args(NoticeKind), "give_back", "permission_required", "not_found"}
     assert named - set(TOOLS) - fields - others == set()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import MUTANTS, Mutant
-from tools.mutate import broken, main, nearest, unmakeable
+from proof.mutation import MUTANTS, Mutant
+from proof.mutation.runner import broken, main, nearest, unmakeable
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -28,13 +28,21 @@ def test_one_whose_text_is_not_there_once_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = MUTANTS[0]
-    lost, twice = first._replace(text="it is nowhere"), first._replace(rule="it is often", text="\n")
+    lost, twice = (
+        first._replace(text="it is nowhere"),
+        first._replace(rule="it is often", text="\n"),
+    )
     assert unmakeable([first]) == []
     told = unmakeable([lost, first, twice, first._replace(file="kernel/nothing.py")])
-    assert len(told) == 3 and "0 times" in told[0] and first.rule in told[0] and "it is often" in told[1]
-    monkeypatch.setattr("tools.mutate.MUTANTS", [first, lost])
+    assert (
+        len(told) == 3
+        and "0 times" in told[0]
+        and first.rule in told[0]
+        and "it is often" in told[1]
+    )
+    monkeypatch.setattr("proof.mutation.runner.MUTANTS", [first, lost])
     # Before anything is tried, and when nothing is to be.
     assert main([]) == main(["--list"]) == 2
     assert "these cannot be made:\n" + lost.rule in capsys.readouterr().out
-    monkeypatch.setattr("tools.mutate.MUTANTS", [first])
+    monkeypatch.setattr("proof.mutation.runner.MUTANTS", [first])
     assert main(["--list"]) == 0 and first.rule in capsys.readouterr().out

@@ -10,8 +10,8 @@ from msgspec.structs import fields
 from holdfast.domains.network import Registry, RegistryConfig
 from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LEASES_PER_HOST_MAX, LOCK_NAMES_MAX
 from holdfast.kernel.settings import LockTimeouts
+from holdfast.runtime.metrics import COUNTED
 from holdfast.surfaces.cli.network import network
-from holdfast.views.metrics import COUNTED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "network.md").read_text()
@@ -40,14 +40,27 @@ def test_the_guide_lists_every_key_of_the_configuration() -> None:
 
 def test_the_guide_lists_every_call() -> None:
     section = PAGE.partition("## Every call")[2]
-    calls = [name for name, _ in inspect.getmembers(Registry, inspect.isfunction) if not name.startswith("_")]
+    calls = [
+        name
+        for name, _ in inspect.getmembers(Registry, inspect.isfunction)
+        if not name.startswith("_")
+    ]
     assert [name for name in calls if f"`{name}(" not in section and name != "close"] == []
 
 
 def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
-    page = (ROOT / "docs" / "state_machines.md").read_text().partition("\n## A host and its leases\n")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "state_machines.md")
+        .read_text()
+        .partition("\n## A host and its leases\n")[2]
+        .partition("\n## ")[0]
+    )
     drawn = set(re.findall(r"\b(?:host|host_lease|neighbor_lease)\.\w+", page))
-    leases = {f"{kind}.{step}" for kind in ("host_lease", "neighbor_lease") for step in ("taken", "dropped", "swept")}
+    leases = {
+        f"{kind}.{step}"
+        for kind in ("host_lease", "neighbor_lease")
+        for step in ("taken", "dropped", "swept")
+    }
     assert drawn == {"host.registered", "host.unregistered", *leases}
 
 
@@ -60,5 +73,9 @@ def test_the_bounds_are_those_of_the_program() -> None:
 def test_everything_that_locks_count_is_exposed() -> None:
     from holdfast.primitives.locks.statistics import LockStatistics
 
-    plain = {field.name for field in fields(LockStatistics) if field.type is int and field.name != "schema_version"}
+    plain = {
+        field.name
+        for field in fields(LockStatistics)
+        if field.type is int and field.name != "schema_version"
+    }
     assert set(COUNTED) == plain

@@ -1,4 +1,6 @@
-"""Which Python `make test-newest` takes: the newest that runs, found by its name on the PATH or through pyenv."""
+"""Which Python `make test-newest` takes: the newest that runs, found by its name on the PATH or
+through pyenv.
+"""
 
 import os
 import subprocess
@@ -43,7 +45,10 @@ def test_without_a_newer_one_it_says_what_is_skipped(programs: Path) -> None:
     program(programs / "python3.2", 'echo "2.9 $0"')
     done = newest(programs)
     assert done.stdout == ""
-    assert f"no Python newer than 3.{sys.version_info.minor}" in done.stderr and "skipped" in done.stderr
+    assert (
+        f"no Python newer than 3.{sys.version_info.minor}" in done.stderr
+        and "skipped" in done.stderr
+    )
 
 
 def test_a_name_that_does_not_run_is_not_taken(programs: Path) -> None:
@@ -68,7 +73,9 @@ def test_what_pyenv_has_installed_is_asked_of_pyenv(programs: Path, tmp_path: Pa
         f'echo "{installed}/$2" ;; esac',
     )
     for version in ("3.96.1", "3.96.2", "3.99.0t", "3.99.0rc1"):
-        program(installed / version / "bin" / "python", f'echo "{version.removeprefix("3.")[:4]} $0"')
+        program(
+            installed / version / "bin" / "python", f'echo "{version.removeprefix("3.")[:4]} $0"'
+        )
     assert newest(programs).stdout == f"{installed}/3.96.2/bin/python\n"
 
 
@@ -82,5 +89,9 @@ def test_an_interpreter_is_taken_only_with_the_modules_that_holdfast_needs() -> 
 def probe(before: str = "") -> str:
     """What a real interpreter prints of itself."""
     return subprocess.run(
-        [sys.executable, "-c", before + newest_python.PROBE], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        [sys.executable, "-c", before + newest_python.PROBE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     ).stdout

@@ -1,4 +1,6 @@
-"""What is shipped for operators names what there is: alert rules, their own tests, and the dashboard."""
+"""What is shipped for operators names what there is: alert rules, their own tests, and the
+dashboard.
+"""
 
 import json
 import re
@@ -14,7 +16,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast.doctor import examine
 from holdfast.kernel.limits import (
     CLOCK_SKEW_S,
     DOCTOR_CHECK_S,
@@ -24,13 +25,16 @@ from holdfast.kernel.limits import (
     METRICS_PROBE_S,
     METRICS_RESOURCES_MAX,
 )
-from holdfast.measuring import metrics_of
+from holdfast.runtime.doctor import examine
+from holdfast.runtime.metrics.sources import metrics_of
 from tests.lacking import lacking
 from tests.patience import PATIENCE_S
 from tools import dashboard
 
 ROOT = Path(__file__).parents[2]
-ALERTS, ALERTS_TEST, DASHBOARD = (ROOT / "ops" / name for name in ("alerts.yml", "alerts_test.yml", "dashboard.json"))
+ALERTS, ALERTS_TEST, DASHBOARD = (
+    ROOT / "ops" / name for name in ("alerts.yml", "alerts_test.yml", "dashboard.json")
+)
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 
 
@@ -53,11 +57,15 @@ def named_in(text: str) -> set[str]:
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+    ]
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    return (panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row")
+    return (
+        panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"
+    )
 
 
 def test_every_metric_of_the_alerts_exists(families: dict[str, str]) -> None:
@@ -77,9 +85,18 @@ def test_every_metric_of_the_alerts_tests_exists(families: dict[str, str]) -> No
 
 
 def test_every_metric_is_drawn_and_every_drawn_one_exists(families: dict[str, str]) -> None:
-    drawn = {name for panel in panels() for target in panel["targets"] for name in named_in(target["expr"])}
+    drawn = {
+        name
+        for panel in panels()
+        for target in panel["targets"]
+        for name in named_in(target["expr"])
+    }
     assert drawn - samples_of(families) == set()
-    missing = {name for name in families if not any(sample in drawn for sample in samples_of({name: families[name]}))}
+    missing = {
+        name
+        for name in families
+        if not any(sample in drawn for sample in samples_of({name: families[name]}))
+    }
     assert missing == {"holdfast_info"}
 
 
@@ -92,7 +109,11 @@ def test_no_panel_lies_over_another() -> None:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
-        places += [(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+        places += [
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        ]
     assert len(places) == len(set(places))
     numbers = [panel["id"] for panel in json.loads(DASHBOARD.read_text())["panels"]]
     assert len(numbers) == len(set(numbers))
@@ -109,14 +130,22 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
 def test_every_command_that_an_alert_names_exists() -> None:
     from holdfast.surfaces.cli.root import AREAS
 
-    named = {word for rule in rules() for word in re.findall(r"`holdfast (\w+)", rule["annotations"]["description"])}
+    named = {
+        word
+        for rule in rules()
+        for word in re.findall(r"`holdfast (\w+)", rule["annotations"]["description"])
+    }
     assert named <= set(AREAS)
     assert len(named) > 5
 
 
-def test_the_page_lists_every_metric_with_its_type_and_every_alert(families: dict[str, str]) -> None:
+def test_the_page_lists_every_metric_with_its_type_and_every_alert(
+    families: dict[str, str],
+) -> None:
     told = dict(re.findall(r"^\| `(holdfast_\w+)`[^|]* \| (\w+) \|", PAGE, re.MULTILINE))
-    assert {name: told.get(name + "_total" * (kind == "counter")) for name, kind in families.items()} == families
+    assert {
+        name: told.get(name + "_total" * (kind == "counter")) for name, kind in families.items()
+    } == families
     assert len(told) == len(families)
     assert [rule["alert"] for rule in rules() if f"| `{rule['alert']}` |" not in PAGE] == []
 
@@ -142,7 +171,9 @@ def promtool(*words: str | Path) -> str:
     program = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
     if program is None:
         lacking("no promtool here: it comes with Prometheus")
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,11 +1,13 @@
-"""The guide to the page says what there is: every view, key, deed and bound; and its pictures are small."""
+"""The guide to the page says what there is: every view, key, deed and bound; and its pictures are
+small.
+"""
 
 import re
 from pathlib import Path
 from typing import get_args
 
 from holdfast.kernel.limits import LIST_MAX, PAGE_JOURNAL_MAX
-from holdfast.views.why import Verb
+from holdfast.operations.page.explanation import Verb
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "src" / "holdfast" / "surfaces" / "http" / "page" / "assets"
@@ -27,8 +29,12 @@ def test_every_view_is_told_with_its_key() -> None:
 def test_every_deed_is_told_with_its_key_and_has_a_way() -> None:
     ways = re.findall(r"^  (\w+): \(deed", _script("deeds.js"), re.MULTILINE)
     assert sorted(ways) == sorted(get_args(Verb))
-    keys = dict(re.findall(r"(\w+): \"(\w)\"", re.findall(r"KEYS = \{(.*?)\}", _script("deeds.js"))[0]))
-    told = dict(re.findall(r"^\| (\w+) \| (\w) \|", GUIDE.partition("## What can be done")[2], re.MULTILINE))
+    keys = dict(
+        re.findall(r"(\w+): \"(\w)\"", re.findall(r"KEYS = \{(.*?)\}", _script("deeds.js"))[0])
+    )
+    told = dict(
+        re.findall(r"^\| (\w+) \| (\w) \|", GUIDE.partition("## What can be done")[2], re.MULTILINE)
+    )
     assert told == {verb.partition("_")[0].capitalize(): key for verb, key in keys.items()}
 
 
@@ -41,4 +47,6 @@ def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:
 def test_the_pictures_are_there_and_small() -> None:
     pictures = re.findall(r"\]\((pictures/page-\w+\.png)\)", GUIDE)
     assert len(pictures) == 3
-    assert [name for name in pictures if (ROOT / "docs" / name).stat().st_size > PICTURE_BYTES_MAX] == []
+    assert [
+        name for name in pictures if (ROOT / "docs" / name).stat().st_size > PICTURE_BYTES_MAX
+    ] == []

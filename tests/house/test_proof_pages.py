@@ -14,7 +14,11 @@ def rows(page: str) -> list[str]:
     """The rows of a page's tables, but for their heads."""
     lines = (ROOT / "docs" / page).read_text().splitlines()
     heads = {at - 1 for at, line in enumerate(lines) if line.startswith("| ---")}
-    return [line for at, line in enumerate(lines) if line.startswith("| ") and at not in heads and "| ---" not in line]
+    return [
+        line
+        for at, line in enumerate(lines)
+        if line.startswith("| ") and at not in heads and "| ---" not in line
+    ]
 
 
 def named(row: str) -> list[str]:
@@ -24,13 +28,22 @@ def named(row: str) -> list[str]:
 @pytest.mark.parametrize("page", ["guarantees.md", "hazards.md"])
 def test_every_test_that_is_named_exists(page: str) -> None:
     short = {Path(name).name for name in FILES}
-    missing = [name for row in rows(page) for name in named(row) if name not in (FILES if "/" in name else short)]
+    missing = [
+        name
+        for row in rows(page)
+        for name in named(row)
+        if name not in (FILES if "/" in name else short)
+    ]
     assert missing == []
 
 
 @pytest.mark.parametrize("page", ["guarantees.md", "hazards.md"])
 def test_every_row_names_what_holds_it(page: str) -> None:
-    assert [row for row in rows(page) if not named(row) and "conformance" not in row and "make " not in row] == []
+    assert [
+        row
+        for row in rows(page)
+        if not named(row) and "conformance" not in row and "make " not in row
+    ] == []
 
 
 def test_every_test_of_a_hazard_is_in_the_table() -> None:

@@ -28,10 +28,14 @@ def test_the_page_shows_every_operation_with_its_query_and_no_other() -> None:
 def test_the_page_shows_every_option_of_serve() -> None:
     from holdfast.surfaces.cli.serve import serve
 
-    options = {name for parameter in serve.params for name in parameter.opts if name.startswith("--")}
+    options = {
+        name for parameter in serve.params for name in parameter.opts if name.startswith("--")
+    }
     page = _page()
     assert [
-        name for name in sorted(options - {"--store", "--namespace"}) if f"`{name}" not in page and f" {name}" not in page
+        name
+        for name in sorted(options - {"--store", "--namespace"})
+        if f"`{name}" not in page and f" {name}" not in page
     ] == []
 
 

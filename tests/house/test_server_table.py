@@ -1,4 +1,6 @@
-"""The table of the surfaces is whole: every operation of the server, and every public call of the library."""
+"""The table of the surfaces is whole: every operation of the server, and every public call of the
+library.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -6,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.agents import Agents
 from holdfast.domains.jobs import Jobs
-from holdfast.domains.jobs.telling import JobEvents
+from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.network import Registry
 from holdfast.domains.workflows import Workflows
 from holdfast.primitives.holds import Holds
@@ -166,7 +168,9 @@ NOT_SERVED = {
     "Workflows.remains": "names processes of the machine that asks",
     "Workflows.running": "for a block of code",
     "Workflows.sight": _MEASURED,
-    "Workflows.swap": "for a block of code, by a process that can be seen to die: docs/decisions/0022",
+    "Workflows.swap": (
+        "for a block of code, by a process that can be seen to die: docs/decisions/0022"
+    ),
     "Workflows.swap_log_lag": _MEASURED,
 }
 """Which calls of the library are no operation of the server, and why."""

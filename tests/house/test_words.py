@@ -10,26 +10,52 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.surfaces.cli.connection import Given
 from holdfast.surfaces.cli.root import holdfast
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = 80
 NOUNS = (
-    *("agents", "attempts", "entries", "events", "files", "folders", "gateways", "holders", "jobs", "leases", "locks"),
-    *("neighbours", "records", "requests", "resources", "sessions", "statements", "waiters", "workflows"),
+    *(
+        "agents",
+        "attempts",
+        "entries",
+        "events",
+        "files",
+        "folders",
+        "gateways",
+        "holders",
+        "jobs",
+        "leases",
+        "locks",
+    ),
+    *(
+        "neighbours",
+        "records",
+        "requests",
+        "resources",
+        "sessions",
+        "statements",
+        "waiters",
+        "workflows",
+    ),
 )
 _COUNTS = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(NOUNS)})\b")
 
 
 def test_one_is_one() -> None:
     assert [counted(number, "lock") for number in (0, 1, 2)] == ["0 locks", "1 lock", "2 locks"]
-    assert [counted(number, "entry is", "entries are") for number in (1, 2)] == ["1 entry is", "2 entries are"]
+    assert [counted(number, "entry is", "entries are") for number in (1, 2)] == [
+        "1 entry is",
+        "2 entries are",
+    ]
 
 
 def _numbers_before_nouns(path: Path) -> Iterator[str]:
-    """Where a number that is known only when it is told stands before what it counts, written in the plural."""
+    """Where a number that is known only when it is told stands before what it counts, written in
+    the plural.
+    """
     for text in ast.walk(ast.parse(path.read_text())):
         if not isinstance(text, ast.JoinedStr):
             continue
@@ -44,7 +70,11 @@ def _fixed(value: ast.expr) -> bool:
 
 
 # The tour plays with fixed numbers.
-@pytest.mark.parametrize("path", [path for path in sorted((ROOT / "src").rglob("*.py")) if "tour" not in path.parts], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted((ROOT / "src").rglob("*.py")) if "tour" not in path.parts],
+    ids=str,
+)
 def test_a_number_that_may_be_one_agrees_with_what_it_counts(path: Path) -> None:
     assert list(_numbers_before_nouns(path)) == []
 
@@ -60,8 +90,17 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[click.
 
 def test_no_line_of_any_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    contexts = list(_commands(holdfast, click.Context(holdfast, info_name="holdfast", **holdfast.context_settings)))
-    wide = [f"{one.command_path}: {line}" for one in contexts for line in one.get_help().splitlines() if len(line) > COLUMNS]
+    contexts = list(
+        _commands(
+            holdfast, click.Context(holdfast, info_name="holdfast", **holdfast.context_settings)
+        )
+    )
+    wide = [
+        f"{one.command_path}: {line}"
+        for one in contexts
+        for line in one.get_help().splitlines()
+        if len(line) > COLUMNS
+    ]
     assert len(contexts) > 90
     assert wide == []
     cut = re.compile(r"^  .*\w\.\.\.$", re.MULTILINE)
@@ -71,7 +110,9 @@ def test_no_line_of_any_help_is_wider_than_a_terminal(monkeypatch: pytest.Monkey
 def test_every_example_of_a_help_is_a_whole_command() -> None:
     contexts = _commands(holdfast, click.Context(holdfast, info_name="holdfast"))
     helps = [one.command.help or "" for one in contexts]
-    lines = [line for text in helps for line in re.findall(r"^ {4,}holdfast (\w.*)$", text, re.MULTILINE)]
+    lines = [
+        line for text in helps for line in re.findall(r"^ {4,}holdfast (\w.*)$", text, re.MULTILINE)
+    ]
     assert len(lines) > 15
     for line in lines:
         words = shlex.split(re.sub(r"\$\w+|\$\$", "1", line))
@@ -80,7 +121,9 @@ def test_every_example_of_a_help_is_a_whole_command() -> None:
 
 def _parsed(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
     """Read a command as the program would, and run nothing."""
-    context = command.make_context(words[0] if words else command.name, list(words), parent=parent, obj=Given())
+    context = command.make_context(
+        words[0] if words else command.name, list(words), parent=parent, obj=Given()
+    )
     if isinstance(command, click.Group):
         _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
         assert inner is not None
@@ -89,5 +132,11 @@ def _parsed(command: click.Command, words: list[str], parent: click.Context | No
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_no_page_says_a_paragraph_twice(page: Path) -> None:
-    paragraphs = [one for one in page.read_text().split("\n\n") if len(one) > COLUMNS and not one.startswith(("|", "```", "!"))]
-    assert [one[:COLUMNS] for number, one in enumerate(paragraphs) if one in paragraphs[:number]] == []
+    paragraphs = [
+        one
+        for one in page.read_text().split("\n\n")
+        if len(one) > COLUMNS and not one.startswith(("|", "```", "!"))
+    ]
+    assert [
+        one[:COLUMNS] for number, one in enumerate(paragraphs) if one in paragraphs[:number]
+    ] == []

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.workflows.record import TRANSITIONS
-from holdfast.domains.workflows.swap_log import EVENTS
+from holdfast.domains.workflows.ports import EVENTS
+from holdfast.domains.workflows.records import TRANSITIONS
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
 
 ROOT = Path(__file__).parents[2]
@@ -25,14 +25,25 @@ def _section(title: str) -> str:
 
 def test_every_transition_of_a_request_to_yield_is_drawn() -> None:
     drawn = re.findall(r"^ *(\S+) --> ([^:\s]+)", _section("A request to yield"), re.MULTILINE)
-    steps = {(before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps}
+    steps = {
+        (before.value, after.value) for before, steps in TRANSITIONS.items() for after in steps
+    }
     assert sorted(drawn) == sorted(steps | {("[*]", "none")})
 
 
 def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
-    told = {kind for source in DOMAIN.glob("*.py") for kind in re.findall(r'"(workflow\.\w+)"', source.read_text())}
+    told = {
+        kind
+        for source in DOMAIN.glob("*.py")
+        for kind in re.findall(r'"(workflow\.\w+)"', source.read_text())
+    }
     steps = "".join(_section(title) for title in ("A workflow", "A request to yield", "A swap"))
-    drawn = {kind for line in steps.splitlines() if "-->" in line for kind in re.findall(r"\b(?:swap|workflow)\.\w+", line)}
+    drawn = {
+        kind
+        for line in steps.splitlines()
+        if "-->" in line
+        for kind in re.findall(r"\b(?:swap|workflow)\.\w+", line)
+    }
     assert drawn == told | set(EVENTS)
 
 
@@ -52,7 +63,12 @@ def test_the_guide_shows_every_command_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [f"`--timeout` ({SWAP_TIMEOUT_S:g} s)", f"`--grace` ({SWAP_GRACE_S:g} s)", f"(`--ttl`, {WORKFLOW_TTL_S:g} s)"]
+    "words",
+    [
+        f"`--timeout` ({SWAP_TIMEOUT_S:g} s)",
+        f"`--grace` ({SWAP_GRACE_S:g} s)",
+        f"(`--ttl`, {WORKFLOW_TTL_S:g} s)",
+    ],
 )
 def test_the_bounds_that_the_guide_names_are_those_of_the_program(words: str) -> None:
     assert words in " ".join(_page("workflows.md").split())

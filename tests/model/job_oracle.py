@@ -1,4 +1,6 @@
-"""What a registry of jobs should do, told plainly: a list of dicts and a few loops. Knows nothing of the code under test."""
+"""What a registry of jobs should do, told plainly: a list of dicts and a few loops. Knows nothing
+of the code under test.
+"""
 
 from typing import Any
 
@@ -15,7 +17,9 @@ class Refused(Exception):
 
 
 class JobOracle:
-    """Jobs in the order they came. A job that is running has a `claim`: a number that no other attempt has."""
+    """Jobs in the order they came. A job that is running has a `claim`: a number that no other
+    attempt has.
+    """
 
     def __init__(self) -> None:
         self.jobs: list[dict[str, Any]] = []
@@ -23,7 +27,9 @@ class JobOracle:
         self.dead: set[int] = set()
         self.now = 0.0
 
-    def register(self, job_id: str, label: str, priority: int, attempts: int, timeout: float, idle: float) -> None:
+    def register(
+        self, job_id: str, label: str, priority: int, attempts: int, timeout: float, idle: float
+    ) -> None:
         self.jobs.append(
             {
                 "id": job_id,
@@ -59,7 +65,9 @@ class JobOracle:
                     self.become(job, "pending")
                 else:
                     self.become(job, "error", "worker_died")
-            elif self.now > job["begun"] + job["timeout"] or (not job["waits"] and self.now > job["sign"] + job["idle"]):
+            elif self.now > job["begun"] + job["timeout"] or (
+                not job["waits"] and self.now > job["sign"] + job["idle"]
+            ):
                 self.become(job, "error", "timed_out")
             else:
                 continue
@@ -71,7 +79,13 @@ class JobOracle:
 
     def begin(self, job: dict[str, Any], worker: int | None) -> None:
         self.claims += 1
-        job.update(status="running", claim=self.claims, worker=worker, attempt=job["attempt"] + 1, code=None)
+        job.update(
+            status="running",
+            claim=self.claims,
+            worker=worker,
+            attempt=job["attempt"] + 1,
+            code=None,
+        )
         job.update(begun=self.now, sign=self.now, waits=False)
 
     def pick(self, label: str, worker: int | None) -> str | None:
@@ -102,7 +116,9 @@ class JobOracle:
             raise Refused("impossible_transition")
         job.update(status="pending", deaths=0, code=None)
 
-    def finish_and_pick(self, job_id: str, status: str, claim: int, worker: int | None) -> str | None:
+    def finish_and_pick(
+        self, job_id: str, status: str, claim: int, worker: int | None
+    ) -> str | None:
         job = self.job(job_id)
         self.move(job_id, status, claim)
         return self.pick(job["label"], worker)

@@ -1,23 +1,25 @@
-"""Faults of a lock manager, to be planted into this process: what checks histories must find each of them."""
+"""Faults of a lock manager, to be planted into this process: what checks histories must find each
+of them.
+"""
 
 import random
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.kernel.holder import Liveness
-from holdfast.primitives.locks import rules, turns
-from holdfast.primitives.locks.turns import Suspect, Turns
-from holdfast.primitives.locks.waiting import Watch
+from holdfast.primitives.locks import policy, transaction
+from holdfast.primitives.locks.transaction import Suspect, Turns
+from holdfast.primitives.locks.wait import Watch
 
 
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
-    real = rules.held_against
+    real = policy.held_against
 
     def held_against(*arguments: Any) -> Any:
         return iter(()) if draw.random() < 0.02 else real(*arguments)
 
-    rules.held_against = held_against
+    policy.held_against = held_against
 
 
 def deaf(draw: random.Random) -> None:
@@ -42,22 +44,22 @@ def deaf(draw: random.Random) -> None:
 
 def unbounded(draw: random.Random) -> None:
     """A request is passed as often as anybody likes."""
-    rules.BACKFILL_MAX = 1_000_000
+    policy.BACKFILL_MAX = 1_000_000
 
 
 def unordered(draw: random.Random) -> None:
     """Places in the queue are drawn by lot."""
-    real = turns.rank_of
+    real = transaction.rank_of
 
     def rank_of(*arguments: Any) -> int:
         return real(*arguments) + draw.randint(-300_000, 300_000)
 
-    turns.rank_of = rank_of
+    transaction.rank_of = rank_of
 
 
 def careless(draw: random.Random) -> None:
     """A cycle is never seen."""
-    rules.cycle = lambda *_: []
+    policy.cycle = lambda *_: []
 
 
 def hasty(draw: random.Random) -> None:

@@ -1,4 +1,6 @@
-"""A crowd of processes on one store, some of them killed or stopped while it lasts, and the history that they leave."""
+"""A crowd of processes on one store, some of them killed or stopped while it lasts, and the history
+that they leave.
+"""
 
 import json
 import os
@@ -13,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
-from holdfast.app import Holdfast
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
+from holdfast.runtime.connection import Holdfast
 from tests.crowds import over
 from tests.model.lock_history import Event, History
 from tests.model.lock_worker import NAMES, Plan
@@ -39,7 +41,9 @@ class Ran(NamedTuple):
 
     history: History
     granted_at: dict[int, float]
-    """When each token that had been waited for was granted, by the store's clock, as an instant of the history."""
+    """When each token that had been waited for was granted, by the store's clock, as an instant of
+    the history.
+    """
     left: list[str]
     """Rows that nobody cleared away."""
 
@@ -51,7 +55,9 @@ class _Process:
         command = [sys.executable, "-m", "tests.model.lock_worker", json.dumps(plan._asdict())]
         self._errors = Path(plan.folder, f"{plan.process}.errors")
         with self._errors.open("w") as errors:
-            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         self.pidfd = os.pidfd_open(self.child.pid)
 
     def begin(self, until: float) -> None:
@@ -61,7 +67,9 @@ class _Process:
 
     def wait_until_ready(self) -> None:
         assert self.child.stdout is not None
-        assert self.child.stdout.readline() == "ready\n", f"process {self.plan.process} did not begin"
+        assert self.child.stdout.readline() == "ready\n", (
+            f"process {self.plan.process} did not begin"
+        )
 
     def told(self) -> str:
         """What it failed with, without what it only warned of."""
@@ -91,11 +99,15 @@ def run(store: str, folder: Path, crowd: Crowd) -> Ran:
             _disturb(processes, crowd, until, draw, events)
             for process in processes:
                 status = process.child.wait(PATIENCE_S)
-                assert status == 0, f"process {process.plan.process} ended with {status}: {process.told()}"
+                assert status == 0, (
+                    f"process {process.plan.process} ended with {status}: {process.told()}"
+                )
         left = _sweep(hf)
         granted_at = _grants(hf)
     for path in sorted(folder.glob("*.events")):
-        events += _read(path, torn=any(e["kind"] == "killing" and e["process"] == path.stem for e in events))
+        events += _read(
+            path, torn=any(e["kind"] == "killing" and e["process"] == path.stem for e in events)
+        )
     return Ran(History(events), granted_at, left)
 
 
@@ -104,7 +116,9 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
     processes: list[_Process] = []
     try:
         for number in range(crowd.processes):
-            plan = Plan(store, str(folder), f"{number}.0", crowd.seed, crowd.jobs, crowd.habit, crowd.bug)
+            plan = Plan(
+                store, str(folder), f"{number}.0", crowd.seed, crowd.jobs, crowd.habit, crowd.bug
+            )
             processes.append(_Process(plan))
         for process in processes:
             process.wait_until_ready()
@@ -114,7 +128,9 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
             process.close()
 
 
-def _disturb(processes: list[_Process], crowd: Crowd, until: float, draw: random.Random, events: list[Event]) -> None:
+def _disturb(
+    processes: list[_Process], crowd: Crowd, until: float, draw: random.Random, events: list[Event]
+) -> None:
     """Kill some and put others in their place, and stop some for a while."""
 
     def tell(kind: str, process: _Process) -> None:
@@ -144,10 +160,14 @@ def _disturb(processes: list[_Process], crowd: Crowd, until: float, draw: random
 
 
 def _sweep(hf: Holdfast) -> list[str]:
-    """Ask for everything, as the next that comes would, until what the dead left is cleared away; return what never is."""
+    """Ask for everything, as the next that comes would, until what the dead left is cleared away;
+    return what never is.
+    """
     for _ in range(1000):
         hf.locks.release(hf.locks.acquire(NAMES, by="sweeper", timeout_s=PATIENCE_S))
-        rows = hf.store.read(lambda tx: [*tx.range(LOCKS), *tx.range(LOCK_WAITS)], scope=[LOCKS, LOCK_WAITS])
+        rows = hf.store.read(
+            lambda tx: [*tx.range(LOCKS), *tx.range(LOCK_WAITS)], scope=[LOCKS, LOCK_WAITS]
+        )
         if not rows:
             break
     return [f"{row.key}: {row.record}" for row in rows]
@@ -155,7 +175,8 @@ def _sweep(hf: Holdfast) -> list[str]:
 
 def _grants(hf: Holdfast) -> dict[int, float]:
     if not hf.store.embedded:
-        # A database dates a change by the begin of its transaction, which may have waited long for its own turn.
+        # A database dates a change by the begin of its transaction, which may have waited long for
+        # its own turn.
         return {}
     ahead_s = time.time() - time.monotonic()
     return {

@@ -1,11 +1,14 @@
-"""Is a recorded history of locks one that the rules allow? Pure: events in, what is wrong with them out.
+"""Is a recorded history of locks one that the rules allow? Pure: events in, what is wrong with them
+out.
 
-Every event has the instant at which its process wrote it, on a clock that all processes share. What a job writes just before
-a call and just after it encloses what the call did. So a grant is certain from `granted` to `releasing`, and possible from
-`asked` to `released`: what must not meet is judged by the certain spans, and what may explain a wait by the possible ones.
+Every event has the instant at which its process wrote it, on a clock that all processes share. What
+a job writes just before a call and just after it encloses what the call did. So a grant is certain
+from `granted` to `releasing`, and possible from `asked` to `released`: what must not meet is judged
+by the certain spans, and what may explain a wait by the possible ones.
 
-A process that was killed says nothing of its end. Its grants are certain until the kill was sent and possible until it was seen
-dead. One with a time to live is certain no longer than that time after it was asked for.
+A process that was killed says nothing of its end. Its grants are certain until the kill was sent
+and possible until it was seen dead. One with a time to live is certain no longer than that time
+after it was asked for.
 """
 
 import re
@@ -19,19 +22,25 @@ EXCLUSIVE, SHARED = "exclusive", "shared"
 NEVER = float("inf")
 
 CLOCKS_S = 0.05
-"""How much the clock by which a store measures leases may differ from the one that histories are written by."""
+"""How much the clock by which a store measures leases may differ from the one that histories are
+written by.
+"""
 
 IDLE_S = 1.0
 """How long a wait may go on after everything that could explain it is gone."""
 
 LATE_S = 1.5
-"""How much later than the store granted it a waiter may learn of its grant. A lost wake-up costs up to two seconds."""
+"""How much later than the store granted it a waiter may learn of its grant. A lost wake-up costs up
+to two seconds.
+"""
 
 STRAY_S = 10.0
 """How long a request may go on to be in the way that a store was too busy to withdraw."""
 
 CYCLE_S = 1.0
-"""How long jobs may wait for each other's holds in a circle before that counts as an untold deadlock."""
+"""How long jobs may wait for each other's holds in a circle before that counts as an untold
+deadlock.
+"""
 
 Event = Mapping[str, Any]
 """`at`: seconds. `kind`: one of those in `History.__init__`. The rest depends on the kind."""
@@ -107,7 +116,10 @@ class History:
 
     def _asked(self, event: Event) -> None:
         names, ttl_s = tuple(event["names"]), event["ttl_s"]
-        of = {key: event[key] for key in ("id", "by", "process", "mode", "priority", "timeout_s", "attended", "alone")}
+        of = {
+            key: event[key]
+            for key in ("id", "by", "process", "mode", "priority", "timeout_s", "attended", "alone")
+        }
         ask = Ask(**of, names=names, ttl_s=ttl_s, asked=event["at"])
         if ttl_s is not None:
             # It begins with the grant, which was not before this.
@@ -120,7 +132,11 @@ class History:
         elif kind in ("granted", "timed_out", "no_turn", "deadlock", "lost", "failed"):
             ask.ended, ask.end, ask.told = at, kind, event.get("told", "")
             if kind == "granted":
-                ask.granted, ask.tokens, ask.taken = at, dict(event["tokens"]), tuple(event["taken"])
+                ask.granted, ask.tokens, ask.taken = (
+                    at,
+                    dict(event["tokens"]),
+                    tuple(event["taken"]),
+                )
                 if ask.ttl_s is not None:
                     ask.lease_over = at + ask.ttl_s + CLOCKS_S
         elif kind == "renewing":
@@ -147,14 +163,21 @@ class History:
         """By when a request and its grant were certainly out of everybody's way."""
         died = self.died.get(ask.process, NEVER)
         if ask.granted == NEVER:
-            # A grant that its process did not live to write down goes with the process, or with its lease.
+            # A grant that its process did not live to write down goes with the process, or with its
+            # lease.
             unseen = 0.0 if ask.attended or died == NEVER else (ask.ttl_s or 0.0)
             return min(ask.ended + (STRAY_S if ask.end == "no_turn" else 0.0), died + unseen)
         return min(ask.released, died if ask.attended else NEVER, ask.lease_over)
 
     def alone(self, ask: Ask) -> bool:
-        """Did its job certainly hold nothing else? One that got no turn may have been granted, which its job never learnt."""
-        strays = (other for other in self._of_job(ask.by) if other.end == "no_turn" and other.asked < ask.asked)
+        """Did its job certainly hold nothing else? One that got no turn may have been granted,
+        which its job never learnt.
+        """
+        strays = (
+            other
+            for other in self._of_job(ask.by)
+            if other.end == "no_turn" and other.asked < ask.asked
+        )
         return ask.alone and all(self.gone_by(other) < ask.asked for other in strays)
 
     def in_line_until(self, ask: Ask) -> float:
@@ -169,12 +192,16 @@ class History:
         return self._jobs[by]
 
     def waited_until(self, ask: Ask) -> float:
-        """Until when it certainly waited, if it did: one that gives up leaves the queue some time before it is told so."""
+        """Until when it certainly waited, if it did: one that gives up leaves the queue some time
+        before it is told so.
+        """
         given_up = ask.asked + ask.timeout_s if ask.end in ("timed_out", "") else ask.queued
         return min(given_up, self.killing.get(ask.process, NEVER), ask.ended)
 
 
-def violations(history: History, rules: Rules, granted_at: Mapping[int, float] | None = None) -> list[str]:
+def violations(
+    history: History, rules: Rules, granted_at: Mapping[int, float] | None = None
+) -> list[str]:
     """Everything that the history must not show; none of it is an excuse for another.
 
     `granted_at`: when the store says that it granted a token that had been waited for.
@@ -217,8 +244,10 @@ def tokens_out_of_order(history: History) -> Iterator[str]:
 
 
 def overtaken(history: History, rules: Rules) -> Iterator[str]:
-    """A request that later ones passed more often than they may. Those of jobs that held something are left out, since one may
-    pass whoever waits for its own job; and so are those whose priority may have put them first."""
+    """A request that later ones passed more often than they may. Those of jobs that held something
+    are left out, since one may pass whoever waits for its own job; and so are those whose priority
+    may have put them first.
+    """
     by_name = _by_name(history.asks.values())
     for asks in by_name.values():
         asks.sort(key=lambda ask: ask.asked)
@@ -236,7 +265,11 @@ def overtaken(history: History, rules: Rules) -> Iterator[str]:
         if len(passed) > rules.backfill_max:
             yield f"{_shown(one)} was passed by {len(passed)}: {', '.join(map(_shown, passed.values()))}"
         for other in passed.values():
-            if one.names == other.names and len(one.names) == 1 and EXCLUSIVE == one.mode == other.mode:
+            if (
+                one.names == other.names
+                and len(one.names) == 1
+                and EXCLUSIVE == one.mode == other.mode
+            ):
                 yield f"of two for the same, the later went first: {_shown(other)} before {_shown(one)}"
 
 
@@ -255,7 +288,9 @@ def _is_later(other: Ask, one: Ask, rules: Rules) -> bool:
 
 
 def idle_waits(history: History, rules: Rules) -> Iterator[str]:
-    """A wait that went on for long after nobody held or waited for anything of it: its wake-up was lost."""
+    """A wait that went on for long after nobody held or waited for anything of it: its wake-up was
+    lost.
+    """
     claims = _Claims(history)
     for one in history.asks.values():
         if one.queued == NEVER or one.end not in ("granted", "timed_out"):
@@ -266,7 +301,9 @@ def idle_waits(history: History, rules: Rules) -> Iterator[str]:
 
 
 class _Claims:
-    """For each name and instant: the last moment at which a claim that began before it was in anybody's way."""
+    """For each name and instant: the last moment at which a claim that began before it was in
+    anybody's way.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -293,7 +330,9 @@ class _Claims:
         self._begins[key], self._ends[key] = [ask.asked for ask in asks], ends
 
     def gone_before(self, name: str, one: Ask) -> float:
-        """When the last claim that conflicts with a request, and began before its end, was gone; its end at the latest."""
+        """When the last claim that conflicts with a request, and began before its end, was gone;
+        its end at the latest.
+        """
         key = (name, one.mode == SHARED)
         at = bisect_left(self._begins[key], one.ended)
         if at == 0:
@@ -306,7 +345,9 @@ def late_wakes(history: History, rules: Rules, granted_at: Mapping[int, float]) 
     """A grant that was there long before its waiter knew."""
     for one in history.asks.values():
         since = granted_at.get(max((one.tokens[name] for name in one.taken), default=0))
-        if since is not None and one.granted - since > LATE_S + _hindered(history, since, one.granted, rules):
+        if since is not None and one.granted - since > LATE_S + _hindered(
+            history, since, one.granted, rules
+        ):
             yield f"{_shown(one)} learnt of its grant {one.granted - since:.3f} s late"
 
 
@@ -318,7 +359,9 @@ def _hindered(history: History, begin: float, end: float, rules: Rules) -> float
 
 
 def false_deadlocks(history: History) -> Iterator[str]:
-    """A deadlock that was told and was none: somebody in it was dead already, or held or waited for nothing of the kind."""
+    """A deadlock that was told and was none: somebody in it was dead already, or held or waited for
+    nothing of the kind.
+    """
     of_job: dict[str, list[Ask]] = {}
     for ask in history.asks.values():
         of_job.setdefault(ask.by, []).append(ask)
@@ -330,10 +373,14 @@ def false_deadlocks(history: History) -> Iterator[str]:
             yield f"{_shown(one)} was told of no cycle: {one.told}"
         for waiter, name, holder in steps:
             holds = [ask for ask in of_job.get(holder, ()) if name in ask.names and ask is not one]
-            if not any(ask.asked <= one.ended and history.gone_by(ask) >= one.asked for ask in holds):
+            if not any(
+                ask.asked <= one.ended and history.gone_by(ask) >= one.asked for ask in holds
+            ):
                 yield f"{_shown(one)} was told that {holder} holds {name}, which it did not: {one.told}"
             waits = [ask for ask in of_job.get(waiter, ()) if name in ask.names]
-            if not any(ask.asked <= one.ended and history.in_line_until(ask) >= one.asked for ask in waits):
+            if not any(
+                ask.asked <= one.ended and history.in_line_until(ask) >= one.asked for ask in waits
+            ):
                 yield f"{_shown(one)} was told that {waiter} waits for {name}, which it did not: {one.told}"
 
 
@@ -341,7 +388,9 @@ _STEP = re.compile(r"(\S+) waits for (\S+), held by ([^\s;]+)")
 
 
 def untold_deadlocks(history: History) -> Iterator[str]:
-    """Jobs that waited for each other's holds in a circle until one gave up, and none of them was told."""
+    """Jobs that waited for each other's holds in a circle until one gave up, and none of them was
+    told.
+    """
     takers = _takers(history)
     of_job: dict[str, list[Ask]] = {}
     for ask in history.asks.values():
@@ -355,15 +404,26 @@ def untold_deadlocks(history: History) -> Iterator[str]:
 
 
 def _circle(
-    history: History, takers: Mapping[str, list[Ask]], of_job: Mapping[str, list[Ask]], first: Ask, begin: float, end: float
+    history: History,
+    takers: Mapping[str, list[Ask]],
+    of_job: Mapping[str, list[Ask]],
+    first: Ask,
+    begin: float,
+    end: float,
 ) -> list[Ask]:
-    """A way from a wait, through jobs that held something and waited themselves, all the time, back to its own job."""
+    """A way from a wait, through jobs that held something and waited themselves, all the time, back
+    to its own job.
+    """
     led_by: dict[str, Ask | None] = {first.id: None}
     found = [first]
     for one in found:
         for name in one.names:
             for hold in takers.get(name, ()):
-                if not _in_conflict(hold, one) or hold.granted > begin or history.sure_until(hold) < end:
+                if (
+                    not _in_conflict(hold, one)
+                    or hold.granted > begin
+                    or history.sure_until(hold) < end
+                ):
                     continue
                 if hold.by == first.by:
                     path = [one]
@@ -371,7 +431,11 @@ def _circle(
                         path.append(before)
                     return path[::-1]
                 for wait in of_job.get(hold.by, ()):
-                    if wait.id not in led_by and wait.queued <= begin and _waited_through(history, wait, end):
+                    if (
+                        wait.id not in led_by
+                        and wait.queued <= begin
+                        and _waited_through(history, wait, end)
+                    ):
                         led_by[wait.id] = one
                         found.append(wait)
     return []
@@ -380,13 +444,16 @@ def _circle(
 def _waited_through(history: History, wait: Ask, end: float) -> bool:
     """Was it still waiting at that moment?"""
     if wait.end == "granted":
-        # Its grant came when whoever it waited for in the circle let go, which is for the caller to know.
+        # Its grant came when whoever it waited for in the circle let go, which is for the caller to
+        # know.
         return wait.ended >= end
     return history.waited_until(wait) >= end
 
 
 def taken_from_the_living(history: History) -> Iterator[str]:
-    """A grant that was gone when its holder came to release it, though its process lived and its time was not over."""
+    """A grant that was gone when its holder came to release it, though its process lived and its
+    time was not over.
+    """
     for one in history.asks.values():
         if one.taken and not one.freed and one.released < one.lease_sure:
             yield f"{_shown(one)} was lost"
@@ -418,4 +485,7 @@ def _shown(ask: Ask) -> str:
     names = "+".join(ask.names)
     queued = "" if ask.queued == NEVER else f" queued {ask.queued:.6f}"
     token = f" token {max(ask.tokens.values())}" if ask.tokens else ""
-    return f"<{ask.id} {names} {ask.mode} p{ask.priority} asked {ask.asked:.6f}{queued} {ask.end} {ask.ended:.6f}{token}>"
+    return (
+        f"<{ask.id} {names} {ask.mode} p{ask.priority} asked {ask.asked:.6f}{queued} {ask.end} "
+        f"{ask.ended:.6f}{token}>"
+    )

@@ -1,14 +1,20 @@
-"""The rules of the lock table in plain Python, with nothing of Holdfast's own in it: two lists, gone through from end to end.
+"""The rules of the lock table in plain Python, with nothing of Holdfast's own in it: two lists,
+gone through from end to end.
 
-It is written from the design, not from the program, and prefers the plainest way to say a rule to any quick one:
+It is written from the design, not from the program, and prefers the plainest way to say a rule to
+any quick one:
 
-- a request goes when no hold of another job conflicts with it, and no request before it does that it may not pass;
-- requests are ordered by arrival, moved forward by priority; a clock that was stepped back lets nobody overtake;
-- it may pass one that waits, directly or not, for its own job; and any other at most `backfill_max` times, which is counted;
-- what the job holds already is not waited for; when that is all, there is nothing to grant. A part of a job, `job/part`, has
-  what the job has, and does not stand behind it; the job has nothing of its parts';
-- a cycle of holds is a deadlock: a request that would close one is refused, and where a grant closed it, the youngest
-  request of it is told to ask again, and is then refused.
+- a request goes when no hold of another job conflicts with it, and no request before it does that
+  it may not pass;
+- requests are ordered by arrival, moved forward by priority; a clock that was stepped back lets
+  nobody overtake;
+- it may pass one that waits, directly or not, for its own job; and any other at most `backfill_max`
+  times, which is counted;
+- what the job holds already is not waited for; when that is all, there is nothing to grant. A part
+  of a job, `job/part`, has what the job has, and does not stand behind it; the job has nothing of
+  its parts';
+- a cycle of holds is a deadlock: a request that would close one is refused, and where a grant
+  closed it, the youngest request of it is told to ask again, and is then refused.
 
 Instants are whole microseconds.
 """
@@ -41,7 +47,9 @@ class OracleHold:
     names: list[str]
     ends_us: int
     ttl_us: int | None
-    """With a time to live it ends at that instant whoever holds it; without, only one of whom nothing is known does."""
+    """With a time to live it ends at that instant whoever holds it; without, only one of whom
+    nothing is known does.
+    """
 
 
 @dataclass(eq=False)
@@ -76,8 +84,10 @@ class Step:
 
 
 class Choices:
-    """What the rules leave open: in which order those go that do not get in each other's way, and which cycle is ended first
-    when one grant closes several. A script of choices is followed as far as it goes, then the first is always taken."""
+    """What the rules leave open: in which order those go that do not get in each other's way, and
+    which cycle is ended first when one grant closes several. A script of choices is followed as far
+    as it goes, then the first is always taken.
+    """
 
     def __init__(self, script: Sequence[int] = (), favoured: Collection[str] = ()) -> None:
         self._script = script
@@ -130,11 +140,15 @@ class LockOracle:
     # What happens.
 
     def ask(self, request: OracleRequest, now_us: int, *, waits: bool = True) -> tuple[str, Step]:
-        """A request comes: its answer (own, granted, free, deadlock, waiting or refused) and what else happened."""
+        """A request comes: its answer (own, granted, free, deadlock, waiting or refused) and what
+        else happened.
+        """
         self._begin()
         if not request.look and not self.needed(request):
             return "own", self._step
-        known = [other.arrived_us for other in self.waiting if set(other.names) & set(request.names)]
+        known = [
+            other.arrived_us for other in self.waiting if set(other.names) & set(request.names)
+        ]
         request.arrived_us = max([now_us, *known])
         request.rank = request.arrived_us - request.priority * self._age_us
         self._number += 1
@@ -165,12 +179,16 @@ class LockOracle:
         self._go(request, now_us)
         return True
 
-    def release(self, ids: Collection[str], now_us: int, *, names: Collection[str] | None = None) -> Step:
+    def release(
+        self, ids: Collection[str], now_us: int, *, names: Collection[str] | None = None
+    ) -> Step:
         """Grants end, or let go of some of their names."""
         self._begin()
         for hold in list(self.holds):
             if hold.id in ids:
-                hold.names = [] if names is None else [name for name in hold.names if name not in names]
+                hold.names = (
+                    [] if names is None else [name for name in hold.names if name not in names]
+                )
                 if not hold.names:
                     self.holds.remove(hold)
         self._settle(now_us)
@@ -184,7 +202,9 @@ class LockOracle:
         return self._step
 
     def reap(self, seen: dict[str, str], now_us: int) -> Step:
-        """Remove those of these that are over, whose processes' state is given: all of them, and then see who goes."""
+        """Remove those of these that are over, whose processes' state is given: all of them, and
+        then see who goes.
+        """
         self._begin()
         for one in [*self.holds, *self.waiting, *self.told_ones.values()]:
             if one.id in seen and self.over(one, seen[one.id], now_us):
@@ -202,12 +222,16 @@ class LockOracle:
         return self.told.pop(request_id)
 
     def renew(self, hold_id: str, now_us: int, ttl_us: int | None) -> None:
-        """A lease goes on from now and never ends earlier than it did; but one that is given a time to live ends by that."""
+        """A lease goes on from now and never ends earlier than it did; but one that is given a time
+        to live ends by that.
+        """
         hold = next(hold for hold in self.holds if hold.id == hold_id)
         if ttl_us is not None and hold.ttl_us is None:
             hold.ends_us = now_us
         hold.ttl_us = hold.ttl_us if ttl_us is None else ttl_us
-        hold.ends_us = max(hold.ends_us, now_us + (self._lease_us if hold.ttl_us is None else hold.ttl_us))
+        hold.ends_us = max(
+            hold.ends_us, now_us + (self._lease_us if hold.ttl_us is None else hold.ttl_us)
+        )
 
     def sign_of_life(self, request_id: str, now_us: int) -> None:
         for request in self.waiting:
@@ -234,7 +258,9 @@ class LockOracle:
             for name in request.names
             if request.look
             or not any(
-                within(request.by, hold.by) and name in hold.names and (hold.mode == EXCLUSIVE or request.mode == SHARED)
+                within(request.by, hold.by)
+                and name in hold.names
+                and (hold.mode == EXCLUSIVE or request.mode == SHARED)
                 for hold in self.holds
             )
         ]
@@ -245,11 +271,15 @@ class LockOracle:
         return [
             hold
             for hold in self.holds
-            if not within(request.by, hold.by) and conflict(hold.mode, request.mode) and set(hold.names) & set(needed)
+            if not within(request.by, hold.by)
+            and conflict(hold.mode, request.mode)
+            and set(hold.names) & set(needed)
         ]
 
     def earlier_against(self, request: OracleRequest) -> list[OracleRequest]:
-        """The requests before it that conflict with it. One that only looks delays nobody and waits for no request."""
+        """The requests before it that conflict with it. One that only looks delays nobody and waits
+        for no request.
+        """
         needed = self.needed(request)
         return [
             other
@@ -263,19 +293,30 @@ class LockOracle:
         ]
 
     def may_go(self, request: OracleRequest) -> list[OracleRequest] | None:
-        """None when it must wait; otherwise those that it passes and that this is counted against."""
+        """None when it must wait; otherwise those that it passes and that this is counted
+        against.
+        """
         if self.holders_against(request):
             return None
-        delayed = [other for other in self.earlier_against(request) if not self.waits_for(other, request.by)]
+        delayed = [
+            other
+            for other in self.earlier_against(request)
+            if not self.waits_for(other, request.by)
+        ]
         return None if any(other.passed >= self._backfill_max for other in delayed) else delayed
 
     def waits_for(self, request: OracleRequest, by: str) -> bool:
         """Does it wait, directly or not, for what a job holds?"""
-        return any(within(by, hold.by) for one in self._behind_whom(request) for hold in self.holders_against(one))
+        return any(
+            within(by, hold.by)
+            for one in self._behind_whom(request)
+            for hold in self.holders_against(one)
+        )
 
     def youngest_of_cycles(self) -> list[OracleRequest]:
-        """Every request that is the youngest of a cycle: it waits for a job that waits, directly or not, for its own, by
-        requests that came before it and by what is held alone."""
+        """Every request that is the youngest of a cycle: it waits for a job that waits, directly or
+        not, for its own, by requests that came before it and by what is held alone.
+        """
         found = []
         for youngest in self.waiting:
             path = [youngest]
@@ -293,7 +334,9 @@ class LockOracle:
         return [request for request in self.waiting if any(within(request.by, job) for job in jobs)]
 
     def _behind_whom(self, request: OracleRequest) -> list[OracleRequest]:
-        """Itself, and all requests that must go before it can, or that keep those waiting which hold what it needs."""
+        """Itself, and all requests that must go before it can, or that keep those waiting which
+        hold what it needs.
+        """
         found = [request]
         for one in found:
             holders = {hold.by for hold in self.holders_against(one)}
@@ -311,7 +354,11 @@ class LockOracle:
         while True:
             victims = self.youngest_of_cycles()
             able = [request for request in self.in_order() if self.may_go(request) is not None]
-            able = [request for request in able if not any(self._delays(request, other) for other in able)]
+            able = [
+                request
+                for request in able
+                if not any(self._delays(request, other) for other in able)
+            ]
             if not victims and not able:
                 return
             chosen = self._choices.choose([*victims, *able])
@@ -340,7 +387,9 @@ class LockOracle:
             other.passed += 1
         self.waiting.remove(request)
         ends_us = now_us + (self._lease_us if request.ttl_us is None else request.ttl_us)
-        self.holds.append(OracleHold(request.id, request.by, request.mode, needed, ends_us, request.ttl_us))
+        self.holds.append(
+            OracleHold(request.id, request.by, request.mode, needed, ends_us, request.ttl_us)
+        )
         self._step.granted.append(request.id)
 
     def _tell(self, request: OracleRequest, what: str) -> None:

@@ -1,9 +1,11 @@
-"""One process of a crowd: threads that ask for locks at random and write down what happens, each as a job of its own.
+"""One process of a crowd: threads that ask for locks at random and write down what happens, each as
+a job of its own.
 
     python -m tests.model.lock_worker '{"store": ..., "folder": ..., ...}'
 
-It says when it is ready, and begins when it is told until when, on the monotonic clock. Every event is one line, written by one
-call, so that a process that is killed leaves whole lines and at most one torn one.
+It says when it is ready, and begins when it is told until when, on the monotonic clock. Every event
+is one line, written by one call, so that a process that is killed leaves whole lines and at most
+one torn one.
 """
 
 import json
@@ -17,7 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.kernel.errors import DeadlockDetected, HoldfastError, LeaseLost, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import (
+    DeadlockDetected,
+    HoldfastError,
+    LeaseLost,
+    LockTimeout,
+    StoreUnavailable,
+)
 from holdfast.primitives.locks import Grant, Locks
 from tests.crowds import run_all
 
@@ -45,7 +53,9 @@ class Plan(NamedTuple):
 class Job:
     """One thread, whose requests are all in its own name."""
 
-    def __init__(self, plan: Plan, number: int, locks: Locks, tell: Callable[..., None], until: float) -> None:
+    def __init__(
+        self, plan: Plan, number: int, locks: Locks, tell: Callable[..., None], until: float
+    ) -> None:
         self.by = f"job-{plan.process}-{number}"
         self.number = number
         self.plan = plan
@@ -105,7 +115,12 @@ class Job:
         try:
             if held:
                 grant: Grant | None = self.locks.hold(
-                    names, by=self.by, mode=mode, timeout_s=timeout_s, priority=priority, ttl_s=ttl_s
+                    names,
+                    by=self.by,
+                    mode=mode,
+                    timeout_s=timeout_s,
+                    priority=priority,
+                    ttl_s=ttl_s,
                 )
             else:
                 ask = self.locks.try_acquire if timeout_s <= 0 else self.locks.acquire
@@ -121,8 +136,13 @@ class Job:
                     **more,
                 )
         except LockTimeout as error:
-            # The store has one of its own: so many wanted to change the table at once that no turn came in time.
-            return self._end("timed_out" if error.fields.get("by") == self.by else "no_turn", ask_id, told=str(error))
+            # The store has one of its own: so many wanted to change the table at once that no turn
+            # came in time.
+            return self._end(
+                "timed_out" if error.fields.get("by") == self.by else "no_turn",
+                ask_id,
+                told=str(error),
+            )
         except DeadlockDetected as error:
             return self._end("deadlock", ask_id, told=error.fields["cycle"])
         except LeaseLost as error:
@@ -130,7 +150,11 @@ class Job:
             return self._end("failed" if ttl_s is None else "lost", ask_id, told=str(error))
         except HoldfastError as error:
             # A database that is too busy even to let one in: as if no turn had come.
-            busy = isinstance(error, StoreUnavailable) and _TOO_LATE in error.message and error.fields["outcome"] == "none"
+            busy = (
+                isinstance(error, StoreUnavailable)
+                and _TOO_LATE in error.message
+                and error.fields["outcome"] == "none"
+            )
             return self._end("no_turn" if busy else "failed", ask_id, told=repr(error))
         if grant is None:
             return self._end("timed_out", ask_id)
@@ -145,7 +169,9 @@ class Job:
     def release(self, ask_id: str, grant: Grant) -> None:
         self.held.pop(ask_id, None)
         if not grant.taken:
-            assert self.locks.release(grant) is False, "the release of a re-entered grant freed something"
+            assert self.locks.release(grant) is False, (
+                "the release of a re-entered grant freed something"
+            )
             return
         self.tell("releasing", id=ask_id)
         freed = self.locks.release(grant)
@@ -173,7 +199,8 @@ def mixed(job: Job) -> None:
     """Everything, as it comes."""
     draw = job.random
     doing = draw.choices(
-        [single, impatient, once, nested, again, upgrade, leased, unattended, held], [30, 10, 8, 14, 6, 4, 8, 2, 6]
+        [single, impatient, once, nested, again, upgrade, leased, unattended, held],
+        [30, 10, 8, 14, 6, 4, 8, 2, 6],
     )
     doing[0](job)
 
@@ -186,7 +213,9 @@ def single(job: Job) -> None:
 
 
 def impatient(job: Job) -> None:
-    if job.ask(job.some_names(), mode=job.mode(), timeout_s=job.random.choice([0.01, 0.1, 0.5, 2.0])):
+    if job.ask(
+        job.some_names(), mode=job.mode(), timeout_s=job.random.choice([0.01, 0.1, 0.5, 2.0])
+    ):
         job.work()
 
 
@@ -198,7 +227,9 @@ def once(job: Job) -> None:
 def nested(job: Job) -> None:
     """More and more at a time, in any order: the others do the same, and cycles close."""
     for _ in range(job.random.choice([2, 2, 3])):
-        if not job.ask(job.some_names(2), mode=job.mode(), timeout_s=job.random.choice([0.5, 1.5, 3.0])):
+        if not job.ask(
+            job.some_names(2), mode=job.mode(), timeout_s=job.random.choice([0.5, 1.5, 3.0])
+        ):
             return
         job.work(0.01)
 
@@ -278,7 +309,9 @@ def main(plan: Plan) -> int:
         from tests.model.lock_bugs import plant
 
         plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
-    fd = os.open(Path(plan.folder) / f"{plan.process}.events", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    fd = os.open(
+        Path(plan.folder) / f"{plan.process}.events", os.O_CREAT | os.O_WRONLY | os.O_APPEND
+    )
 
     def tell(kind: str, **fields: object) -> None:
         line = json.dumps({"at": time.monotonic(), "kind": kind, **fields}) + "\n"

@@ -1,7 +1,8 @@
-"""The port in plain Python, with nothing of Holdfast's own in it: dicts, lists and tuples, sorted by Python.
+"""The port in plain Python, with nothing of Holdfast's own in it: dicts, lists and tuples, sorted
+by Python.
 
-A store is right when it answers as this does. Revisions are the oracle's own numbers: those of a store must have the same
-order and be equal where these are (see `Numbers`).
+A store is right when it answers as this does. Revisions are the oracle's own numbers: those of a
+store must have the same order and be equal where these are (see `Numbers`).
 """
 
 from bisect import bisect_left
@@ -27,7 +28,9 @@ Index = Callable[[Any], tuple[Any, ...] | None]
 
 
 class Numbers:
-    """Which number of a store stands for which of the oracle: one for one, and in the same order."""
+    """Which number of a store stands for which of the oracle: one for one, and in the same
+    order.
+    """
 
     def __init__(self) -> None:
         self._ours: list[int] = []
@@ -39,7 +42,9 @@ class Numbers:
             assert self._theirs[at] == theirs, f"revision {theirs} was {self._theirs[at]} before"
             return
         assert at == 0 or self._theirs[at - 1] < theirs, "a later revision is not greater"
-        assert at == len(self._theirs) or theirs < self._theirs[at], "an earlier revision is not smaller"
+        assert at == len(self._theirs) or theirs < self._theirs[at], (
+            "an earlier revision is not smaller"
+        )
         self._ours.insert(at, ours)
         self._theirs.insert(at, theirs)
 
@@ -67,7 +72,9 @@ class State:
 
 
 class Oracle:
-    """`journal_of` says in which journal a residence tells of itself: a store may have one for each."""
+    """`journal_of` says in which journal a residence tells of itself: a store may have one for
+    each.
+    """
 
     def __init__(self, journal_of: Callable[[bool], str]) -> None:
         self.state = State()
@@ -91,7 +98,9 @@ class Oracle:
 
     def delete_if(self, space: Any, keys: list[str], token: int, now: datetime) -> int:
         def remove(tx: "OracleTx") -> int:
-            found = [key for key in set(keys) if (row := tx.get(space, key)) and row.revision == token]
+            found = [
+                key for key in set(keys) if (row := tx.get(space, key)) and row.revision == token
+            ]
             return sum(tx.delete(space, key) for key in found)
 
         return self.transact(remove, now=now, volatile=space.volatile)
@@ -137,7 +146,9 @@ class OracleTx:
         found = [
             self._shelf(space)[key]
             for key in keys
-            if key.startswith(prefix) and (start is None or key >= start) and (stop is None or key < stop)
+            if key.startswith(prefix)
+            and (start is None or key >= start)
+            and (stop is None or key < stop)
         ]
         return found[:limit]
 
@@ -153,7 +164,11 @@ class OracleTx:
         limit: int | None = None,
     ) -> list[OracleRow]:
         of: Index = space.indexes[index]
-        placed = [(place, row) for row in self._shelf(space).values() if (place := of(row.record)) is not None]
+        placed = [
+            (place, row)
+            for row in self._shelf(space).values()
+            if (place := of(row.record)) is not None
+        ]
         placed.sort(key=lambda item: (item[0], item[1].key), reverse=reverse)
         found = []
         for place, row in placed:
@@ -168,7 +183,9 @@ class OracleTx:
     def take_first(self, space: Any, index: str, match: tuple[Any, ...] = ()) -> OracleRow | None:
         return next(iter(self.find(space, index, match)), None)
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         if self._appended:
             self._state.last += 1
             revision = self._state.last
@@ -181,7 +198,11 @@ class OracleTx:
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         entries = self._journal
         newest = enumerate(reversed(entries))
-        kept = [one for age, one in newest if age == 0 or (age < keep and (age < least or one.at >= before))]
+        kept = [
+            one
+            for age, one in newest
+            if age == 0 or (age < keep and (age < least or one.at >= before))
+        ]
         dropped = len(entries) - len(kept)
         entries[:] = reversed(kept)
         return dropped

@@ -6,11 +6,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
-def search(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int, same: bool = True) -> None:
+def search(
+    machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int, same: bool = True
+) -> None:
     """Run a machine over so many examples of so many steps.
 
-    The `same` examples each time, so that a run of the suite says something about the program and nothing about luck; else
-    others each time.
+    The `same` examples each time, so that a run of the suite says something about the program and
+    nothing about luck; else others each time.
     """
     run_state_machine_as_test(
         machine,
@@ -20,6 +22,10 @@ def search(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps
             deadline=None,
             derandomize=same,
             print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+            suppress_health_check=[
+                HealthCheck.too_slow,
+                HealthCheck.data_too_large,
+                HealthCheck.filter_too_much,
+            ],
         ),
     )

@@ -1,8 +1,9 @@
 """Random sequences of everything that can happen to agents, each answer compared with a plain dict.
 
-One program plays all publishers, on a clock that moves only when told, with processes and tmux sessions that live and die when
-told. The oracle keeps what is published in a dict and knows by itself who lives. Compared after every step: what each name and
-id resolves to and why not, what is stored, and what the journal tells.
+One program plays all publishers, on a clock that moves only when told, with processes and tmux
+sessions that live and die when told. The oracle keeps what is published in a dict and knows by
+itself who lives. Compared after every step: what each name and id resolves to and why not, what is
+stored, and what the journal tells.
 """
 
 import tempfile
@@ -18,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from holdfast.domains.agents import Agents, Reason
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.record import AGENTS
+from holdfast.domains.agents.records import AGENTS, id_of
 from holdfast.kernel.errors import Fenced, Held, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import AgentSettings, JournalSettings
@@ -53,7 +53,8 @@ class Published(NamedTuple):
 
 Harness = Callable[[], tuple[Store, ManualClock]]
 
-# Mostly the same name, the latest generation, a process of its own: what is rare to meet by chance is what is to be tried.
+# Mostly the same name, the latest generation, a process of its own: what is rare to meet by chance
+# is what is to be tried.
 names = st.sampled_from(["a", "a", "a", "b"])
 ids = st.sampled_from(IDS)
 which = st.integers(0, 3)
@@ -67,7 +68,9 @@ class AgentsMachine(RuleBasedStateMachine):
         super().__init__()
         store, clock = harness()
         self.world = World(store, clock, Path("/"), lambda *_: None)
-        self.world.journal = Journal(self.world.store, actor="model", keep=JournalSettings(keep_s=1e9))  # type: ignore[arg-type]
+        self.world.journal = Journal(
+            self.world.store, actor="model", keep=JournalSettings(keep_s=1e9)
+        )  # type: ignore[arg-type]
         self.pids = count(100)
         self.generations = count(1)
         self.processes = [self.world.process(next(self.pids)) for _ in range(3)]
@@ -80,9 +83,14 @@ class AgentsMachine(RuleBasedStateMachine):
 
     @initialize(exclusive=st.booleans())
     def begin(self, exclusive: bool) -> None:
-        note(f"a store of kind {self.world.store.kind}, names {'exclusive' if exclusive else 'shared'}")
+        note(
+            f"a store of kind {self.world.store.kind}, names "
+            f"{'exclusive' if exclusive else 'shared'}"
+        )
         self.exclusive = exclusive
-        self.agents: Agents = self.world.registry(AgentSettings(names="exclusive" if exclusive else "shared"))
+        self.agents: Agents = self.world.registry(
+            AgentSettings(names="exclusive" if exclusive else "shared")
+        )
 
     # --- the oracle ---
 
@@ -104,7 +112,13 @@ class AgentsMachine(RuleBasedStateMachine):
             found.append(agent_id)
         if self.exclusive:
             others = sorted(self.published)
-            found += [o for o in others if o != agent_id and self.published[o].name == name and self.fresh(self.published[o])]
+            found += [
+                o
+                for o in others
+                if o != agent_id
+                and self.published[o].name == name
+                and self.fresh(self.published[o])
+            ]
         return found
 
     def attempt(self, kind: type[HoldfastError] | None, call: Callable[[], Any]) -> Any:
@@ -163,37 +177,64 @@ class AgentsMachine(RuleBasedStateMachine):
             assert agent.token > before
             self.known[key].append(generation_id)
             ends_at = self.now + timedelta(seconds=lease_s)
-            self.published[key] = Published(name, generation_id, session, holder, ends_at, agent.token)
+            self.published[key] = Published(
+                name, generation_id, session, holder, ends_at, agent.token
+            )
         self.agree()
 
     def judge(
         self, key: str, name: str, generation_id: str, session: str | None, *, take_over: bool
     ) -> tuple[type[HoldfastError] | None, list[str]]:
         present = self.published.get(key)
-        if present and present.generation_id == generation_id and present.session != session and self.fresh(present):
+        if (
+            present
+            and present.generation_id == generation_id
+            and present.session != session
+            and self.fresh(present)
+        ):
             return Held, []
         others = self.in_the_way(key, name, generation_id)
-        blocked = [o for o in others if self.fresh(self.published[o]) and not self.gone(self.published[o])]
+        blocked = [
+            o for o in others if self.fresh(self.published[o]) and not self.gone(self.published[o])
+        ]
         return (Held if blocked and not take_over else None), others
 
-    @rule(agent_id=ids, at=back, lease_s=st.sampled_from(LEASES_S), token=st.sampled_from(["none", "right", "right", "wrong"]))
+    @rule(
+        agent_id=ids,
+        at=back,
+        lease_s=st.sampled_from(LEASES_S),
+        token=st.sampled_from(["none", "right", "right", "wrong"]),
+    )
     def refresh(self, agent_id: str, at: int, lease_s: float, token: str) -> None:
         generation_id, shown = self.claim(agent_id, at, token)
         one = self.published.get(agent_id)
         outcome = self.ownership(agent_id, generation_id, shown)
         if outcome is None and one and self.exclusive and not self.fresh(one):
-            rivals = [o for key, o in self.published.items() if key != agent_id and o.name == one.name and self.fresh(o)]
+            rivals = [
+                o
+                for key, o in self.published.items()
+                if key != agent_id and o.name == one.name and self.fresh(o)
+            ]
             outcome = LeaseLost if rivals else None
-        self.attempt(outcome, lambda: self.agents.refresh(agent_id, generation_id, token=shown, lease_s=lease_s))
+        self.attempt(
+            outcome,
+            lambda: self.agents.refresh(agent_id, generation_id, token=shown, lease_s=lease_s),
+        )
         if outcome is None and one:
             self.expected.append(("agent.refreshed", agent_id))
-            self.published[agent_id] = one._replace(ends_at=max(one.ends_at, self.now + timedelta(seconds=lease_s)))
+            self.published[agent_id] = one._replace(
+                ends_at=max(one.ends_at, self.now + timedelta(seconds=lease_s))
+            )
         self.agree()
 
     @rule(agent_id=ids, at=back, token=st.sampled_from(["none", "right", "right", "wrong"]))
     def remove(self, agent_id: str, at: int, token: str) -> None:
         generation_id, shown = self.claim(agent_id, at, token)
-        outcome = self.ownership(agent_id, generation_id, shown) if agent_id in self.published else NotFound
+        outcome = (
+            self.ownership(agent_id, generation_id, shown)
+            if agent_id in self.published
+            else NotFound
+        )
         self.attempt(outcome, lambda: self.agents.remove(agent_id, generation_id, token=shown))
         if outcome is None:
             self.expected.append(("agent.removed", agent_id))
@@ -204,25 +245,38 @@ class AgentsMachine(RuleBasedStateMachine):
         known = self.known[agent_id]
         present = self.published.get(agent_id)
         right = present.token if present else 7
-        return known[max(len(known) - 1 - at, 0)], {"none": None, "right": right, "wrong": right - 1}[token]
+        return known[max(len(known) - 1 - at, 0)], {
+            "none": None,
+            "right": right,
+            "wrong": right - 1,
+        }[token]
 
-    def ownership(self, agent_id: str, generation_id: str, token: int | None) -> type[HoldfastError] | None:
+    def ownership(
+        self, agent_id: str, generation_id: str, token: int | None
+    ) -> type[HoldfastError] | None:
         one = self.published.get(agent_id)
         if one is None or one.generation_id != generation_id:
             return LeaseLost
         return Fenced if token not in (None, one.token) else None
 
-    @rule(seconds=st.sampled_from([1.0, 9.999_999, 10.0, 10.000_001, GRACE_S, 1000.0, 1000.1, -20.0]))
+    @rule(
+        seconds=st.sampled_from([1.0, 9.999_999, 10.0, 10.000_001, GRACE_S, 1000.0, 1000.1, -20.0])
+    )
     def time_passes(self, seconds: float) -> None:
-        # A clock that steps back makes an expired one fresh again beside its successor, of which nobody is to blame.
+        # A clock that steps back makes an expired one fresh again beside its successor, of which
+        # nobody is to blame.
         self.world.clock.advance(abs(seconds) if self.exclusive else seconds)
         self.agree()
 
     @rule(name=names, session=st.sampled_from(SESSIONS))
     def lapse(self, name: str, session: str | None) -> None:
-        """One lets its lease run out, another id comes under its name, and the first wants to go on."""
+        """One lets its lease run out, another id comes under its name, and the first wants to go
+        on.
+        """
         self.time_passes(1000.1)
-        self.publish(name, "x", old=False, session=session, process=None, lease_s=1000.0, take_over=False)
+        self.publish(
+            name, "x", old=False, session=session, process=None, lease_s=1000.0, take_over=False
+        )
         self.refresh(DERIVED[name], 0, 10.0, "none")
 
     @rule(at=which)
@@ -245,10 +299,14 @@ class AgentsMachine(RuleBasedStateMachine):
             if self.fresh(one):
                 expected[key] = "gone" if tmux_check and self.gone(one) else "fresh"
             else:
-                expected[key] = "expired" if one.ends_at + timedelta(seconds=GRACE_S) < self.now else "in_grace"
+                expected[key] = (
+                    "expired" if one.ends_at + timedelta(seconds=GRACE_S) < self.now else "in_grace"
+                )
         report = self.agents.cleanup(grace_s=GRACE_S, dry_run=dry_run, tmux_check=tmux_check)
         planned = {key for key, why in expected.items() if why in ("gone", "expired")}
-        assert {item.agent_id: item.why.value for item in (*report.planned, *report.preserved)} == expected
+        assert {
+            item.agent_id: item.why.value for item in (*report.planned, *report.preserved)
+        } == expected
         assert {item.agent_id for item in report.planned} == planned
         assert {item.agent_id for item in report.removed} == (set() if dry_run else planned)
         assert report.failed == ()
@@ -260,7 +318,10 @@ class AgentsMachine(RuleBasedStateMachine):
     # --- what must agree ---
 
     def agree(self) -> None:
-        rows = {row.key: row.record for row in self.world.store.read(lambda tx: tx.range(AGENTS), scope=[AGENTS])}
+        rows = {
+            row.key: row.record
+            for row in self.world.store.read(lambda tx: tx.range(AGENTS), scope=[AGENTS])
+        }
         seen = {
             key: Published(
                 one.agent_name.removeprefix("HOLDFAST-"),
@@ -300,7 +361,9 @@ class AgentsMachine(RuleBasedStateMachine):
         if live:
             assert sorted(found.agent_ids) == live
 
-    def reason(self, asked: str, live: list[str], by_id: Published | None, named: dict[str, Published]) -> Reason:
+    def reason(
+        self, asked: str, live: list[str], by_id: Published | None, named: dict[str, Published]
+    ) -> Reason:
         if live:
             return Reason.AMBIGUOUS
         if by_id is not None or named:

@@ -1,8 +1,10 @@
-"""Random sequences of everything that can happen to counted holds, each answer compared with a plain set.
+"""Random sequences of everything that can happen to counted holds, each answer compared with a
+plain set.
 
-One program plays all processes, on two machines and through reboots, on a clock that moves only when told. The oracle keeps
-who holds what in a dict of sets and knows by itself who is gone; what is compared after every step is who counts, for whom it
-counts on either machine, what is stored, and what the journal tells.
+One program plays all processes, on two machines and through reboots, on a clock that moves only
+when told. The oracle keeps who holds what in a dict of sets and knows by itself who is gone; what
+is compared after every step is who counts, for whom it counts on either machine, what is stored,
+and what the journal tells.
 """
 
 import tempfile
@@ -101,7 +103,9 @@ class HoldsMachine(RuleBasedStateMachine):
     # --- the oracle ---
 
     def seen_dead(self, process: Holder | None, host: int, *, embedded: bool) -> bool:
-        """Is a process dead, as seen from a machine? One of its own is seen to be; any other is unknown."""
+        """Is a process dead, as seen from a machine? One of its own is seen to be; any other is
+        unknown.
+        """
         if process is None:
             return False
         if process.place == self.machines[host].place:
@@ -136,19 +140,28 @@ class HoldsMachine(RuleBasedStateMachine):
         other=which,
         ttl_s=st.none() | times_s,
     )
-    def take(self, at: int, subject: str, by: str, whose: str, other: int, ttl_s: float | None) -> None:
+    def take(
+        self, at: int, subject: str, by: str, whose: str, other: int, ttl_s: float | None
+    ) -> None:
         asks = self.processes[at % len(self.processes)]
         if whose == "none" and ttl_s is None:
             return
-        holder = {"own": asks.holder, "other": self.processes[other % len(self.processes)].holder, "none": None}[whose]
+        holder = {
+            "own": asks.holder,
+            "other": self.processes[other % len(self.processes)].holder,
+            "none": None,
+        }[whose]
         if whose == "own":
             got = asks.holds.take(subject, by=by, ttl_s=ttl_s)
         else:
             got = asks.holds.take(subject, by=by, process=holder, ttl_s=ttl_s)
         self.sweep_oracle(subject, asks.host)
         lease_s = HOLD_LEASE_S if ttl_s is None else ttl_s
-        # A dict keeps the place of a key that is set again, which is what a holder's place is to do.
-        self.sets[subject][by] = Claim(holder, self.clock.now() + timedelta(seconds=lease_s), ttl_s is not None)
+        # A dict keeps the place of a key that is set again, which is what a holder's place is to
+        # do.
+        self.sets[subject][by] = Claim(
+            holder, self.clock.now() + timedelta(seconds=lease_s), ttl_s is not None
+        )
         self.expected.append(("hold.taken", subject, by, len(self.sets[subject])))
         assert got == len(self.sets[subject])
         self.agree()
@@ -172,10 +185,16 @@ class HoldsMachine(RuleBasedStateMachine):
     @rule(at=which)
     def sweep(self, at: int) -> None:
         asks = self.processes[at % len(self.processes)]
-        assert asks.holds.sweep() == sum(self.sweep_oracle(subject, asks.host) for subject in SUBJECTS)
+        assert asks.holds.sweep() == sum(
+            self.sweep_oracle(subject, asks.host) for subject in SUBJECTS
+        )
         self.agree()
 
-    @rule(seconds=st.sampled_from([1.0, 30.0, 59.999_999, 60.0, HOLD_LEASE_S, HOLD_LEASE_S + 0.000_001, -100.0]))
+    @rule(
+        seconds=st.sampled_from(
+            [1.0, 30.0, 59.999_999, 60.0, HOLD_LEASE_S, HOLD_LEASE_S + 0.000_001, -100.0]
+        )
+    )
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.agree()
@@ -188,9 +207,11 @@ class HoldsMachine(RuleBasedStateMachine):
         gone = asks.holds._renewing.renew(kept)
         for one in kept:
             claim = self.sets[one.key].get(one.by)
-            # Another process may have taken it since by the same name, or this one with a time to live.
+            # Another process may have taken it since by the same name, or this one with a time to
+            # live.
             own = claim is not None and claim.process == one.process and not claim.timed
-            # One that was taken for a process of another machine lives on with whoever took it, who cannot see that death.
+            # One that was taken for a process of another machine lives on with whoever took it, who
+            # cannot see that death.
             own = own and not self.seen_dead(one.process, asks.host, embedded=True)
             assert own == (one not in gone)
             if claim is not None and own:
@@ -236,23 +257,33 @@ class HoldsMachine(RuleBasedStateMachine):
             eyes = next(one.holds for one in self.processes if one.host == host)
             for subject in SUBJECTS:
                 expected = self.counted(subject, host)
-                assert [hold.by for hold in eyes.holders(subject)] == expected, f"{subject}, seen from {HOSTS[host]}"
+                assert [hold.by for hold in eyes.holders(subject)] == expected, (
+                    f"{subject}, seen from {HOSTS[host]}"
+                )
                 assert eyes.count(subject) == len(expected)
             counts = {subject: len(self.counted(subject, host)) for subject in SUBJECTS}
-            assert eyes.subjects() == {subject: number for subject, number in counts.items() if number}
+            assert eyes.subjects() == {
+                subject: number for subject, number in counts.items() if number
+            }
         for subject in SUBJECTS:
             row = self.store.get(HOLDS, subject)
             stored = {} if row is None else {hold.by: hold for hold in row.record.holds}
             assert list(stored) == list(self.sets[subject])
             assert row is None or stored, "a record of no holders"
             for by, claim in self.sets[subject].items():
-                assert (stored[by].process, stored[by].lease.expires_at) == (claim.process, claim.ends_at)
+                assert (stored[by].process, stored[by].lease.expires_at) == (
+                    claim.process,
+                    claim.ends_at,
+                )
         self.same_journal()
 
     def same_journal(self) -> None:
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
-        told = [(entry.kind, entry.subject, entry.data["by"], entry.data["count"]) for entry in batch.entries]
+        told = [
+            (entry.kind, entry.subject, entry.data["by"], entry.data["count"])
+            for entry in batch.entries
+        ]
         # A sweep goes through the subjects in the order of their names, as the oracle does.
         assert told == self.expected
         self.expected = []

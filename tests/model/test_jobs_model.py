@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.domains.jobs import Job, Jobs
-from holdfast.domains.jobs.telling import JobEvents
+from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -36,7 +36,9 @@ Open = Callable[[ManualClock], Store]
 
 
 class JobsMachine(RuleBasedStateMachine):
-    """Each rule does one thing to the registry and to the oracle, and compares what both say and are."""
+    """Each rule does one thing to the registry and to the oracle, and compares what both say and
+    are.
+    """
 
     def __init__(self, open_: Open) -> None:
         super().__init__()
@@ -56,11 +58,20 @@ class JobsMachine(RuleBasedStateMachine):
 
     # --- what happens ---
 
-    @initialize(attempts=st.lists(st.integers(1, 2), min_size=3, max_size=6), picked=st.lists(st.none() | numbers, max_size=4))
+    @initialize(
+        attempts=st.lists(st.integers(1, 2), min_size=3, max_size=6),
+        picked=st.lists(st.none() | numbers, max_size=4),
+    )
     def begin(self, attempts: list[int], picked: list[int | None]) -> None:
         """Some jobs are there, and some of them have begun."""
         for number, most in enumerate(attempts):
-            self.register(LABELS[number % 2], number % 3 - 1, most, [5.0, 500.0][number % 2], [3.0, 30.0][number // 2 % 2])
+            self.register(
+                LABELS[number % 2],
+                number % 3 - 1,
+                most,
+                [5.0, 500.0][number % 2],
+                [3.0, 30.0][number // 2 % 2],
+            )
         for number, at in enumerate(picked):
             self.pick(LABELS[number % 2], at)
 
@@ -71,7 +82,9 @@ class JobsMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([5.0, 500.0]),
         idle=st.sampled_from([3.0, 30.0]),
     )
-    def register(self, label: str, priority: int, attempts: int, timeout: float, idle: float) -> None:
+    def register(
+        self, label: str, priority: int, attempts: int, timeout: float, idle: float
+    ) -> None:
         job = self.jobs.register_job(
             "x",
             agent="a",
@@ -114,7 +127,11 @@ class JobsMachine(RuleBasedStateMachine):
         self.sweep_is_due()
         self.oracle.reap()
         finished, picked = self.both(
-            lambda: self.jobs.finish_and_pick(job_id, status, token=self.token(shown) or 0, holder=self.seat.of(worker)).picked,
+            lambda: (
+                self.jobs.finish_and_pick(
+                    job_id, status, token=self.token(shown) or 0, holder=self.seat.of(worker)
+                ).picked
+            ),
             lambda: self.oracle.finish_and_pick(job_id, status, shown, worker),
         )
         self.same_pick(finished, picked)
@@ -133,7 +150,8 @@ class JobsMachine(RuleBasedStateMachine):
         job_id, shown = self.choose(at, claim)
         assert shown is not None
         self.both(
-            lambda: self.jobs.heartbeat(job_id, token=self.token(shown) or 0), lambda: self.oracle.heartbeat(job_id, shown)
+            lambda: self.jobs.heartbeat(job_id, token=self.token(shown) or 0),
+            lambda: self.oracle.heartbeat(job_id, shown),
         )
         self.agree()
 
@@ -188,10 +206,18 @@ class JobsMachine(RuleBasedStateMachine):
         assert sorted(job.job_id for job in self.jobs.reap()) == sorted(self.oracle.reap())
         self.agree()
 
-    @rule(status=st.none() | st.sampled_from(STATUSES), label=st.none() | st.sampled_from(LABELS), limit=st.integers(0, 9))
+    @rule(
+        status=st.none() | st.sampled_from(STATUSES),
+        label=st.none() | st.sampled_from(LABELS),
+        limit=st.integers(0, 9),
+    )
     def look(self, status: str | None, label: str | None, limit: int) -> None:
         self.oracle.reap()
-        expected = [job["id"] for job in self.oracle.jobs if status in (None, job["status"]) and label in (None, job["label"])]
+        expected = [
+            job["id"]
+            for job in self.oracle.jobs
+            if status in (None, job["status"]) and label in (None, job["label"])
+        ]
         found = self.jobs.list_jobs(status=status, agent_session=label, limit=limit)
         assert [job.job_id for job in found] == expected[max(len(expected) - limit, 0) :]
 
@@ -202,10 +228,16 @@ class JobsMachine(RuleBasedStateMachine):
             job = self.jobs.peek(expected["id"])
             assert job is not None
             token = None if expected["claim"] is None else self.tokens[expected["claim"]]
-            assert (job.status.value, job.attempt, job.token) == (expected["status"], expected["attempt"], token), expected
-            assert (job.last_seq, job.error_code, job.deaths) == (expected["seq"], expected["code"], expected["deaths"]), (
-                expected
-            )
+            assert (job.status.value, job.attempt, job.token) == (
+                expected["status"],
+                expected["attempt"],
+                token,
+            ), expected
+            assert (job.last_seq, job.error_code, job.deaths) == (
+                expected["seq"],
+                expected["code"],
+                expected["deaths"],
+            ), expected
             assert (job.claimed_by and job.claimed_by.pid) == expected["worker"]
 
     def same_pick(self, job: Job | None, expected: str | None) -> None:
@@ -277,7 +309,9 @@ def test_jobs_in_sqlite_agree_with_a_plain_list() -> None:
     names = count(1)
     with tempfile.TemporaryDirectory() as folder:
         agree(
-            lambda clock: SqliteStore(Path(folder) / f"{next(names)}.sqlite", boot_id="boot-1", clock=clock),
+            lambda clock: SqliteStore(
+                Path(folder) / f"{next(names)}.sqlite", boot_id="boot-1", clock=clock
+            ),
             examples=40,
             steps=30,
         )
@@ -287,7 +321,9 @@ def test_jobs_in_files_agree_with_a_plain_list() -> None:
     names = count(1)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         agree(
-            lambda clock: FilesStore(Path(folder) / str(next(names)), boot_id="boot-1", clock=clock, retry_delay_s=0.001),
+            lambda clock: FilesStore(
+                Path(folder) / str(next(names)), boot_id="boot-1", clock=clock, retry_delay_s=0.001
+            ),
             examples=30,
             steps=25,
         )

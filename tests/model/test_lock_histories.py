@@ -1,6 +1,8 @@
-"""A crowd of jobs in many processes on one store, killed and stopped at random: what they recorded must obey the rules.
+"""A crowd of jobs in many processes on one store, killed and stopped at random: what they recorded
+must obey the rules.
 
-HOLDFAST_CROWD_S makes a crowd last longer than in the suite, and HOLDFAST_CROWD_SEED chooses another.
+HOLDFAST_CROWD_S makes a crowd last longer than in the suite, and HOLDFAST_CROWD_SEED chooses
+another.
 """
 
 import os
@@ -34,9 +36,17 @@ def _wrong(store: str, folder: Path, crowd: Crowd) -> list[str]:
     ran = lock_crowd.run(store, folder, crowd)
     asks = ran.history.asks.values()
     # Shown with a failure: what the crowd was, and what it lived through.
-    print(crowd, Counter(ask.end or "killed" for ask in asks), sum(ask.queued < ask.ended for ask in asks), "waited")
+    print(
+        crowd,
+        Counter(ask.end or "killed" for ask in asks),
+        sum(ask.queued < ask.ended for ask in asks),
+        "waited",
+    )
     assert len(asks) >= crowd.processes * crowd.jobs, "next to nothing happened"
-    return [*violations(ran.history, RULES, ran.granted_at), *(f"left behind: {row}" for row in ran.left)]
+    return [
+        *violations(ran.history, RULES, ran.granted_at),
+        *(f"left behind: {row}" for row in ran.left),
+    ]
 
 
 def _in_time(store: str, folder: Path) -> None:
@@ -74,8 +84,9 @@ def test_a_crowd_on_postgres_obeys_the_rules(tmp_path: Path, postgres_url: str) 
     ],
 )
 def test_a_planted_fault_is_found(tmp_path: Path, bug: str, habit: str, found: str) -> None:
-    """A smaller crowd that is left alone, on a lock manager with a fault in it: for longer, where the machine is too busy for
-    much to happen at first."""
+    """A smaller crowd that is left alone, on a lock manager with a fault in it: for longer, where
+    the machine is too busy for much to happen at first.
+    """
     crowd = Crowd(SEED, 3.0, processes=4, jobs=4, kills=False, habit=habit, bug=bug)
     if bug == "deaf":
         # Each of them gets on only once in two seconds.

@@ -17,8 +17,17 @@ class Tale:
         self.events: list[Event] = []
         self.granted_at: dict[int, float] = {}
 
-    def ask(self, at: float, who: str, names: str = "n", *, queued: float | None = None, **more: Any) -> "Tale":
-        usual = {"mode": "exclusive", "priority": 0, "timeout_s": 20.0, "ttl_s": None, "attended": True, "alone": True}
+    def ask(
+        self, at: float, who: str, names: str = "n", *, queued: float | None = None, **more: Any
+    ) -> "Tale":
+        usual = {
+            "mode": "exclusive",
+            "priority": 0,
+            "timeout_s": 20.0,
+            "ttl_s": None,
+            "attended": True,
+            "alone": True,
+        }
         event = {
             "at": at,
             "kind": "asked",
@@ -33,7 +42,9 @@ class Tale:
         return self if queued is None else self.tell(queued, "queued", who)
 
     def grant(self, at: float, who: str, token: int, names: str = "n") -> "Tale":
-        return self.tell(at, "granted", who, tokens=dict.fromkeys(names.split(), token), taken=names.split())
+        return self.tell(
+            at, "granted", who, tokens=dict.fromkeys(names.split(), token), taken=names.split()
+        )
 
     def release(self, at: float, who: str, *, freed: bool = True) -> "Tale":
         return self.tell(at, "releasing", who).tell(at + 0.001, "released", who, freed=freed)
@@ -50,8 +61,14 @@ class Tale:
         return violations(History(self.events), RULES, self.granted_at)
 
 
-def held(token: int, begin: float, end: float, who: str, names: str = "n", **more: Any) -> Callable[[Tale], Tale]:
-    return lambda tale: tale.ask(begin - 0.001, who, names, **more).grant(begin, who, token, names).release(end, who)
+def held(
+    token: int, begin: float, end: float, who: str, names: str = "n", **more: Any
+) -> Callable[[Tale], Tale]:
+    return lambda tale: (
+        tale.ask(begin - 0.001, who, names, **more)
+        .grant(begin, who, token, names)
+        .release(end, who)
+    )
 
 
 def tale(*parts: Callable[[Tale], Tale]) -> Tale:
@@ -70,7 +87,9 @@ def test_two_exclusive_holders_are_found() -> None:
 
 
 def test_an_exclusive_holder_among_sharers_is_found() -> None:
-    sharers = [held(number, 1.0 + number / 10, 2.0, f"s{number}", mode="shared") for number in range(3)]
+    sharers = [
+        held(number, 1.0 + number / 10, 2.0, f"s{number}", mode="shared") for number in range(3)
+    ]
     assert tale(*sharers).wrong() == []
     assert len(tale(*sharers, held(9, 1.9, 3.0, "b")).wrong()) == 3
 
@@ -80,9 +99,21 @@ def test_holders_of_different_names_do_not_meet() -> None:
 
 
 def test_a_grant_before_its_holder_was_killed_is_found_and_one_after_is_well() -> None:
-    killed = Tale().ask(0.9, "a").grant(1.0, "a", 1).of_process(2.0, "killing", "a").of_process(2.01, "died", "a")
+    killed = (
+        Tale()
+        .ask(0.9, "a")
+        .grant(1.0, "a", 1)
+        .of_process(2.0, "killing", "a")
+        .of_process(2.01, "died", "a")
+    )
     assert held(2, 1.99, 3.0, "b")(killed).wrong()[0].startswith("two holders")
-    killed = Tale().ask(0.9, "a").grant(1.0, "a", 1).of_process(2.0, "killing", "a").of_process(2.01, "died", "a")
+    killed = (
+        Tale()
+        .ask(0.9, "a")
+        .grant(1.0, "a", 1)
+        .of_process(2.0, "killing", "a")
+        .of_process(2.01, "died", "a")
+    )
     assert held(2, 2.005, 3.0, "b")(killed).wrong() == []
 
 
@@ -115,7 +146,13 @@ def test_tokens_that_do_not_grow_are_found() -> None:
 
 
 def test_grants_that_may_have_come_in_either_order_may_have_either_tokens() -> None:
-    sharers = Tale().ask(1.0, "a", mode="shared").ask(1.0, "b", mode="shared").grant(1.2, "a", 2).grant(1.1, "b", 1)
+    sharers = (
+        Tale()
+        .ask(1.0, "a", mode="shared")
+        .ask(1.0, "b", mode="shared")
+        .grant(1.2, "a", 2)
+        .grant(1.1, "b", 1)
+    )
     assert sharers.release(2.0, "a").release(2.0, "b").wrong() == []
 
 
@@ -164,11 +201,15 @@ def test_of_two_for_one_name_the_later_must_not_go_first() -> None:
 
 def test_one_that_got_no_turn_may_hold_what_its_job_does_not_know_of() -> None:
     """Whoever holds something may pass those that wait for it."""
-    found = held(1, 1.0, 2.0, "first")(Tale()).ask(0.9, "b1", "m", by="b").tell(1.0, "no_turn", "b1")
+    found = (
+        held(1, 1.0, 2.0, "first")(Tale()).ask(0.9, "b1", "m", by="b").tell(1.0, "no_turn", "b1")
+    )
     found.ask(1.1, "a", queued=1.2).ask(1.3, "b2", by="b")
     found.grant(2.01, "b2", 2).release(2.1, "b2").grant(2.11, "a", 3).release(2.2, "a")
     assert found.wrong() == []
-    late = held(1, 1.0, 12.0, "first")(Tale()).ask(0.1, "b1", "m", by="b").tell(0.2, "no_turn", "b1")
+    late = (
+        held(1, 1.0, 12.0, "first")(Tale()).ask(0.1, "b1", "m", by="b").tell(0.2, "no_turn", "b1")
+    )
     late.ask(11.0, "a", queued=11.1).ask(11.2, "b2", by="b")
     late.grant(12.01, "b2", 2).release(12.1, "b2").grant(12.11, "a", 3).release(12.2, "a")
     assert "the later went first" in late.wrong()[0]
@@ -207,17 +248,31 @@ def test_the_own_job_is_no_reason_to_wait() -> None:
 
 
 def test_a_stopped_process_may_be_late_and_a_killed_one_may_take_a_wake_up_along() -> None:
-    stopped = _waits(3.1, "granted").of_process(1.9, "stopping", "first").of_process(2.5, "continued", "first")
+    stopped = (
+        _waits(3.1, "granted")
+        .of_process(1.9, "stopping", "first")
+        .of_process(2.5, "continued", "first")
+    )
     assert stopped.wrong() == []
-    killed = _waits(4.5, "granted").of_process(2.002, "killing", "first").of_process(2.01, "died", "first")
+    killed = (
+        _waits(4.5, "granted")
+        .of_process(2.002, "killing", "first")
+        .of_process(2.01, "died", "first")
+    )
     assert killed.wrong() == []
-    killed = _waits(5.5, "granted").of_process(2.002, "killing", "first").of_process(2.01, "died", "first")
+    killed = (
+        _waits(5.5, "granted")
+        .of_process(2.002, "killing", "first")
+        .of_process(2.01, "died", "first")
+    )
     assert killed.wrong() != []
 
 
 def test_a_grant_that_its_waiter_learns_of_late_is_found() -> None:
     found = tale(held(1, 1.0, 2.0, "first"), held(2, 5.1, 5.2, "later"))
-    found.ask(1.1, "a", queued=1.2, mode="shared").ask(1.2, "b", mode="shared").grant(4.9, "a", 3).release(5.0, "a")
+    found.ask(1.1, "a", queued=1.2, mode="shared").ask(1.2, "b", mode="shared").grant(
+        4.9, "a", 3
+    ).release(5.0, "a")
     found.granted_at = {3: 2.0}
     assert any("learnt of its grant 2.900 s late" in one for one in found.wrong())
     found.granted_at = {3: 4.8}
@@ -225,7 +280,13 @@ def test_a_grant_that_its_waiter_learns_of_late_is_found() -> None:
 
 
 def _circle() -> Tale:
-    found = Tale().ask(1.0, "a1", "n", by="a").grant(1.0, "a1", 1, "n").ask(1.0, "b1", "m", by="b").grant(1.0, "b1", 2, "m")
+    found = (
+        Tale()
+        .ask(1.0, "a1", "n", by="a")
+        .grant(1.0, "a1", 1, "n")
+        .ask(1.0, "b1", "m", by="b")
+        .grant(1.0, "b1", 2, "m")
+    )
     return found.ask(1.1, "b2", "n", by="b", queued=1.2, alone=False, timeout_s=9.0)
 
 
@@ -238,23 +299,41 @@ def test_a_true_deadlock_is_well() -> None:
 
 def test_a_deadlock_with_the_dead_or_with_nobody_is_found() -> None:
     dead = _circle().of_process(1.21, "killing", "b1").of_process(1.22, "died", "b1")
-    dead.of_process(1.21, "killing", "b2").of_process(1.22, "died", "b2").ask(1.3, "a2", "m", by="a", alone=False)
-    dead.tell(1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a").release(1.4, "a1")
+    dead.of_process(1.21, "killing", "b2").of_process(1.22, "died", "b2").ask(
+        1.3, "a2", "m", by="a", alone=False
+    )
+    dead.tell(
+        1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a"
+    ).release(1.4, "a1")
     assert [one for one in dead.wrong() if "which it did not" in one]
     other = _circle().ask(1.3, "a2", "k", by="a", alone=False)
-    other.tell(1.31, "deadlock", "a2", told="a waits for k, held by b; b waits for n, held by a").release(1.4, "a1")
+    other.tell(
+        1.31, "deadlock", "a2", told="a waits for k, held by b; b waits for n, held by a"
+    ).release(1.4, "a1")
     assert [one for one in other.wrong() if "that b holds k, which it did not" in one]
 
 
 def test_one_that_got_no_turn_may_still_stand_in_line() -> None:
-    found = Tale().ask(1.0, "a1", "n", by="a").grant(1.0, "a1", 1, "n").ask(1.0, "b1", "m", by="b").grant(1.0, "b1", 2, "m")
-    found.ask(1.1, "b2", "n", by="b", alone=False).tell(1.2, "no_turn", "b2").ask(1.3, "a2", "m", by="a", alone=False)
+    found = (
+        Tale()
+        .ask(1.0, "a1", "n", by="a")
+        .grant(1.0, "a1", 1, "n")
+        .ask(1.0, "b1", "m", by="b")
+        .grant(1.0, "b1", 2, "m")
+    )
+    found.ask(1.1, "b2", "n", by="b", alone=False).tell(1.2, "no_turn", "b2").ask(
+        1.3, "a2", "m", by="a", alone=False
+    )
     found.tell(1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a")
     assert found.release(1.4, "a1").release(1.6, "b1").wrong() == []
 
 
 def test_a_deadlock_that_nobody_is_told_of_is_found() -> None:
-    found = _circle().ask(1.3, "a2", "m", by="a", queued=1.4, alone=False, timeout_s=3.0).tell(4.31, "timed_out", "a2")
+    found = (
+        _circle()
+        .ask(1.3, "a2", "m", by="a", queued=1.4, alone=False, timeout_s=3.0)
+        .tell(4.31, "timed_out", "a2")
+    )
     found.release(4.4, "a1").grant(4.5, "b2", 3, "n").release(4.6, "b2").release(4.6, "b1")
     assert ["nobody was told" in one for one in found.wrong()] == [True]
 

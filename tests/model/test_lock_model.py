@@ -1,12 +1,15 @@
-"""Random sequences of everything that can happen to the lock table, each step compared with a plain-Python oracle.
+"""Random sequences of everything that can happen to the lock table, each step compared with a
+plain-Python oracle.
 
-One process plays all jobs, on a clock that moves only when told: they ask, take turns, give up, are kicked, renew, die, and
-are watched by those behind them as sleeping waiters watch. What is compared after every step: who holds what, who waits in
-which order, who was let go and in which order, who was told what, who was woken, and what the journal says of it. At the end
-everyone who still waits must get a turn.
+One process plays all jobs, on a clock that moves only when told: they ask, take turns, give up, are
+kicked, renew, die, and are watched by those behind them as sleeping waiters watch. What is compared
+after every step: who holds what, who waits in which order, who was let go and in which order, who
+was told what, who was woken, and what the journal says of it. At the end everyone who still waits
+must get a turn.
 
-Waiters are played as they are: one knows who is just ahead of it from the last time that it was woken, and from nothing else;
-or, to see the rules alone, each looks after every step. HOLDFAST_LOCK_EXAMPLES tries more sequences.
+Waiters are played as they are: one knows who is just ahead of it from the last time that it was
+woken, and from nothing else; or, to see the rules alone, each looks after every step.
+HOLDFAST_LOCK_EXAMPLES tries more sequences.
 """
 
 import os
@@ -29,16 +32,33 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Lock, Mode, Request, conflict, lock_in
-from holdfast.primitives.locks.room import SCOPE
-from holdfast.primitives.locks.turns import Suspect, Terms, Turns, lost_topic
-from holdfast.primitives.locks.waiting import Ahead, ahead_of, of_hold, of_request
+from holdfast.primitives.locks import policy
+from holdfast.primitives.locks.records import (
+    LOCK_WAITS,
+    LOCKS,
+    Hold,
+    Lock,
+    Mode,
+    Request,
+    conflict,
+    lock_in,
+)
+from holdfast.primitives.locks.transaction import SCOPE, Suspect, Terms, Turns, lost_topic
+from holdfast.primitives.locks.wait import Ahead, ahead_of, of_hold, of_request
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.model.lock_oracle import AGAIN, DEAD, Choices, LockOracle, OracleHold, OracleRequest, Step, within
+from tests.model.lock_oracle import (
+    AGAIN,
+    DEAD,
+    Choices,
+    LockOracle,
+    OracleHold,
+    OracleRequest,
+    Step,
+    within,
+)
 from tests.model.searching import search
 
 pytestmark = pytest.mark.slow
@@ -52,7 +72,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = ["a", "b", "c", "d", "e"]
 JOBS = ["j0", "j1", "j2", "j3", "j0/x", "j0/y", "j1/x"]
 SLOTS = 3
-"""Processes that live at one time; the last is on another machine, where nothing of the others can be seen."""
+"""Processes that live at one time; the last is on another machine, where nothing of the others can
+be seen.
+"""
 
 
 EXAMPLES = int(os.environ.get("HOLDFAST_LOCK_EXAMPLES", "100"))
@@ -103,7 +125,12 @@ class LockMachine(RuleBasedStateMachine):
     """Each rule does one thing to the lock table and to the oracle."""
 
     def __init__(
-        self, open_store: Callable[[ManualClock], Store], *, several: bool, wakes: bool, say: Callable[[str], None] = note
+        self,
+        open_store: Callable[[ManualClock], Store],
+        *,
+        several: bool,
+        wakes: bool,
+        say: Callable[[str], None] = note,
     ) -> None:
         super().__init__()
         self.say = say
@@ -114,7 +141,7 @@ class LockMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.store = open_store(self.clock)
         self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))
-        self.backfill_before = rules.BACKFILL_MAX
+        self.backfill_before = policy.BACKFILL_MAX
         self.numbers = count(1)
         self.pids = count(100)
         self.processes = [self.new_process(slot) for slot in range(SLOTS)]
@@ -139,8 +166,10 @@ class LockMachine(RuleBasedStateMachine):
     def begin(self, backfill_max: int, tell_all: bool) -> None:
         self.terms = Terms(lease_s=LEASE_S, age_s=AGE_S, tell_all=tell_all)
         # The bound is small enough to be met in a short sequence.
-        rules.BACKFILL_MAX = backfill_max
-        self.oracle = LockOracle(backfill_max=backfill_max, age_us=int(AGE_S * 1e6), lease_us=int(LEASE_S * 1e6))
+        policy.BACKFILL_MAX = backfill_max
+        self.oracle = LockOracle(
+            backfill_max=backfill_max, age_us=int(AGE_S * 1e6), lease_us=int(LEASE_S * 1e6)
+        )
         self.broken = False
 
     def teardown(self) -> None:
@@ -148,7 +177,7 @@ class LockMachine(RuleBasedStateMachine):
             if not self.broken:
                 self.drain()
         finally:
-            rules.BACKFILL_MAX = self.backfill_before
+            policy.BACKFILL_MAX = self.backfill_before
             self.store.close()
 
     def new_process(self, slot: int) -> Holder:
@@ -182,7 +211,9 @@ class LockMachine(RuleBasedStateMachine):
         quickly: bool,
         waits: bool,
     ) -> None:
-        if not self.several and any(_whole(request.by) == _whole(job) for request in self.oracle.waiting):
+        if not self.several and any(
+            _whole(request.by) == _whole(job) for request in self.oracle.waiting
+        ):
             return
         process = self.processes[slot]
         grantee: Holder | None = process
@@ -230,7 +261,10 @@ class LockMachine(RuleBasedStateMachine):
             ttl_s=draft.ttl_s,
         )
         token = self.store.put_new(LOCKS, [(name, Lock(holds=(hold,))) for name in draft.names])
-        self.say(f"{draft.id} {draft.by} {draft.names} {draft.mode.value} taken quickly: {token is not None}")
+        self.say(
+            f"{draft.id} {draft.by} {draft.names} {draft.mode.value} taken quickly: "
+            f"{token is not None}"
+        )
         assert self.oracle.take_if_alone(_oracle_request(draft), self.now_us) == (token is not None)
         if token is None:
             return False
@@ -239,21 +273,28 @@ class LockMachine(RuleBasedStateMachine):
         return True
 
     def ask_slowly(self, draft: Request, *, waits: bool = True, again: bool = False) -> None:
-        """As a request goes that may have to wait: it makes sure of the life of those that it takes for its own or for a
-        cycle, and asks anew when one of them was gone."""
+        """As a request goes that may have to wait: it makes sure of the life of those that it takes
+        for its own or for a cycle, and asks anew when one of them was gone.
+        """
         self.drafts[draft.id] = draft
         while True:
-            (answer, found), notified = self.transact(partial(self.asked, draft=draft, waits=waits, again=again))
+            (answer, found), notified = self.transact(
+                partial(self.asked, draft=draft, waits=waits, again=again)
+            )
             again = False
             self.say(
-                f"{draft.id} {draft.by} {draft.names} {draft.mode.value} look={draft.look} priority={draft.priority} "
-                f"ttl={draft.ttl_s} by {_pid(draft.process)} for {_pid(draft.holder)} waits={waits}: {answer}"
+                f"{draft.id} {draft.by} {draft.names} {draft.mode.value} look={draft.look} "
+                f"priority={draft.priority} "
+                f"ttl={draft.ttl_s} by {_pid(draft.process)} for {_pid(draft.holder)} "
+                f"waits={waits}: {answer}"
             )
             if answer != "doubt":
                 break
             self.after(Step(), notified)
             self.reap(draft.process, found)
-        expected, step = self.follow(lambda oracle: oracle.ask(_oracle_request(draft), self.now_us, waits=waits))
+        expected, step = self.follow(
+            lambda oracle: oracle.ask(_oracle_request(draft), self.now_us, waits=waits)
+        )
         assert answer == expected, f"{draft.id} was {answer} and should be {expected}"
         if answer == "own":
             covered = {name for hold in found for name in hold.names}
@@ -272,7 +313,7 @@ class LockMachine(RuleBasedStateMachine):
         own = turns.own_holds(draft)
         if gone := self.suspects(draft.process, map(of_hold, own)):
             return "doubt", gone
-        if own and not rules.needed(turns.table, draft):
+        if own and not policy.needed(turns.table, draft):
             return "own", own
         found = turns.ask(draft) if waits else turns.try_now(draft)
         if found is None:
@@ -280,10 +321,19 @@ class LockMachine(RuleBasedStateMachine):
         if isinstance(found, Hold):
             return "granted", found
         if isinstance(found, Request):
-            if waits and (current := turns.table.request(draft.id)) is not None and current.outcome is None:
+            if (
+                waits
+                and (current := turns.table.request(draft.id)) is not None
+                and current.outcome is None
+            ):
                 self.known[draft.id] = ahead_of(turns.table, current)
             return "waiting" if waits else "refused", None
-        involved = [one for step in found for one in (of_hold(step.hold), of_request(step.request)) if one.id != draft.id]
+        involved = [
+            one
+            for step in found
+            for one in (of_hold(step.hold), of_request(step.request))
+            if one.id != draft.id
+        ]
         if gone := self.suspects(draft.process, involved):
             return "doubt", gone
         turns.refuse(found)
@@ -293,13 +343,17 @@ class LockMachine(RuleBasedStateMachine):
         kind = {"waiting": "lock.waiting", "deadlock": "lock.deadlock"}.get(answer)
         return [] if kind is None else [(kind, name, draft.by) for name in draft.names]
 
-    def check_cycle(self, draft: Request, steps: Sequence[rules.Step]) -> None:
-        """What a job is told of its deadlock is true: each waits for what the next holds, and the last for its own."""
+    def check_cycle(self, draft: Request, steps: Sequence[policy.Step]) -> None:
+        """What a job is told of its deadlock is true: each waits for what the next holds, and the
+        last for its own.
+        """
         assert steps[0].request.by == draft.by
         for step, following in zip(steps, [*steps[1:], steps[0]], strict=True):
             assert within(following.request.by, step.hold.by)
             assert step.name in step.request.names
-            assert any(hold.id == step.hold.id and step.name in hold.names for hold in self.oracle.holds)
+            assert any(
+                hold.id == step.hold.id and step.name in hold.names for hold in self.oracle.holds
+            )
 
     @precondition(lambda self: self.patient())
     @rule(at=which)
@@ -315,7 +369,11 @@ class LockMachine(RuleBasedStateMachine):
         _, notified = self.transact(body)
         _, step = self.follow(lambda oracle: ("", oracle.leave(request.id, self.now_us)))
         self.forget(request.id)
-        self.after(step, notified, told_journal=[("lock.timed_out", name, request.by) for name in request.names])
+        self.after(
+            step,
+            notified,
+            told_journal=[("lock.timed_out", name, request.by) for name in request.names],
+        )
 
     @precondition(lambda self: self.listening())
     @rule(at=which)
@@ -404,7 +462,11 @@ class LockMachine(RuleBasedStateMachine):
         freed, notified = self.transact(lambda turns: turns.free(names, by)[0])
         self.say(f"{by} lets go of {names}: {freed}")
         # What its time is over for is let go of too, and no longer was the job's.
-        mine = [hold for hold in self.oracle.holds if hold.by == by and not self.oracle.over(hold, "alive", self.now_us)]
+        mine = [
+            hold
+            for hold in self.oracle.holds
+            if hold.by == by and not self.oracle.over(hold, "alive", self.now_us)
+        ]
         held = {name for hold in mine for name in hold.names}
         assert set(freed) == held & set(names)
         ids = [hold.id for hold in self.oracle.holds if hold.by == by]
@@ -427,8 +489,12 @@ class LockMachine(RuleBasedStateMachine):
 
         kicked, notified = self.transact(body)
         self.say(f"{[hold.id for hold in kicked]} were kicked from {name}")
-        assert {h.id for h in kicked} == {h.id for h in self.oracle.holds if name in h.names and by in (None, h.by)}
-        _, step = self.follow(lambda oracle: ("", oracle.release([hold.id for hold in kicked], self.now_us)))
+        assert {h.id for h in kicked} == {
+            h.id for h in self.oracle.holds if name in h.names and by in (None, h.by)
+        }
+        _, step = self.follow(
+            lambda oracle: ("", oracle.release([hold.id for hold in kicked], self.now_us))
+        )
         told = [("lock.kicked", other, hold.by) for hold in kicked for other in hold.names]
         self.after(step, notified, taken=kicked, told_journal=told)
 
@@ -457,7 +523,9 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, SLOTS - 1))
     def die(self, slot: int) -> None:
-        """A process is killed, and another begins in its place. Its waiters and grants stay until somebody sees to them."""
+        """A process is killed, and another begins in its place. Its waiters and grants stay until
+        somebody sees to them.
+        """
         self.say(f"process {_pid(self.processes[slot])} dies")
         self.dead.add(self.processes[slot])
         self.processes[slot] = self.new_process(slot)
@@ -470,25 +538,35 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule()
     def watch_all(self) -> None:
-        """Every waiter that lives looks until it sees nothing more to do: then nobody waits for what is over."""
+        """Every waiter that lives looks until it sees nothing more to do: then nobody waits for
+        what is over.
+        """
         while sum(self.look_ahead(request_id) for request_id in self.patient()):
             pass
         for request in self.oracle.waiting:
             if request.id in self.patient() and not self.hidden():
                 for hold in self.oracle.holders_against(request):
                     gone = self.is_over(hold, self.seen.holds[hold.id].process)
-                    assert not gone, f"{request.id} waits for {hold.id}, which is over, and nobody sees it"
+                    assert not gone, (
+                        f"{request.id} waits for {hold.id}, which is over, and nobody sees it"
+                    )
                 for other in self.oracle.earlier_against(request):
                     gone = self.is_over(other, self.drafts[other.id].process)
-                    assert not gone, f"{request.id} waits behind {other.id}, which is over, and nobody sees it"
+                    assert not gone, (
+                        f"{request.id} waits behind {other.id}, which is over, and nobody sees it"
+                    )
 
     def hidden(self) -> bool:
-        """Is there a dead waiter whose death only another machine could see? What it should watch waits for its lease."""
+        """Is there a dead waiter whose death only another machine could see? What it should watch
+        waits for its lease.
+        """
         viewers = [self.drafts[waiter].process for waiter in self.patient()]
         return any(
             self.drafts[one.id].process in self.dead
             and not all(
-                self.oracle.over(one, self.liveness(viewer, self.drafts[one.id].process).value, self.now_us)
+                self.oracle.over(
+                    one, self.liveness(viewer, self.drafts[one.id].process).value, self.now_us
+                )
                 for viewer in viewers
             )
             for one in self.oracle.waiting
@@ -497,14 +575,20 @@ class LockMachine(RuleBasedStateMachine):
     def is_over(self, one: OracleHold | OracleRequest, process: Holder | None) -> bool:
         """As everyone who waits sees it, since any of them may be the one that watches it."""
         viewers = [self.drafts[waiter].process for waiter in self.patient()]
-        return all(self.oracle.over(one, self.liveness(viewer, process).value, self.now_us) for viewer in viewers)
+        return all(
+            self.oracle.over(one, self.liveness(viewer, process).value, self.now_us)
+            for viewer in viewers
+        )
 
     def look_ahead(self, request_id: str) -> bool:
-        """What a sleeping waiter does when it is told of a death or a lease runs out; True when it removed something."""
+        """What a sleeping waiter does when it is told of a death or a lease runs out; True when it
+        removed something.
+        """
         if request_id not in self.known:
             return False
         viewer = self.drafts[request_id].process
-        # Leases change without a notice, and are seen when a waiter looks by itself, as it does now and then.
+        # Leases change without a notice, and are seen when a waiter looks by itself, as it does now
+        # and then.
         now = {one.id: one.lease for one in self.ahead_now()[request_id]}
         ahead = [one._replace(lease=now.get(one.id, one.lease)) for one in self.known[request_id]]
         suspects = self.suspects(viewer, ahead)
@@ -519,20 +603,31 @@ class LockMachine(RuleBasedStateMachine):
         return [
             Suspect(id=one.id, names=one.names, process=one.process, liveness=seen)
             for one in ahead
-            if leases.reclaimable(one.lease, seen := self.liveness(viewer, one.process), self.clock.now())
+            if leases.reclaimable(
+                one.lease, seen := self.liveness(viewer, one.process), self.clock.now()
+            )
         ]
 
     def reap(self, viewer: Holder, suspects: list[Suspect]) -> bool:
         removed, notified = self.transact(lambda turns: turns.reap(suspects))
-        self.say(f"a waiter of {_pid(viewer)} sees to {[(one.id, one.liveness.value) for one in suspects]}: {removed}")
-        # The oracle is told what is true of those who hold and wait now, not what the waiter made of it.
+        self.say(
+            f"a waiter of {_pid(viewer)} sees to "
+            f"{[(one.id, one.liveness.value) for one in suspects]}: {removed}"
+        )
+        # The oracle is told what is true of those who hold and wait now, not what the waiter made
+        # of it.
         truth: dict[str, str] = {}
         for suspect in suspects:
             hold, request = self.seen.holds.get(suspect.id), self.drafts.get(suspect.id)
-            process = hold.process if hold is not None else None if request is None else request.process
+            process = (
+                hold.process if hold is not None else None if request is None else request.process
+            )
             truth[suspect.id] = self.liveness(viewer, process).value
         kinds = {
-            one.id: ("lock.holder_ended" if self.seen.holds[one.id].on_behalf else "lock.holder_died", "lock.lease_expired")
+            one.id: (
+                "lock.holder_ended" if self.seen.holds[one.id].on_behalf else "lock.holder_died",
+                "lock.lease_expired",
+            )
             for one in self.oracle.holds
         }
         waiters = [*self.oracle.waiting, *self.oracle.told_ones.values()]
@@ -541,10 +636,19 @@ class LockMachine(RuleBasedStateMachine):
         before = self.seen
         _, step = self.follow(lambda oracle: ("", oracle.reap(truth, self.now_us)))
         gone = step.removed
-        told = [(kinds[one][truth[one] != DEAD], name, claims[one][0]) for one in gone for name in claims[one][1]]
+        told = [
+            (kinds[one][truth[one] != DEAD], name, claims[one][0])
+            for one in gone
+            for name in claims[one][1]
+        ]
         for one in gone:
             self.forget(one)
-        self.after(step, notified, taken=[before.holds[one] for one in gone if one in before.holds], told_journal=told)
+        self.after(
+            step,
+            notified,
+            taken=[before.holds[one] for one in gone if one in before.holds],
+            told_journal=told,
+        )
         assert sorted(one.names for one in removed) == sorted(claims[one][1] for one in gone)
         return bool(gone)
 
@@ -556,7 +660,9 @@ class LockMachine(RuleBasedStateMachine):
     # The end.
 
     def drain(self) -> None:
-        """From any state, everyone who waits gets a turn, though a job that waits lets go of nothing."""
+        """From any state, everyone who waits gets a turn, though a job that waits lets go of
+        nothing.
+        """
         rounds = 0
         while self.oracle.waiting or self.oracle.holds or self.oracle.told:
             for request_id in list(self.oracle.told):
@@ -603,7 +709,10 @@ class LockMachine(RuleBasedStateMachine):
         before, self.seen, self.fresh = self.seen, self.fresh or self.look(), None
         fresh = [hold for hold_id, hold in self.seen.holds.items() if hold_id not in before.holds]
         granted = sorted(fresh, key=lambda hold: hold.token)
-        self.say(f"    granted {[hold.id for hold in granted]}, told {self.seen.told}, woken {list(notified)}")
+        self.say(
+            f"    granted {[hold.id for hold in granted]}, told {self.seen.told}, woken "
+            f"{list(notified)}"
+        )
         self.same_table()
         self.same_grants(granted, step.granted)
         self.same_tokens(granted)
@@ -621,7 +730,9 @@ class LockMachine(RuleBasedStateMachine):
         self.broken = False
 
     def same_wakes(self, step: Step, notified: Sequence[str], asker: str | None) -> None:
-        """Whoever was granted or told something was woken; and so was whoever must watch another from now on. Nobody else."""
+        """Whoever was granted or told something was woken; and so was whoever must watch another
+        from now on. Nobody else.
+        """
         heard = {topic[1:] for topic in notified if topic.startswith("@")}
         concerned = set(step.granted) | set(step.told)
         deaf = {one for one in concerned if one in self.drafts and one != asker} - heard
@@ -640,15 +751,24 @@ class LockMachine(RuleBasedStateMachine):
         for request in self.oracle.waiting:
             for hold in self.oracle.holders_against(request):
                 process = self.seen.holds[hold.id].process
-                assert (hold.id, process) in watched, f"{request.id} waits for {hold.id} of {_pid(process)}; nobody watches it"
+                assert (hold.id, process) in watched, (
+                    f"{request.id} waits for {hold.id} of {_pid(process)}; nobody watches it"
+                )
             for other in self.oracle.earlier_against(request):
                 process = self.drafts[other.id].process
-                assert (other.id, process) in watched, f"{request.id} waits behind {other.id}; nobody watches it"
+                assert (other.id, process) in watched, (
+                    f"{request.id} waits behind {other.id}; nobody watches it"
+                )
 
     def follow(self, change: Callable[[LockOracle], tuple[str, Step]]) -> tuple[str, Step]:
-        """Let the oracle do the same; where the rules leave something open, in the way that the program chose."""
+        """Let the oracle do the same; where the rules leave something open, in the way that the
+        program chose.
+        """
         seen = self.fresh = self.look()
-        granted = sorted((hold for one, hold in seen.holds.items() if one not in self.seen.holds), key=lambda hold: hold.token)
+        granted = sorted(
+            (hold for one, hold in seen.holds.items() if one not in self.seen.holds),
+            key=lambda hold: hold.token,
+        )
         changed = {hold.id for hold in granted} | (seen.told.keys() - self.seen.told.keys())
         script: list[int] | None = []
         first: tuple[LockOracle, tuple[str, Step]] | None = None
@@ -657,8 +777,12 @@ class LockMachine(RuleBasedStateMachine):
             oracle = self.oracle.variant(choices)
             result = change(oracle)
             first = first or (oracle, result)
-            held = {hold.id for hold in oracle.holds} == seen.holds.keys() and oracle.told == seen.told
-            counted = held and all(seen.requests[one.id].passed == one.passed for one in oracle.waiting)
+            held = {
+                hold.id for hold in oracle.holds
+            } == seen.holds.keys() and oracle.told == seen.told
+            counted = held and all(
+                seen.requests[one.id].passed == one.passed for one in oracle.waiting
+            )
             if counted and not _out_of_order(granted, result[1].granted):
                 self.oracle = oracle
                 return result
@@ -671,7 +795,9 @@ class LockMachine(RuleBasedStateMachine):
 
     def look(self) -> Seen:
         """Read the whole table, and see that its rows agree with each other."""
-        locks, waits = self.store.read(lambda tx: (tx.range(LOCKS), tx.range(LOCK_WAITS)), scope=SCOPE)
+        locks, waits = self.store.read(
+            lambda tx: (tx.range(LOCKS), tx.range(LOCK_WAITS)), scope=SCOPE
+        )
         on = {row.key: list(lock_in(row).holds) for row in locks}
         holds: dict[str, Hold] = {}
         for name, held in on.items():
@@ -681,7 +807,9 @@ class LockMachine(RuleBasedStateMachine):
         for hold in holds.values():
             assert all(hold in on.get(name, []) for name in hold.names), f"{hold.id} lacks a row"
         first = {row.record.id: row.record for row in waits if row.key.endswith(".0")}
-        told = {one: record.outcome.value for one, record in first.items() if record.outcome is not None}
+        told = {
+            one: record.outcome.value for one, record in first.items() if record.outcome is not None
+        }
         rows: dict[str, list[str]] = {}
         queues: dict[str, list[tuple[tuple[int, int], str]]] = {}
         for row in waits:
@@ -701,12 +829,20 @@ class LockMachine(RuleBasedStateMachine):
             for at, one in enumerate(seen.on.get(name, [])):
                 for other in seen.on[name][at + 1 :]:
                     related = within(one.by, other.by) or within(other.by, one.by)
-                    assert related or not conflict(one.mode, other.mode), f"{one} and {other} both hold {name}"
+                    assert related or not conflict(one.mode, other.mode), (
+                        f"{one} and {other} both hold {name}"
+                    )
             held = {(hold.id, hold.by, hold.mode.value) for hold in seen.on.get(name, [])}
-            expected = {(hold.id, hold.by, hold.mode) for hold in oracle.holds if name in hold.names}
+            expected = {
+                (hold.id, hold.by, hold.mode) for hold in oracle.holds if name in hold.names
+            }
             assert held == expected, f"{name} is held by {held} and should be by {expected}"
-            assert seen.queues.get(name, []) == oracle.queue(name), f"the queue of {name} should be {oracle.queue(name)}"
-            assert (name in seen.on) == bool(expected or oracle.queue(name)), f"{name} has a row and should not, or none"
+            assert seen.queues.get(name, []) == oracle.queue(name), (
+                f"the queue of {name} should be {oracle.queue(name)}"
+            )
+            assert (name in seen.on) == bool(expected or oracle.queue(name)), (
+                f"{name} has a row and should not, or none"
+            )
             assert seen.waited.get(name, False) == bool(oracle.queue(name))
         assert set(seen.on) <= set(NAMES)
         assert seen.told == oracle.told
@@ -715,7 +851,9 @@ class LockMachine(RuleBasedStateMachine):
             assert _us(seen.holds[hold.id].lease.expires_at) == hold.ends_us
         for request in oracle.waiting:
             assert oracle.may_go(request) is None, f"{request.id} waits and need not"
-            assert seen.requests[request.id].passed == request.passed, f"{request.id} was passed {request.passed} times"
+            assert seen.requests[request.id].passed == request.passed, (
+                f"{request.id} was passed {request.passed} times"
+            )
         assert not oracle.youngest_of_cycles()
 
     def same_grants(self, granted: Sequence[Hold], expected: Sequence[str]) -> None:
@@ -731,13 +869,16 @@ class LockMachine(RuleBasedStateMachine):
                 self.greatest[name] = hold.token
 
     def same_journal(self, granted: Sequence[Hold], told: Sequence[tuple[str, str, str]]) -> None:
-        """Waits, deaths, deadlocks, kicks and grants that were waited for are told, each once for each name."""
+        """Waits, deaths, deadlocks, kicks and grants that were waited for are told, each once for
+        each name.
+        """
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
         entries = Counter(
             (entry.kind, entry.subject, entry.data["by"])
             for entry in batch.entries
-            if entry.kind != "lock.released" and (entry.kind != "lock.granted" or "waited_s" in entry.data)
+            if entry.kind != "lock.released"
+            and (entry.kind != "lock.granted" or "waited_s" in entry.data)
         )
         waited = [hold for hold in granted if hold.id in self.drafts]
         expected = Counter(told)
@@ -757,7 +898,11 @@ class LockMachine(RuleBasedStateMachine):
 
     def patient(self) -> list[str]:
         """The waiters that live."""
-        return [request.id for request in self.oracle.waiting if self.drafts[request.id].process not in self.dead]
+        return [
+            request.id
+            for request in self.oracle.waiting
+            if self.drafts[request.id].process not in self.dead
+        ]
 
     def listening(self) -> list[str]:
         """Those that live and were told something."""
@@ -812,11 +957,19 @@ def _pid(process: Holder | None) -> str:
 Opener = Callable[[ManualClock], Store]
 
 
-def agree(open_store: Opener, *, several: bool, wakes: bool, examples: int, steps: int = 50) -> None:
-    search(lambda: LockMachine(open_store, several=several, wakes=wakes), examples=examples, steps=steps)
+def agree(
+    open_store: Opener, *, several: bool, wakes: bool, examples: int, steps: int = 50
+) -> None:
+    search(
+        lambda: LockMachine(open_store, several=several, wakes=wakes),
+        examples=examples,
+        steps=steps,
+    )
 
 
-KINDS = pytest.mark.parametrize("several", [False, True] if "HOLDFAST_LOCK_EXAMPLES" in os.environ else [False])
+KINDS = pytest.mark.parametrize(
+    "several", [False, True] if "HOLDFAST_LOCK_EXAMPLES" in os.environ else [False]
+)
 """Jobs of one thread; where a longer search is asked for, of several threads and parts too."""
 
 
@@ -831,13 +984,17 @@ def test_the_lock_table_in_sqlite_agrees_with_the_oracle(several: bool) -> None:
         numbers = count()
 
         def sqlite(clock: ManualClock) -> Store:
-            return SqliteStore(Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock)
+            return SqliteStore(
+                Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock
+            )
 
         agree(sqlite, several=several, wakes=False, examples=EXAMPLES // 15)
 
 
 @KINDS
-def test_the_lock_table_in_postgres_agrees_with_the_oracle(postgres_url: str, several: bool) -> None:
+def test_the_lock_table_in_postgres_agrees_with_the_oracle(
+    postgres_url: str, several: bool
+) -> None:
     from holdfast.stores.postgres import open_postgres
 
     numbers = count()

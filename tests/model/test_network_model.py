@@ -1,8 +1,10 @@
-"""Random sequences of everything that can happen to a registry, each answer compared with plain dicts and sets.
+"""Random sequences of everything that can happen to a registry, each answer compared with plain
+dicts and sets.
 
-One program plays three processes on a clock that moves only when told; processes die and are followed by new ones. The oracle
-keeps hosts in a dict, leases in dicts of dicts and routers in dicts of modes, and knows by itself who is gone. After every step
-the two are compared in full, and so is the journal.
+One program plays three processes on a clock that moves only when told; processes die and are
+followed by new ones. The oracle keeps hosts in a dict, leases in dicts of dicts and routers in
+dicts of modes, and knows by itself who is gone. After every step the two are compared in full, and
+so is the journal.
 """
 
 import tempfile
@@ -37,7 +39,12 @@ ROUTERS = ["r1", "r2"]
 SEATS = 3
 
 SAME_IP = {"10.0.0.1/24": 1, "10.0.0.1/16": 1, "10.0.0.2/24": 2, "::ffff:10.0.0.2": 2, "fe80::1": 3}
-SAME_MAC = {"02:00:00:00:00:01": 1, "02-00-00-00-00-01": 1, "0200.0000.0002": 2, "02:00:00:00:00:03": 3}
+SAME_MAC = {
+    "02:00:00:00:00:01": 1,
+    "02-00-00-00-00-01": 1,
+    "0200.0000.0002": 2,
+    "02:00:00:00:00:03": 3,
+}
 
 
 class Claim(NamedTuple):
@@ -95,14 +102,23 @@ class RegistryMachine(RuleBasedStateMachine):
         return {run: claim for run, claim in claims.items() if self._alive(claim)}
 
     def _holders(self, router: str) -> dict[str, Locked]:
-        """What jobs have of a router by processes that live: one may have it for a job in shared mode, and another alone."""
+        """What jobs have of a router by processes that live: one may have it for a job in shared
+        mode, and another alone.
+        """
         lives = {life for life, _, _ in self.seats}
-        living = {job: {one for one in held if one[1] in lives} for job, held in self.routers[router].items()}
+        living = {
+            job: {one for one in held if one[1] in lives}
+            for job, held in self.routers[router].items()
+        }
         return {job: held for job, held in living.items() if held}
 
     def _collides(self, name: str, ip: str, mac: str) -> bool:
-        taken = [(other, SAME_IP[known[0]], SAME_MAC[known[2]]) for other, known in self.hosts.items()]
-        return any(name == other or SAME_IP[ip] == one or SAME_MAC[mac] == two for other, one, two in taken)
+        taken = [
+            (other, SAME_IP[known[0]], SAME_MAC[known[2]]) for other, known in self.hosts.items()
+        ]
+        return any(
+            name == other or SAME_IP[ip] == one or SAME_MAC[mac] == two for other, one, two in taken
+        )
 
     # --- hosts ---
 
@@ -120,7 +136,10 @@ class RegistryMachine(RuleBasedStateMachine):
         for name, ip, mac, router in picks:
             fits = fits and not self._collides(name, ip, mac)
             self.hosts.setdefault(name, (ip, router, mac))
-        batch = [{"host_name": n, "primary_ip": i, "connected_to": r, "mac_address": m} for n, i, m, r in picks]
+        batch = [
+            {"host_name": n, "primary_ip": i, "connected_to": r, "mac_address": m}
+            for n, i, m, r in picks
+        ]
         try:
             assert self.seats[seat][2].register_hosts(batch) == len(picks)
             assert fits
@@ -164,12 +183,16 @@ class RegistryMachine(RuleBasedStateMachine):
         ttl=ttls,
         own=st.booleans(),
     )
-    def lease(self, seat: int, run: str, picks: list[str], router: str, ttl: float | None, own: bool) -> None:
+    def lease(
+        self, seat: int, run: str, picks: list[str], router: str, ttl: float | None, own: bool
+    ) -> None:
         life, pid, registry = self.seats[seat]
         batch = [{"host_name": name, "job_type": "quick", "router_name": router} for name in picks]
         expected = self._admitted(run, picks, router)
         try:
-            counts = registry.acquire_source_host_leases(run, batch, ttl_s=ttl, pid=pid if own else None)
+            counts = registry.acquire_source_host_leases(
+                run, batch, ttl_s=ttl, pid=pid if own else None
+            )
         except RegistryHeld:
             assert expected == "held"
         except RegistryNotFound:
@@ -182,7 +205,9 @@ class RegistryMachine(RuleBasedStateMachine):
                 self._take(self.leases[name], run, life if own else None, ttl)
             assert counts == {name: len(self.leases[name]) for name in picks}
 
-    def _take(self, claims: dict[str, Claim], run: str, life: int | None, ttl: float | None) -> None:
+    def _take(
+        self, claims: dict[str, Claim], run: str, life: int | None, ttl: float | None
+    ) -> None:
         for gone in set(claims) - set(self._living(claims)):
             del claims[gone]
         ends_at = None if ttl is None else self.world.clock.now() + timedelta(seconds=ttl)
@@ -214,7 +239,10 @@ class RegistryMachine(RuleBasedStateMachine):
     def drop_neighbor(self, seat: int, run: str, name: str) -> None:
         left, held = self._drop(self.neighbors[name], run)
         if held or left:
-            assert self.seats[seat][2].release_neighbor_lease(run, name, "10.9.9.9") == (left, held and left == 0)
+            assert self.seats[seat][2].release_neighbor_lease(run, name, "10.9.9.9") == (
+                left,
+                held and left == 0,
+            )
         else:
             with pytest.raises(ValueError):
                 self.seats[seat][2].release_neighbor_lease(run, name, "10.9.9.9")
@@ -223,7 +251,9 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(seat=seats, job=runs, picks=st.lists(routers, max_size=2), mode=modes)
     def lock(self, seat: int, job: str, picks: list[str], mode: str) -> None:
-        """A single try. What a job has in shared mode and wants alone, it gets when it is the only one."""
+        """A single try. What a job has in shared mode and wants alone, it gets when it is the only
+        one.
+        """
         life, _, registry = self.seats[seat]
         fits = all(
             other == job or (modes_of(held) == {"shared"} and mode == "shared")
@@ -243,7 +273,9 @@ class RegistryMachine(RuleBasedStateMachine):
         held = [router for router in picks if job in self._holders(router)]
         freed = self.seats[seat][2].release_all_router_locks(picks, job)
         # A dead process's lock may be let go of by its job too, if nobody came for it yet.
-        assert len(held) <= freed <= len([router for router in picks if job in self.routers[router]])
+        assert (
+            len(held) <= freed <= len([router for router in picks if job in self.routers[router]])
+        )
         for router in picks:
             self.routers[router].pop(job, None)
 
@@ -274,15 +306,22 @@ class RegistryMachine(RuleBasedStateMachine):
     def same(self) -> None:
         registry = self.seats[0][2]
         infos = registry.list_all_hosts()
-        assert {n: (i["primary_ip"], i["connected_to"], i["mac_address"]) for n, i in infos.items()} == self.hosts
+        assert {
+            n: (i["primary_ip"], i["connected_to"], i["mac_address"]) for n, i in infos.items()
+        } == self.hosts
         shown = registry.list_host_leases()
         for name in NAMES:
-            found = {one["run_id"]: not one["dead"] for one in shown.get(name, {"leases": []})["leases"]}
+            found = {
+                one["run_id"]: not one["dead"] for one in shown.get(name, {"leases": []})["leases"]
+            }
             assert found == {run: self._alive(claim) for run, claim in self.leases[name].items()}
             assert registry.get_host_lease_count(name) == sum(found.values())
         entries = registry.list_neighbor_leases()
         for name in NAMES:
-            found = {one["run_id"]: not one["dead"] for one in entries.get(f"{name}:10.9.9.9", {"leases": []})["leases"]}
+            found = {
+                one["run_id"]: not one["dead"]
+                for one in entries.get(f"{name}:10.9.9.9", {"leases": []})["leases"]
+            }
             assert found == {run: self._alive(claim) for run, claim in self.neighbors[name].items()}
         for router in ROUTERS:
             assert registry.is_router_locked(router) is bool(self._holders(router))
@@ -296,7 +335,9 @@ class RegistryMachine(RuleBasedStateMachine):
         self.world.close()
 
 
-def agree(opened: Callable[[ManualClock], Store], *, examples: int, steps: int, strict: bool = False) -> None:
+def agree(
+    opened: Callable[[ManualClock], Store], *, examples: int, steps: int, strict: bool = False
+) -> None:
     search(lambda: RegistryMachine(opened, strict), examples=examples, steps=steps)
 
 
@@ -309,7 +350,9 @@ def test_a_registry_in_sqlite_agrees_with_plain_dicts() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers = count(1)
         agree(
-            lambda clock: SqliteStore(Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock),
+            lambda clock: SqliteStore(
+                Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock
+            ),
             examples=15,
             steps=30,
         )
@@ -322,7 +365,10 @@ def test_a_registry_in_files_agrees_with_plain_dicts() -> None:
         numbers = count(1)
         agree(
             lambda clock: FilesStore(
-                Path(folder) / str(next(numbers)), boot_id="boot-1", clock=clock, folders={"network": "."}
+                Path(folder) / str(next(numbers)),
+                boot_id="boot-1",
+                clock=clock,
+                folders={"network": "."},
             ),
             examples=8,
             steps=25,
@@ -333,4 +379,6 @@ def test_a_registry_in_postgresql_agrees_with_plain_dicts(postgres_url: str) -> 
     from holdfast.stores.postgres import open_postgres
 
     numbers = count(1)
-    agree(lambda _: open_postgres(postgres_url, namespace=f"w{next(numbers)}"), examples=8, steps=25)
+    agree(
+        lambda _: open_postgres(postgres_url, namespace=f"w{next(numbers)}"), examples=8, steps=25
+    )

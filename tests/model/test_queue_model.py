@@ -1,7 +1,9 @@
-"""Random sequences of everything that can happen to a queue, each answer compared with a plain list.
+"""Random sequences of everything that can happen to a queue, each answer compared with a plain
+list.
 
-The oracle keeps requests in a list in the order they came, and knows by itself which may begin, which tokens count and what a
-key stands for. After every step the stored requests, the counts and the slot must be those of the oracle.
+The oracle keeps requests in a list in the order they came, and knows by itself which may begin,
+which tokens count and what a key stands for. After every step the stored requests, the counts and
+the slot must be those of the oracle.
 """
 
 import tempfile
@@ -18,7 +20,7 @@ from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request, RequestState
-from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.model.searching import search
@@ -66,7 +68,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = Queue(self.store, Journal(self.store, actor="model"), "gpu", depth_max=DEPTH)
 
     def _depth(self, express: bool) -> int:
-        """What counts against the bound: all that have not ended, or of the express ones those that wait."""
+        """What counts against the bound: all that have not ended, or of the express ones those that
+        wait.
+        """
         if express:
             return sum(one.state == "accepted" and one.express for one in self.known)
         return sum(one.state in ("accepted", "running") for one in self.known)
@@ -75,11 +79,19 @@ class QueueMachine(RuleBasedStateMachine):
         return self.known[number % len(self.known)] if self.known else None
 
     @rule(
-        drafts=st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(KEYS), st.booleans()), min_size=1, max_size=4),
+        drafts=st.lists(
+            st.tuples(st.sampled_from(TEXTS), st.sampled_from(KEYS), st.booleans()),
+            min_size=1,
+            max_size=4,
+        ),
     )
     def accept(self, drafts: list[tuple[str, str | None, bool]]) -> None:
         answers = self.queue.accept(
-            [Draft(kind="k", payload={"text": t}, idempotency_key=k, express=e) for t, k, e in drafts], epoch=self.epoch
+            [
+                Draft(kind="k", payload={"text": t}, idempotency_key=k, express=e)
+                for t, k, e in drafts
+            ],
+            epoch=self.epoch,
         )
         for (text, key, express), answer in zip(drafts, answers, strict=True):
             same = next((one for one in self.known if key is not None and one.key == key), None)
@@ -91,13 +103,21 @@ class QueueMachine(RuleBasedStateMachine):
                 assert isinstance(answer, Full)
             else:
                 assert isinstance(answer, Request)
-                self.known.append(Known(text, key, express, self.epoch, request_id=answer.request_id))
+                self.known.append(
+                    Known(text, key, express, self.epoch, request_id=answer.request_id)
+                )
 
     @rule(express=st.booleans())
     def claim(self, express: bool) -> None:
         claimed = self.queue.claim(epoch=self.epoch, express=express)
-        taken = not express and any(one.state == "running" and not one.express for one in self.known)
-        ready = [k for k in self.known if k.state == "accepted" and k.express == express and k.epoch == self.epoch]
+        taken = not express and any(
+            one.state == "running" and not one.express for one in self.known
+        )
+        ready = [
+            k
+            for k in self.known
+            if k.state == "accepted" and k.express == express and k.epoch == self.epoch
+        ]
         if taken or not ready:
             assert claimed is None
             return
@@ -106,7 +126,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.tokens.append(claimed.token)
         ready[0].state, ready[0].token = "running", claimed.token
 
-    @rule(number=st.integers(0, 50), how=st.sampled_from(["complete", "fail", "deliver", "put_back"]), stale=st.booleans())
+    @rule(
+        number=st.integers(0, 50),
+        how=st.sampled_from(["complete", "fail", "deliver", "put_back"]),
+        stale=st.booleans(),
+    )
     def report(self, number: int, how: str, stale: bool) -> None:
         one = self._pick(number)
         if one is None:
@@ -156,7 +180,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert [r.request_id for r in stale] == [one.request_id for one in waiting]
         if replay:
             for one in reversed(waiting):
-                self.queue.change(lambda _, line, o=one: line.readmit(o.request_id, epoch=self.epoch))
+                self.queue.change(
+                    lambda _, line, o=one: line.readmit(o.request_id, epoch=self.epoch)
+                )
                 one.epoch = self.epoch
 
     @rule()
@@ -164,9 +190,13 @@ class QueueMachine(RuleBasedStateMachine):
         if not isinstance(self.store, MemoryStore):
             self.store.close()
             self._connect()
-        ended = self.queue.change(lambda _, line: line.abandon_running(code="restart", detail=WORDS))
+        ended = self.queue.change(
+            lambda _, line: line.abandon_running(code="restart", detail=WORDS)
+        )
         ran = [one for one in self.known if one.state == "running"]
-        assert {r.request_id: r.error_detail for r in ended} == {one.request_id: one.receipt for one in ran}
+        assert {r.request_id: r.error_detail for r in ended} == {
+            one.request_id: one.receipt for one in ran
+        }
         for one in ran:
             one.state, one.token, one.code = "failed", None, "restart"
 
@@ -181,8 +211,13 @@ class QueueMachine(RuleBasedStateMachine):
     def the_queue_is_the_list(self) -> None:
         if not hasattr(self, "known"):
             return
-        stored = [(r.request_id, r.state.value, r.epoch, r.token, r.receipt.value, r.error_code) for r in self.queue.list()]
-        assert stored == [(k.request_id, k.state, k.epoch, k.token, k.receipt, k.code) for k in self.known]
+        stored = [
+            (r.request_id, r.state.value, r.epoch, r.token, r.receipt.value, r.error_code)
+            for r in self.queue.list()
+        ]
+        assert stored == [
+            (k.request_id, k.state, k.epoch, k.token, k.receipt, k.code) for k in self.known
+        ]
         head = self.queue.head()
         assert head.accepted == sum(one.state == "accepted" for one in self.known)
         assert head.express == sum(one.state == "accepted" and one.express for one in self.known)

@@ -1,4 +1,5 @@
-"""Random sequences of the port's operations on every store, each answer compared with a plain-Python oracle.
+"""Random sequences of the port's operations on every store, each answer compared with a
+plain-Python oracle.
 
 To add a store, write a function like `sqlite` below and give it to `agree` in a test of its own.
 """
@@ -36,14 +37,20 @@ pytestmark = pytest.mark.slow
 class Subject:
     """A store under test, the oracle beside it, and how its numbers compare."""
 
-    def __init__(self, name: str, open: Callable[[], Store], *, reopens: bool, clocked: bool, journals: int) -> None:
+    def __init__(
+        self, name: str, open: Callable[[], Store], *, reopens: bool, clocked: bool, journals: int
+    ) -> None:
         self.name = name
         self.open = open
         self.reopens = reopens
         self.clocked = clocked
-        """Its clock is the machine's; one with a clock of its own (a database) is not asked to trim by age."""
+        """Its clock is the machine's; one with a clock of its own (a database) is not asked to trim
+        by age.
+        """
         self.store = open()
-        self.oracle = Oracle(lambda volatile: "volatile" if volatile and journals == 2 else "durable")
+        self.oracle = Oracle(
+            lambda volatile: "volatile" if volatile and journals == 2 else "durable"
+        )
         self.numbers: dict[str, Numbers] = {}
 
     def numbers_of(self, volatile: bool) -> Numbers:
@@ -55,7 +62,9 @@ Maker = Callable[[Path, ManualClock], Subject]
 
 
 def memory(folder: Path, clock: ManualClock) -> Subject:
-    return Subject("memory", lambda: MemoryStore(clock=clock), reopens=False, clocked=True, journals=1)
+    return Subject(
+        "memory", lambda: MemoryStore(clock=clock), reopens=False, clocked=True, journals=1
+    )
 
 
 def sqlite(folder: Path, clock: ManualClock) -> Subject:
@@ -67,7 +76,11 @@ def sqlite(folder: Path, clock: ManualClock) -> Subject:
 
 def files(folder: Path, clock: ManualClock) -> Subject:
     return Subject(
-        "files", lambda: FilesStore(folder / "files", boot_id="boot-1", clock=clock), reopens=True, clocked=True, journals=2
+        "files",
+        lambda: FilesStore(folder / "files", boot_id="boot-1", clock=clock),
+        reopens=True,
+        clocked=True,
+        journals=2,
     )
 
 
@@ -95,14 +108,34 @@ def _thing(_: str, document: dict[str, Any]) -> Thing:
 INDEXES: dict[str, Callable[[Thing], Any]] = {"place": _place, "heat": _heat}
 # The layouts count for the files store alone.
 THINGS = Space(
-    "model_things", Thing, indexes=INDEXES, layout=FilePerRecord("model", "things/{key}.json", Wire(to_plain, _thing))
+    "model_things",
+    Thing,
+    indexes=INDEXES,
+    layout=FilePerRecord("model", "things/{key}.json", Wire(to_plain, _thing)),
 )
-OTHERS = Space("model_others", Thing, indexes=INDEXES, layout=OneFile("model", "others.json", Wire(to_plain, _thing)))
+OTHERS = Space(
+    "model_others",
+    Thing,
+    indexes=INDEXES,
+    layout=OneFile("model", "others.json", Wire(to_plain, _thing)),
+)
 VOLATILE = Space("model_volatile", Thing, indexes=INDEXES, volatile=True)
 BY_RESIDENCE = {False: [THINGS, OTHERS], True: [VOLATILE]}
 
 # Small pools with awkward members, so that operations meet on the same keys and bounds.
-KEYS = ["a", "a!", "a/b", "aa", "a\ud7ff", "b", "é", "\ue000", "\U0001f600", "\U0010ffff", "\U0010ffffa"]
+KEYS = [
+    "a",
+    "a!",
+    "a/b",
+    "aa",
+    "a\ud7ff",
+    "b",
+    "é",
+    "\ue000",
+    "\U0001f600",
+    "\U0010ffff",
+    "\U0010ffffa",
+]
 OWNERS = ["", "x", "x\0", "x\x01", "xy", "\xff", "nobody", "\U0010ffff"]
 RANKS = [-(1 << 63), -1, 0, 1, 2, 255, 256, (1 << 63) - 1]
 
@@ -110,7 +143,10 @@ keys = st.sampled_from(KEYS)
 owners, ranks = st.sampled_from(OWNERS), st.sampled_from(RANKS)
 things = st.builds(Thing, owner=owners, rank=ranks, hot=st.booleans())
 limits = st.none() | st.integers(0, 4)
-PARTS: dict[str, list[st.SearchStrategy[Any]]] = {"place": [owners, ranks], "heat": [st.booleans(), owners]}
+PARTS: dict[str, list[st.SearchStrategy[Any]]] = {
+    "place": [owners, ranks],
+    "heat": [st.booleans(), owners],
+}
 
 
 class Op(NamedTuple):
@@ -131,8 +167,15 @@ class Op(NamedTuple):
 
 @st.composite
 def _options(draw: st.DrawFn, bounds: st.SearchStrategy[Any]) -> dict[str, Any]:
-    drawn = {"start": draw(st.none() | bounds), "stop": draw(st.none() | bounds), "limit": draw(limits)}
-    return {**{name: value for name, value in drawn.items() if value is not None}, "reverse": draw(st.booleans())}
+    drawn = {
+        "start": draw(st.none() | bounds),
+        "stop": draw(st.none() | bounds),
+        "limit": draw(limits),
+    }
+    return {
+        **{name: value for name, value in drawn.items() if value is not None},
+        "reverse": draw(st.booleans()),
+    }
 
 
 @st.composite
@@ -174,7 +217,11 @@ def changes(space: Space[Thing]) -> st.SearchStrategy[Op]:
         st.tuples(keys, things).map(lambda it: Op("put", (space, *it)))
         | keys.map(lambda key: Op("delete", (space, key)))
         | _counts_and_takes(space, "take_first")
-        | st.integers(0, 9).map(lambda n: Op("append", (), {"actor": "m", "kind": "k", "subject": f"s{n}", "data": {"n": n}}))
+        | st.integers(0, 9).map(
+            lambda n: Op(
+                "append", (), {"actor": "m", "kind": "k", "subject": f"s{n}", "data": {"n": n}}
+            )
+        )
         | st.just(Op("revision"))
     )
 
@@ -182,13 +229,19 @@ def changes(space: Space[Thing]) -> st.SearchStrategy[Op]:
 def of_residence(
     kinds: Callable[[Space[Thing]], st.SearchStrategy[Op]], volatile: bool, size: int
 ) -> st.SearchStrategy[list[Op]]:
-    return st.lists(st.sampled_from(BY_RESIDENCE[volatile]).flatmap(kinds), min_size=1, max_size=size)
+    return st.lists(
+        st.sampled_from(BY_RESIDENCE[volatile]).flatmap(kinds), min_size=1, max_size=size
+    )
 
 
 either = st.booleans()
-reads = either.flatmap(lambda volatile: st.tuples(st.just(volatile), of_residence(looks, volatile, 5)))
+reads = either.flatmap(
+    lambda volatile: st.tuples(st.just(volatile), of_residence(looks, volatile, 5))
+)
 writes = either.flatmap(
-    lambda volatile: st.tuples(st.just(volatile), of_residence(lambda s: changes(s) | looks(s), volatile, 6))
+    lambda volatile: st.tuples(
+        st.just(volatile), of_residence(lambda s: changes(s) | looks(s), volatile, 6)
+    )
 )
 spaces = st.sampled_from([THINGS, VOLATILE])
 clock_steps = st.sampled_from([0.0, 0.000001, 1.0, 7.0, -0.5, -3.0])
@@ -218,7 +271,11 @@ class StoreMachine(RuleBasedStateMachine):
             subject.store.close()
         self.folder.cleanup()
 
-    @initialize(target=cursors, told=st.integers(0, 3), items=st.dictionaries(keys, things, min_size=1, max_size=6))
+    @initialize(
+        target=cursors,
+        told=st.integers(0, 3),
+        items=st.dictionaries(keys, things, min_size=1, max_size=6),
+    )
     def furnish(self, told: int, items: dict[str, Thing]) -> dict[str, Any]:
         """Few sequences that start from nothing get anywhere."""
         for space in (THINGS, VOLATILE):
@@ -240,8 +297,12 @@ class StoreMachine(RuleBasedStateMachine):
             return answers
 
         for subject in self.subjects:
-            expected = _outcome(subject.oracle.transact, body, now=self.clock.now(), volatile=volatile)
-            answers = _outcome(subject.store.transact, body, scope=BY_RESIDENCE[volatile], durable=durable)
+            expected = _outcome(
+                subject.oracle.transact, body, now=self.clock.now(), volatile=volatile
+            )
+            answers = _outcome(
+                subject.store.transact, body, scope=BY_RESIDENCE[volatile], durable=durable
+            )
             # What a failed transaction was numbered is given again, so it is not to be remembered.
             self.compare(subject, volatile, ops, expected, answers, numbered=not fails)
 
@@ -302,14 +363,22 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(volatile=either, step_s=clock_steps, number=st.integers(1, 3))
     def tell(self, volatile: bool, step_s: float, number: int) -> None:
         self.clock.advance(step_s)
-        ops = [Op("append", (), {"actor": "m", "kind": "k", "subject": f"told {n}"}) for n in range(number)]
+        ops = [
+            Op("append", (), {"actor": "m", "kind": "k", "subject": f"told {n}"})
+            for n in range(number)
+        ]
         body = partial(_answers, ops)
         for subject in self.subjects:
             expected = subject.oracle.transact(body, now=self.clock.now(), volatile=volatile)
             answers = subject.store.transact(body, scope=BY_RESIDENCE[volatile])
             self.compare(subject, volatile, ops, expected, answers)
 
-    @rule(volatile=either, keep=st.integers(1, 6) | st.just(100), entry=st.integers(0, 9), step_s=st.just(0.0) | clock_steps)
+    @rule(
+        volatile=either,
+        keep=st.integers(1, 6) | st.just(100),
+        entry=st.integers(0, 9),
+        step_s=st.just(0.0) | clock_steps,
+    )
     def trim(self, volatile: bool, keep: int, entry: int, step_s: float) -> None:
         """By number, and by an age near that of one of the entries."""
         for subject in self.subjects:
@@ -337,7 +406,10 @@ class StoreMachine(RuleBasedStateMachine):
                 for name, entries in subject.oracle.state.journals.items()
             }
             read = self.same_entries(subject, batch.entries, waiting, limit)
-            after[subject.name] = (batch.cursor, {**seen, **{name: got[-1].revision for name, got in read.items() if got}})
+            after[subject.name] = (
+                batch.cursor,
+                {**seen, **{name: got[-1].revision for name, got in read.items() if got}},
+            )
         return after
 
     @rule(target=cursors, cursor=cursors, limit=st.integers(1, 5) | st.just(1000))
@@ -346,7 +418,12 @@ class StoreMachine(RuleBasedStateMachine):
         for subject in self.subjects:
             batch = subject.store.journal(cursor[subject.name][0], limit=limit, reverse=True)
             journals = subject.oracle.state.journals
-            self.same_entries(subject, batch.entries, {name: entries[::-1] for name, entries in journals.items()}, limit)
+            self.same_entries(
+                subject,
+                batch.entries,
+                {name: entries[::-1] for name, entries in journals.items()},
+                limit,
+            )
             ends = {name: entries[-1].revision for name, entries in journals.items() if entries}
             after[subject.name] = (batch.cursor, ends)
         return after
@@ -393,12 +470,20 @@ class StoreMachine(RuleBasedStateMachine):
         """Read, and compare."""
         body = partial(_answers, ops)
         expected = subject.oracle.transact(body, now=self.clock.now(), volatile=volatile)
-        self.compare(subject, volatile, ops, expected, subject.store.read(body, scope=BY_RESIDENCE[volatile]))
+        self.compare(
+            subject, volatile, ops, expected, subject.store.read(body, scope=BY_RESIDENCE[volatile])
+        )
 
     def same_entries(
-        self, subject: Subject, entries: list[Entry], waiting: dict[str, list[OracleEntry]], limit: int
+        self,
+        subject: Subject,
+        entries: list[Entry],
+        waiting: dict[str, list[OracleEntry]],
+        limit: int,
     ) -> dict[str, list[OracleEntry]]:
-        """Each journal's entries come in its order and without a gap, as many as the limit allows in all."""
+        """Each journal's entries come in its order and without a gap, as many as the limit allows
+        in all.
+        """
         note(f"{subject.name}: {[entry.subject for entry in entries]}")
         assert len(entries) == min(limit, sum(map(len, waiting.values())))
         read: dict[str, list[OracleEntry]] = {name: [] for name in waiting}
@@ -420,16 +505,25 @@ class StoreMachine(RuleBasedStateMachine):
                 ours = entries[len(read[name])]
                 number = subject.numbers[name].theirs(ours.revision)
                 at = not subject.clocked or entry.at == ours.at
-                if number == entry.revision and at and (entry.subject, entry.data) == (ours.subject, ours.data):
+                if (
+                    number == entry.revision
+                    and at
+                    and (entry.subject, entry.data) == (ours.subject, ours.data)
+                ):
                     return name
-        raise AssertionError(f"{subject.name}: entry {entry!r} is not the next of any of {waiting!r}, of which {read!r} came")
+        raise AssertionError(
+            f"{subject.name}: entry {entry!r} is not the next of any of {waiting!r}, of which "
+            f"{read!r} came"
+        )
 
 
 def _answers(ops: Sequence[Op], tx: Any) -> list[Any]:
     return [op(tx) for op in ops]
 
 
-def _outcome(transact: Callable[..., list[Any]], body: Callable[[Any], list[Any]], **how: Any) -> list[Any]:
+def _outcome(
+    transact: Callable[..., list[Any]], body: Callable[[Any], list[Any]], **how: Any
+) -> list[Any]:
     """The answers, also those of a body that failed after them."""
     try:
         return transact(body, **how)
@@ -474,7 +568,13 @@ def test_postgres_agrees_with_the_oracle(postgres_url: str) -> None:
     def postgres(folder: Path, clock: ManualClock) -> Subject:
         """Each example in a namespace of its own, which is quicker made than a database."""
         namespace = f"example-{next(namespaces)}"
-        return Subject("postgres", lambda: open_postgres(postgres_url, namespace), reopens=True, clocked=False, journals=1)
+        return Subject(
+            "postgres",
+            lambda: open_postgres(postgres_url, namespace),
+            reopens=True,
+            clocked=False,
+            journals=1,
+        )
 
     agree(postgres)
 

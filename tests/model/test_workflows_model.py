@@ -1,8 +1,10 @@
-"""Random sequences of everything that can happen to workflows and swaps, each answer compared with a plain dictionary.
+"""Random sequences of everything that can happen to workflows and swaps, each answer compared with
+a plain dictionary.
 
-One program plays all processes, on two machines, on a clock that moves only when told. The oracle knows by itself who is gone,
-whether anybody stands behind a swap and what a request to yield has become. Compared after every step: the answer or the error,
-what is stored, which signal files lie there, who has the swap lock, and what the journal tells.
+One program plays all processes, on two machines, on a clock that moves only when told. The oracle
+knows by itself who is gone, whether anybody stands behind a swap and what a request to yield has
+become. Compared after every step: the answer or the error, what is stored, which signal files lie
+there, who has the swap lock, and what the journal tells.
 """
 
 import tempfile
@@ -19,8 +21,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.domains.workflows import Swap, Workflows
-from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SCOPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
-from holdfast.domains.workflows.wire import ONLY
+from holdfast.domains.workflows.wire import (
+    CURRENT_RECIPE,
+    ONLY,
+    SCOPE,
+    SWAP_MARKER,
+    UNKNOWN_RECIPE,
+    WORKFLOWS,
+)
 from holdfast.kernel.errors import (
     EAgain,
     Fenced,
@@ -35,8 +43,8 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, Entry, Store
-from holdfast.places import PLACES
 from holdfast.primitives.journal import Journal
+from holdfast.runtime.paths import PLACES
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -130,7 +138,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     def begin(self, host: int, pid: int) -> Seated:
         seat = self.machines[host].begin(pid)
-        workflows = seen_by(seat, self.real, self.store, self.journal, lock=self.lock, signals=self.folder)
+        workflows = seen_by(
+            seat, self.real, self.store, self.journal, lock=self.lock, signals=self.folder
+        )
         return Seated(host, seat.current(), workflows)
 
     @initialize()
@@ -184,10 +194,16 @@ class WorkflowsMachine(RuleBasedStateMachine):
             self.current, self.unknown = None, running.recipe
 
     def tidy(self, host: int) -> None:
-        """What every change ends with: signals of swaps that are over are taken back, by a process of that machine."""
+        """What every change ends with: signals of swaps that are over are taken back, by a process
+        of that machine.
+        """
         live = 0 if self.marker is None else self.marker.token
         for name, flow in self.flows.items():
-            if flow.state == "none" and flow.host == host and self.files.get((name, flow.token), 0) not in (0, live):
+            if (
+                flow.state == "none"
+                and flow.host == host
+                and self.files.get((name, flow.token), 0) not in (0, live)
+            ):
                 del self.files[name, flow.token]
 
     def seat(self, at: int) -> Seated:
@@ -199,18 +215,31 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     # --- workflows ---
 
-    @rule(at=which, name=names, recipe=recipes, ttl_s=times_s, preemptible=st.booleans(), loaded_only=st.booleans())
-    def register(self, at: int, name: str, recipe: str, ttl_s: float, preemptible: bool, loaded_only: bool) -> None:
+    @rule(
+        at=which,
+        name=names,
+        recipe=recipes,
+        ttl_s=times_s,
+        preemptible=st.booleans(),
+        loaded_only=st.booleans(),
+    )
+    def register(
+        self, at: int, name: str, recipe: str, ttl_s: float, preemptible: bool, loaded_only: bool
+    ) -> None:
         asks = self.seat(at)
         self.change(asks.host)
         before = self.flows.get(name)
         ends_at = self.clock.now() + timedelta(seconds=ttl_s)
 
         def call() -> object:
-            return asks.workflows.register(name, recipe, ttl_s=ttl_s, preemptible=preemptible, loaded_only=loaded_only)
+            return asks.workflows.register(
+                name, recipe, ttl_s=ttl_s, preemptible=preemptible, loaded_only=loaded_only
+            )
 
         wrong = loaded_only and self.current != recipe
-        if self.marker is not None and (self.marker.recipe != recipe or self.anew(asks.holder) or wrong):
+        if self.marker is not None and (
+            self.marker.recipe != recipe or self.anew(asks.holder) or wrong
+        ):
             self.fails(EAgain, call)
         elif before is not None and before.owner != asks.holder:
             self.fails(Held, call)
@@ -223,9 +252,12 @@ class WorkflowsMachine(RuleBasedStateMachine):
             assert swap_needed == (self.current != recipe)
             if before is None:
                 self.tell("workflow.registered", name)
-                before = Flow(recipe, asks.holder, asks.host, ends_at, ttl_s, preemptible, workflow.token)
+                before = Flow(
+                    recipe, asks.holder, asks.host, ends_at, ttl_s, preemptible, workflow.token
+                )
             assert workflow.token == before.token
-            # The clock may have been stepped back since the last renewal, which is not undone by that.
+            # The clock may have been stepped back since the last renewal, which is not undone by
+            # that.
             renewed_at = max(before.ends_at - timedelta(seconds=before.ttl_s), self.clock.now())
             self.flows[name] = replace(
                 before,
@@ -328,25 +360,37 @@ class WorkflowsMachine(RuleBasedStateMachine):
             assert (None if status.unknown is None else status.unknown.recipe) == self.unknown
             self.tidy(asks.host)
         elif how == "sweep":
-            assert [workflow.name for workflow in asks.workflows.sweep()] == sorted(set(before) - set(self.flows))
+            assert [workflow.name for workflow in asks.workflows.sweep()] == sorted(
+                set(before) - set(self.flows)
+            )
             if not idle:
                 self.tidy(asks.host)
         else:
             live, cleared = asks.workflows.reconcile_swap_marker()
-            assert (live is None) == (self.marker is None) and (cleared is None) == (live is not None)
+            assert (live is None) == (self.marker is None) and (cleared is None) == (
+                live is not None
+            )
             self.tidy(asks.host)
         self.agree()
 
     # --- swaps ---
 
-    @rule(at=which, recipe=recipes, refuse=st.booleans(), grace_s=st.sampled_from([0.0, 30.0]), reload=st.booleans())
+    @rule(
+        at=which,
+        recipe=recipes,
+        refuse=st.booleans(),
+        grace_s=st.sampled_from([0.0, 30.0]),
+        reload=st.booleans(),
+    )
     def begin_swap(self, at: int, recipe: str, refuse: bool, grace_s: float, reload: bool) -> None:
         slot = at % len(self.processes)
         asks = self.processes[slot]
         self.change(asks.host)
         self.tidy(asks.host)
         policy = "refuse" if refuse else "wait"
-        swap = asks.workflows.swap(recipe, grace_s=grace_s, timeout_s=0, policy=policy, reload=reload)
+        swap = asks.workflows.swap(
+            recipe, grace_s=grace_s, timeout_s=0, policy=policy, reload=reload
+        )
         is_loaded = self.current == recipe
         if self.marker is not None:
             self.fails(LockTimeout, swap.__enter__)
@@ -362,7 +406,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
             if error is None:
                 swap.__enter__()
                 assert swap.needed
-                self.marker = Running(recipe, slot, swap.token, swap, reload=is_loaded, holder=asks.holder)
+                self.marker = Running(
+                    recipe, slot, swap.token, swap, reload=is_loaded, holder=asks.holder
+                )
                 self.begun_to_load(self.marker)
             else:
                 self.fails(error, swap.__enter__)
@@ -370,11 +416,16 @@ class WorkflowsMachine(RuleBasedStateMachine):
         self.tidy(asks.host)
         self.agree()
 
-    def drained(self, recipe: str, host: int, *, refuse: bool, late: bool, own: Holder | None) -> type[HoldfastError] | None:
-        """How a swap that waits for nobody comes out; whom it asks need not yield when it was refused. A reload, by `own`, is
-        kept waiting by others' work with the same recipe too."""
+    def drained(
+        self, recipe: str, host: int, *, refuse: bool, late: bool, own: Holder | None
+    ) -> type[HoldfastError] | None:
+        """How a swap that waits for nobody comes out; whom it asks need not yield when it was
+        refused. A reload, by `own`, is kept waiting by others' work with the same recipe too.
+        """
         conflicts = sorted(
-            name for name, flow in self.flows.items() if flow.recipe != recipe or (own is not None and flow.owner != own)
+            name
+            for name, flow in self.flows.items()
+            if flow.recipe != recipe or (own is not None and flow.owner != own)
         )
         if not conflicts:
             return None
@@ -389,8 +440,8 @@ class WorkflowsMachine(RuleBasedStateMachine):
                 self.tell("swap.preempt_requested", name)
                 if late:
                     self.tell("swap.preempt_ignored", name)
-                # Asked for this swap, and free again as it is refused. So its file comes and goes, unless the machine is
-                # another.
+                # Asked for this swap, and free again as it is refused. So its file comes and goes,
+                # unless the machine is another.
                 if flow.host == host:
                     self.files.pop((name, flow.token), None)
                 stubborn |= late
@@ -429,7 +480,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.marker is not None and self.marker.locked and self.lost is None)
     @rule()
     def lose_the_lock(self) -> None:
-        """What carried the lock is gone, as a database's session can be, while the swapper lives on."""
+        """What carried the lock is gone, as a database's session can be, while the swapper lives
+        on.
+        """
         assert self.marker is not None and self.marker.swap._contender is not None
         self.marker.swap._contender.close()
         self.marker.locked = False
@@ -488,7 +541,9 @@ class WorkflowsMachine(RuleBasedStateMachine):
             name: (flow.recipe, flow.owner, flow.ends_at, flow.preemptible, flow.token, flow.state)
             for name, flow in self.flows.items()
         }
-        assert (None if marker is None else marker.record.token) == (None if self.marker is None else self.marker.token)
+        assert (None if marker is None else marker.record.token) == (
+            None if self.marker is None else self.marker.token
+        )
         assert (None if current is None else current.record.recipe) == self.current
         assert (None if unknown is None else unknown.record.recipe) == self.unknown
         assert self.lock.is_held() == (self.marker is not None and self.marker.locked)
@@ -534,7 +589,9 @@ def test_workflows_in_sqlite_agree_with_a_plain_dictionary(tmp_path: Path) -> No
         numbers = count(1)
 
         def world(clock: ManualClock) -> Store:
-            return SqliteStore(Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock)
+            return SqliteStore(
+                Path(folder) / f"{next(numbers)}.sqlite", boot_id="boot-1", clock=clock
+            )
 
         agree(world, tmp_path / "signals", examples=20, steps=25)
 
@@ -546,13 +603,22 @@ def test_workflows_in_plain_files_agree_with_a_plain_dictionary(tmp_path: Path) 
         def world(clock: ManualClock) -> Store:
             # Each with the place of its log beside it, which tells of one journal only.
             (tmp_path / "own" / "swap_log.cursor").unlink(missing_ok=True)
-            return FilesStore(Path(folder) / str(next(numbers)), boot_id="boot-1", clock=clock, folders=PLACES)
+            return FilesStore(
+                Path(folder) / str(next(numbers)), boot_id="boot-1", clock=clock, folders=PLACES
+            )
 
         agree(world, tmp_path / "own" / "signals", examples=10, steps=20)
 
 
-def test_workflows_in_postgresql_agree_with_a_plain_dictionary(postgres_url: str, tmp_path: Path) -> None:
+def test_workflows_in_postgresql_agree_with_a_plain_dictionary(
+    postgres_url: str, tmp_path: Path
+) -> None:
     from holdfast.stores.postgres import open_postgres
 
     numbers = count(1)
-    agree(lambda _: open_postgres(postgres_url, namespace=f"w{next(numbers)}"), tmp_path / "signals", examples=12, steps=20)
+    agree(
+        lambda _: open_postgres(postgres_url, namespace=f"w{next(numbers)}"),
+        tmp_path / "signals",
+        examples=12,
+        steps=20,
+    )

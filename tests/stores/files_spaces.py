@@ -1,4 +1,6 @@
-"""Spaces that lie in files in each of the ways there are, and steps for tests of the files store."""
+"""Spaces that lie in files in each of the ways there are, and steps for tests of the files
+store.
+"""
 
 import json
 from pathlib import Path
@@ -24,33 +26,57 @@ def _write(host: Host) -> Document:
 
 
 def _read(_: str, document: Document) -> Host:
-    return msgspec.convert({"ip": document["ip"], "more": {k: v for k, v in document.items() if k != "ip"}}, Host)
+    return msgspec.convert(
+        {"ip": document["ip"], "more": {k: v for k, v in document.items() if k != "ip"}}, Host
+    )
 
 
 WIRE = Wire(_write, _read)
 
 
 def _spread(value: list[Document]) -> list[tuple[str, Document]]:
-    return [(document["name"], {k: v for k, v in document.items() if k != "name"}) for document in value]
+    return [
+        (document["name"], {k: v for k, v in document.items() if k != "name"}) for document in value
+    ]
 
 
 def _gather(documents: Any) -> list[Document]:
     return [{"name": key, **document} for key, document in documents.items()]
 
 
-HOSTS = Space("t_hosts", Host, indexes={"ip": lambda host: (host.ip,)}, layout=OneFile("lab", "hosts.json", WIRE))
-LEASES = Space("t_leases", Host, layout=OneFile("lab", "leases.json", WIRE, part="leases", spread=_spread, gather=_gather))
-CARDS = Space("t_cards", Host, indexes={"ip": lambda host: (host.ip,)}, layout=FilePerRecord("cards", "{key}.json", WIRE))
+HOSTS = Space(
+    "t_hosts",
+    Host,
+    indexes={"ip": lambda host: (host.ip,)},
+    layout=OneFile("lab", "hosts.json", WIRE),
+)
+LEASES = Space(
+    "t_leases",
+    Host,
+    layout=OneFile("lab", "leases.json", WIRE, part="leases", spread=_spread, gather=_gather),
+)
+CARDS = Space(
+    "t_cards",
+    Host,
+    indexes={"ip": lambda host: (host.ip,)},
+    layout=FilePerRecord("cards", "{key}.json", WIRE),
+)
 DEEP = Space("t_deep", Host, layout=FilePerRecord("lab", "live/{key}/record.json", WIRE))
 HIDDEN = Space("t_hidden", Host)
 LOCKED = Space("t_locked", Host, volatile=True)
 ALL = [HOSTS, LEASES, CARDS, DEEP, HIDDEN]
 LAID = [HOSTS, LEASES, CARDS, DEEP]
-SIGN = Sign("lab", "locks/router_{key}", lambda host: None if host.ip == "free" else to_plain(host.more | {"ip": host.ip}))
+SIGN = Sign(
+    "lab",
+    "locks/router_{key}",
+    lambda host: None if host.ip == "free" else to_plain(host.more | {"ip": host.ip}),
+)
 
 
 def open_files(root: Path, **how: Any) -> FilesStore:
-    return FilesStore(root, **{"boot_id": "boot-1", "clock": ManualClock(), "retry_delay_s": 0.001, **how})
+    return FilesStore(
+        root, **{"boot_id": "boot-1", "clock": ManualClock(), "retry_delay_s": 0.001, **how}
+    )
 
 
 def put(store: Store, space: Space[Host], key: str, ip: str = "1", **more: Any) -> int:

@@ -11,7 +11,7 @@ from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.layout import FilePerRecord, Layout, OneFile, Wire
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.files.picture import scope_of
+from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -19,7 +19,9 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, THINGS_V2
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
-"""Where files cost no disk, for tests that make many and lose no power; None: where temporary files are."""
+"""Where files cost no disk, for tests that make many and lose no power; None: where temporary files
+are.
+"""
 
 
 class MemoryHarness:
@@ -63,10 +65,16 @@ class FilesHarness:
         self.root = folder / "state"
 
     def open(self, *, namespace: str = "default") -> Store:
-        for space, layout in ((THINGS, self.things), (THINGS_V2, self.things), (OTHERS, self.others)):
+        for space, layout in (
+            (THINGS, self.things),
+            (THINGS_V2, self.things),
+            (OTHERS, self.others),
+        ):
             space.layout = layout(space)
         scope_of.cache_clear()
-        return FilesStore(self.root, boot_id="boot-1", namespace=namespace, clock=self.clock, retry_delay_s=0.001)
+        return FilesStore(
+            self.root, boot_id="boot-1", namespace=namespace, clock=self.clock, retry_delay_s=0.001
+        )
 
     def damage(self, space: str, key: str, data: bytes) -> None:
         connection = sqlite3.connect(self.root / ".holdfast" / "store.sqlite")
@@ -92,7 +100,8 @@ class SheetHarness(FilesHarness):
         try:
             document["things"][key] = json.loads(data)
         except (ValueError, RecursionError):
-            # What is no JSON would damage the whole file; a text where an object should be does not.
+            # What is no JSON would damage the whole file; a text where an object should be does
+            # not.
             document["things"][key] = data.decode()
         path.write_text(json.dumps(document))
 
@@ -100,7 +109,9 @@ class SheetHarness(FilesHarness):
 class CardsHarness(FilesHarness):
     """One space with a file for each record, in a folder for each, and another in one file."""
 
-    things = staticmethod(lambda space: FilePerRecord("lab", "things/{key}/record.json", whole(space)))
+    things = staticmethod(
+        lambda space: FilePerRecord("lab", "things/{key}/record.json", whole(space))
+    )
     others = staticmethod(lambda space: OneFile("lab", "others.json", whole(space)))
 
     def damage(self, space: str, key: str, data: bytes) -> None:

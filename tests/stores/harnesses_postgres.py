@@ -1,4 +1,6 @@
-"""The harness of the PostgreSQL store. It is sent to other processes, so it is nothing but a URL."""
+"""The harness of the PostgreSQL store. It is sent to other processes, so it is nothing but a
+URL.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
 
 
 def be_patient(monkeypatch: "pytest.MonkeyPatch") -> None:
-    """Neither side gives the other up for standing still for a moment, as on a busy machine: the server ends no transaction
-    because nothing is said in it, and its own word is awaited when a time limit is over. For connections made from now on."""
+    """Neither side gives the other up for standing still for a moment, as on a busy machine: the
+    server ends no transaction because nothing is said in it, and its own word is awaited when a
+    time limit is over. For connections made from now on.
+    """
     monkeypatch.setattr(connections, "_GRACE_S", PATIENCE_S)
     vigilance = connections._VIGILANCE.replace("'5000'", f"'{int(PATIENCE_S * 1000)}'")
     assert vigilance != connections._VIGILANCE
@@ -32,4 +36,7 @@ class PostgresHarness:
 
     def damage(self, space: str, key: str, data: bytes) -> None:
         with psycopg.connect(self.url) as connection:
-            connection.execute(f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s".encode(), (data.decode(), key))
+            connection.execute(
+                f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s".encode(),
+                (data.decode(), key),
+            )

@@ -14,10 +14,12 @@ _READY = b"Z\x00\x00\x00\x05I"
 
 
 class Proxy:
-    """Stands between a store and the server; `lose` says what to do with the next message that commits.
+    """Stands between a store and the server; `lose` says what to do with the next message that
+    commits.
 
-    `before`: the server never gets it. `after`: the server has done it, but its answer is lost. `all`: as after, and every
-    other connection is lost too. `for_good`: as all, and nobody gets through any more.
+    `before`: the server never gets it. `after`: the server has done it, but its answer is lost.
+    `all`: as after, and every other connection is lost too. `for_good`: as all, and nobody gets
+    through any more.
     """
 
     def __init__(self, server: Path) -> None:

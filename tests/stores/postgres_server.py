@@ -1,7 +1,7 @@
 """A real PostgreSQL for the tests, in a temporary folder of its own.
 
-It listens on a socket in that folder alone, so that nothing else on the machine can meet it, and runs as a user that is not
-root, as PostgreSQL insists.
+It listens on a socket in that folder alone, so that nothing else on the machine can meet it, and
+runs as a user that is not root, as PostgreSQL insists.
 """
 
 import os
@@ -22,8 +22,9 @@ import psycopg
 from tests.patience import PATIENCE_S, until
 from tests.processes import children, state_of
 
-# What is switched off would only make the tests slower, or at times late: a vacuum at work holds followers of the journal
-# back, as any open transaction does. What survives a power loss is not asked here.
+# What is switched off would only make the tests slower, or at times late: a vacuum at work holds
+# followers of the journal back, as any open transaction does. What survives a power loss is not
+# asked here.
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -54,7 +55,9 @@ def binaries() -> Path | None:
 class Server:
     """A server that runs. `url` is that of its first database."""
 
-    def __init__(self, folder: Path, binaries: Path, user: User, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, binaries: Path, user: User, settings: Mapping[str, str]
+    ) -> None:
         self.folder = folder
         self.binaries = binaries
         self.user = user
@@ -66,10 +69,26 @@ class Server:
         """Start it and wait until it answers."""
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
         log = (self.folder / "log").open("ab")
-        command = [str(self.binaries / "postgres"), "-D", str(self.folder / "data"), "-k", str(self.folder), *settings]
+        command = [
+            str(self.binaries / "postgres"),
+            "-D",
+            str(self.folder / "data"),
+            "-k",
+            str(self.folder),
+            *settings,
+        ]
         with log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
-        ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder), "-p", self.settings.get("port", "5432")]
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, **self.user
+            )
+        ready = [
+            str(self.binaries / "pg_isready"),
+            "-q",
+            "-h",
+            str(self.folder),
+            "-p",
+            self.settings.get("port", "5432"),
+        ]
         for _ in range(int(PATIENCE_S) * 20):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -99,7 +118,9 @@ class Server:
         self._process.send_signal(signal.SIGHUP)
 
     def crash(self) -> None:
-        """End it without a word: what it had not written is lost, and it recovers when it is started again."""
+        """End it without a word: what it had not written is lost, and it recovers when it is
+        started again.
+        """
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(PATIENCE_S)
@@ -108,8 +129,8 @@ class Server:
     def kill(self) -> None:
         """Kill it and all its sessions at once, as the end of its machine would."""
         if self._process is not None:
-            # The first of them is the last to go, and sees nothing before: sessions that notice its end run on for a moment,
-            # and show each other commits that no standby has confirmed.
+            # The first of them is the last to go, and sees nothing before: sessions that notice its
+            # end run on for a moment, and show each other commits that no standby has confirmed.
             _stop(self.pid)
             for session in self._sessions():
                 _kill(session)
@@ -125,7 +146,8 @@ class Server:
 
     def go_on(self) -> None:
         """Let all of it go on from where they stood still."""
-        # The first is the last to go on: until then it hears of nobody's end, and their ids are nobody else's.
+        # The first is the last to go on: until then it hears of nobody's end, and their ids are
+        # nobody else's.
         for pid in (*self._sessions(), self.pid):
             _send(pid, signal.SIGCONT)
 
@@ -137,7 +159,9 @@ class Server:
         """Make a new, empty database and return its URL."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy".encode())
+            connection.execute(
+                f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy".encode()
+            )
         return f"postgresql://holdfast@/{name}?host={self.folder}"
 
     def drop(self, url: str) -> None:
@@ -152,7 +176,9 @@ class Server:
 
 @contextmanager
 def running(**more: str) -> Iterator[Server]:
-    """Run a server for the block, with more settings if given; skip the test, or fail it in CI, where there is none to run."""
+    """Run a server for the block, with more settings if given; skip the test, or fail it in CI,
+    where there is none to run.
+    """
     # Here, so that the benchmark, whose venv has none, can import the rest.
     from tests.lacking import lacking
 
@@ -165,7 +191,9 @@ def running(**more: str) -> Iterator[Server]:
 
 @contextmanager
 def serving(found: Path, settings: Mapping[str, str]) -> Iterator[Server]:
-    """Run a server of these binaries, with these settings, for the block. Needs no pytest: the benchmark uses it too."""
+    """Run a server of these binaries, with these settings, for the block. Needs no pytest: the
+    benchmark uses it too.
+    """
     user = _user()
     # Not pytest's folder: that is closed to other users, and too long for the name of a socket.
     folder = Path(tempfile.mkdtemp(prefix="hfpg-"))
@@ -173,8 +201,20 @@ def serving(found: Path, settings: Mapping[str, str]) -> Iterator[Server]:
         if user:
             os.chown(folder, user["user"], user["group"])
         made = str(folder / "data")
-        make = [str(found / "initdb"), "-D", made, "-U", "holdfast", "-E", "UTF8", "--no-sync", "--auth=trust"]
-        subprocess.run([*make, "--locale=C.UTF-8"], check=True, capture_output=True, cwd=folder, **user)
+        make = [
+            str(found / "initdb"),
+            "-D",
+            made,
+            "-U",
+            "holdfast",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--auth=trust",
+        ]
+        subprocess.run(
+            [*make, "--locale=C.UTF-8"], check=True, capture_output=True, cwd=folder, **user
+        )
         server = Server(folder, found, user, settings)
         try:
             server.start()
@@ -192,7 +232,9 @@ def _send(pid: int, number: int) -> None:
 
 
 def _stop(pid: int) -> None:
-    """Let a process stand still, and wait until it does: it may be about to begin another, or to answer."""
+    """Let a process stand still, and wait until it does: it may be about to begin another, or to
+    answer.
+    """
     _send(pid, signal.SIGSTOP)
     until(lambda: state_of(pid) in ("T", "Z", None))
 

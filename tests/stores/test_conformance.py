@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.conformance import ALL, CLOCKED, LATCHED, StoreConformance, skipped_by
-from tests.stores.harnesses import CardsHarness, FilesHarness, MemoryHarness, SheetHarness, SqliteHarness
+from tests.stores.harnesses import (
+    CardsHarness,
+    FilesHarness,
+    MemoryHarness,
+    SheetHarness,
+    SqliteHarness,
+)
 
 MEMORY = frozenset({CLOCKED, LATCHED})
 

@@ -21,4 +21,7 @@ class TestPostgres(StoreConformance):
 
 
 def test_the_skips_are_pinned() -> None:
-    assert skipped_by(POSTGRES) == ["test_now_is_the_passed_clock", "test_trim_keeps_what_is_asked_and_the_newest"]
+    assert skipped_by(POSTGRES) == [
+        "test_now_is_the_passed_clock",
+        "test_trim_keeps_what_is_asked_and_the_newest",
+    ]

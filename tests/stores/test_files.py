@@ -1,4 +1,6 @@
-"""The files store as a place: what lies where, adoption, namespaces, signs, copies; and what several at once see of it."""
+"""The files store as a place: what lies where, adoption, namespaces, signs, copies; and what
+several at once see of it.
+"""
 
 import fcntl
 import json
@@ -14,16 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kernel.errors import InvalidName, InvalidValue, LockTimeout, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import (
+    InvalidName,
+    InvalidValue,
+    LockTimeout,
+    NotFound,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.absent import AbsentStore
-from holdfast.stores.files import naming, rendering, signs, upkeep
-from holdfast.stores.files.picture import Moved
+from holdfast.stores.factory import open_store
+from holdfast.stores.files import documents, maintenance, signs
+from holdfast.stores.files.snapshot import Moved
 from holdfast.stores.files.store import FilesStore
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import upkeep as sqlite_upkeep
+from holdfast.stores.sqlite import maintenance as sqlite_upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from tests.dying import dies
@@ -65,8 +74,18 @@ def test_everything_has_its_place(root: Path, store: FilesStore) -> None:
     for space in ALL:
         put(store, space, "a.b")
     put(store, HOSTS, "x")
-    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and ".holdfast" not in path.parts}
-    assert files == {"lab/hosts.json", "lab/hosts.json.bak", "lab/leases.json", "cards/a.b.json", "lab/live/a.b/record.json"}
+    files = {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and ".holdfast" not in path.parts
+    }
+    assert files == {
+        "lab/hosts.json",
+        "lab/hosts.json.bak",
+        "lab/leases.json",
+        "cards/a.b.json",
+        "lab/live/a.b/record.json",
+    }
     assert "t_hidden" not in "".join(files)
     assert (root / ".holdfast" / "store.sqlite").is_file()
 
@@ -103,7 +122,11 @@ def test_a_folder_of_another_program_is_adopted_in_place(root: Path) -> None:
     (root / "cards" / "j1.events.log").write_text("theirs")
     (root / "cards" / "j1.lock").touch()
     store = open_files(root)
-    assert (keys(store, HOSTS), keys(store, DEEP), keys(store, CARDS)) == (["r1-h1"], ["agent-1"], ["j1"])
+    assert (keys(store, HOSTS), keys(store, DEEP), keys(store, CARDS)) == (
+        ["r1-h1"],
+        ["agent-1"],
+        ["j1"],
+    )
     row = store.get(HOSTS, "r1-h1")
     assert row is not None and row.record.more == {"vlan": 7} and row.revision == 1
     assert store.put_new(HOSTS, [("r1-h1", Host(ip="9"))]) is None
@@ -113,11 +136,15 @@ def test_a_folder_of_another_program_is_adopted_in_place(root: Path) -> None:
     assert shown(root / "lab" / "hosts.json.bak") == {"r1-h1": {"ip": "10.0.0.1", "vlan": 7}}
     assert store.delete_if(CARDS, ["j1"], 1) == 1
     store.transact(lambda tx: tx.delete(DEEP, "agent-1"), scope=[DEEP])
-    assert (root / "cards" / "j1.events.log").exists() and (root / "lab" / "live" / "agent-1" / "other.txt").exists()
+    assert (root / "cards" / "j1.events.log").exists() and (
+        root / "lab" / "live" / "agent-1" / "other.txt"
+    ).exists()
     store.close()
 
 
-@pytest.mark.parametrize("name", ["../{key}.json", "/{key}", "x.json", "{key}/{key}", "a//{key}", "./{key}"])
+@pytest.mark.parametrize(
+    "name", ["../{key}.json", "/{key}", "x.json", "{key}/{key}", "a//{key}", "./{key}"]
+)
 def test_a_layout_that_leaves_its_folder_is_refused(store: FilesStore, name: str) -> None:
     with pytest.raises(InvalidValue):
         put(store, Space("t_bad", Host, layout=FilePerRecord("lab", name, WIRE)), "a")
@@ -127,16 +154,21 @@ def test_a_layout_that_leaves_its_folder_is_refused(store: FilesStore, name: str
 
 @given(st.text(min_size=1, max_size=300))
 def test_names_and_keys_are_one_to_one(key: str) -> None:
-    name = naming.name_of(key)
-    assert naming.key_of(name, [key]) == key
-    assert "/" not in name and name not in (".", "..") and not name.startswith(".") and len(name.encode()) <= 200
-    assert naming.key_of(name + "~", [key]) != key
+    name = documents.name_of(key)
+    assert documents.key_of(name, [key]) == key
+    assert (
+        "/" not in name
+        and name not in (".", "..")
+        and not name.startswith(".")
+        and len(name.encode()) <= 200
+    )
+    assert documents.key_of(name + "~", [key]) != key
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_two_keys_share_no_name(one: str, other: str) -> None:
     if one and other and one != other:
-        assert naming.name_of(one) != naming.name_of(other)
+        assert documents.name_of(one) != documents.name_of(other)
 
 
 def test_a_store_is_opened_by_its_url(root: Path) -> None:
@@ -165,13 +197,21 @@ def test_two_processes_see_each_others_files(root: Path, store: FilesStore) -> N
             for space in (HOSTS, CARDS):
                 revision = put(one, space, f"k{number}", ip=f"{number}-{id(one)}")
                 row = two.get(space, f"k{number}")
-                assert row is not None and (row.record.ip, row.revision) == (f"{number}-{id(one)}", revision)
-                found = two.read(lambda tx, s=space, n=number, o=one: tx.find(s, "ip", (f"{n}-{id(o)}",)), scope=[space])  # type: ignore[misc]
+                assert row is not None and (row.record.ip, row.revision) == (
+                    f"{number}-{id(one)}",
+                    revision,
+                )
+                found = two.read(
+                    lambda tx, s=space, n=number, o=one: tx.find(s, "ip", (f"{n}-{id(o)}",)),
+                    scope=[space],
+                )  # type: ignore[misc]
                 assert [(row.key, row.revision) for row in found] == [(f"k{number}", revision)]
     other.close()
 
 
-def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(root: Path, store: FilesStore) -> None:
+def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(
+    root: Path, store: FilesStore
+) -> None:
     spaces = [HOSTS, LEASES, CARDS, HIDDEN]
 
     def write(value: int) -> None:
@@ -188,7 +228,9 @@ def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(root: Path, s
     def look() -> int:
         looks = 0
         while not done.is_set() or not looks:
-            found = other.read(lambda tx: [row.record.ip for s in spaces for row in tx.range(s)], scope=spaces)
+            found = other.read(
+                lambda tx: [row.record.ip for s in spaces for row in tx.range(s)], scope=spaces
+            )
             assert len(set(found)) == 1 and len(found) == 4, found
             looks += 1
         return looks
@@ -202,7 +244,9 @@ def test_a_reader_sees_one_moment_of_all_files_and_the_inner_store(root: Path, s
     other.close()
 
 
-def test_a_reader_that_is_always_overtaken_gets_a_turn(store: FilesStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_always_overtaken_gets_a_turn(
+    store: FilesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, CARDS, "a")
     look, tries = store._picture.look, []
 
@@ -252,7 +296,9 @@ def test_a_child_forked_inside_a_transaction_writes_no_files(root: Path, store: 
 
 
 def test_locks_and_hidden_spaces_take_no_turn_at_the_latch(store: FilesStore) -> None:
-    points = faults.recorded(lambda: (put(store, HIDDEN, "a"), store.put_new(LOCKED, [("l", Host(ip="1"))])))
+    points = faults.recorded(
+        lambda: (put(store, HIDDEN, "a"), store.put_new(LOCKED, [("l", Host(ip="1"))]))
+    )
     assert points and not [point for point in points if point.startswith("files.")]
 
 
@@ -264,7 +310,9 @@ def test_signs_show_volatile_records(root: Path) -> None:
     folder = root / "lab" / "locks"
     token = store.put_new(LOCKED, [("r1", Host(ip="7")), ("/dev/tty", Host(ip="8"))])
     assert token is not None
-    assert shown(folder / "router_r1") == {"ip": "7"} and shown(folder / "router_%2Fdev%2Ftty") == {"ip": "8"}
+    assert shown(folder / "router_r1") == {"ip": "7"} and shown(folder / "router_%2Fdev%2Ftty") == {
+        "ip": "8"
+    }
     put(store, LOCKED, "r1", ip="9")
     assert shown(folder / "router_r1") == {"ip": "9"}
     put(store, LOCKED, "r1", ip="free")
@@ -331,7 +379,12 @@ def test_a_sign_never_fails_the_change(root: Path) -> None:
     assert store.put_new(LOCKED, [("r1", Host(ip="7"))])
     assert put(store, LOCKED, "r1", ip="8") > 0
     store.close()
-    strange = Sign("lab", "signs/{key}", lambda host: {"x": object()}, called=lambda key: None if key == "r1" else key)
+    strange = Sign(
+        "lab",
+        "signs/{key}",
+        lambda host: {"x": object()},
+        called=lambda key: None if key == "r1" else key,
+    )
     store = open_files(root, shown={LOCKED: strange})
     assert put(store, LOCKED, "r1", ip="9") and put(store, LOCKED, "r2", ip="9")
     store.close()
@@ -346,15 +399,15 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
         put(store, space, "kept", ip="1")
         put(other, space, "theirs", ip="1")
     saved = tmp_path / "saved"
-    upkeep.backup(store, ALL, saved)
+    maintenance.backup(store, ALL, saved)
     with pytest.raises(InvalidValue, match="exists"):
-        upkeep.backup(store, ALL, saved)
+        maintenance.backup(store, ALL, saved)
     tokens = []
     for space in ALL:
         put(store, space, "kept", ip="2")
         tokens.append(put(store, space, "later"))
         other.transact(lambda tx, space=space: tx.delete(space, "theirs"), scope=[space])  # type: ignore[misc]
-    replaced = upkeep.restore(store, ALL, saved, boot_id="boot-1")
+    replaced = maintenance.restore(store, ALL, saved, boot_id="boot-1")
     assert [replaced] == _saved(root)
     for space in ALL:
         assert keys(store, space) == ["kept"] and keys(other, space) == ["theirs"], space.name
@@ -363,10 +416,10 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
     assert list(shown(root / "lab" / "hosts.json")) == ["kept"]
     assert not (root / "cards" / "later.json").exists()
     assert put(store, HOSTS, "new") > max(tokens)
-    assert upkeep.check(store, ALL) == []
+    assert maintenance.check(store, ALL) == []
     assert not [name for name in os.listdir(root / ".holdfast") if name.startswith("restore-")]
     assert replaced is not None
-    upkeep.restore(store, ALL, replaced, boot_id="boot-1")
+    maintenance.restore(store, ALL, replaced, boot_id="boot-1")
     for space in ALL:
         assert keys(store, space) == ["kept", "later"] and keys(other, space) == [], space.name
         row = store.get(space, "kept")
@@ -374,15 +427,17 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
     other.close()
 
 
-def test_a_file_that_cannot_be_saved_is_not_replaced(root: Path, store: FilesStore, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_saved_is_not_replaced(
+    root: Path, store: FilesStore, tmp_path: Path
+) -> None:
     put(store, HOSTS, "a")
     saved = tmp_path / "saved"
-    upkeep.backup(store, ALL, saved)
+    maintenance.backup(store, ALL, saved)
     hosts = root / "lab" / "hosts.json"
     hosts.rename(tmp_path / "theirs.json")
     hosts.symlink_to(tmp_path / "theirs.json")
     with pytest.raises(StoreCorrupt, match="symbolic link"):
-        upkeep.restore(store, ALL, saved, boot_id="boot-1")
+        maintenance.restore(store, ALL, saved, boot_id="boot-1")
     assert hosts.is_symlink() and _saved(root) == []
 
 
@@ -392,7 +447,7 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
     for space in ALL:
         put(store, space, "a", ip="1")
     saved = tmp_path / "saved"
-    upkeep.backup(store, ALL, saved)
+    maintenance.backup(store, ALL, saved)
     for space in ALL:
         put(store, space, "a", ip="2")
         put(store, space, "b", ip="2")
@@ -400,10 +455,12 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
 
     def state() -> list[str]:
         look = open_files(root)
-        found = look.read(lambda tx: [f"{row.key}{row.record.ip}" for s in ALL for row in tx.range(s)], scope=ALL)
+        found = look.read(
+            lambda tx: [f"{row.key}{row.record.ip}" for s in ALL for row in tx.range(s)], scope=ALL
+        )
         put(look, HIDDEN, "x")
         look.transact(lambda tx: tx.delete(HIDDEN, "x"), scope=[HIDDEN])
-        assert upkeep.check(look, ALL) == []
+        assert maintenance.check(look, ALL) == []
         look.close()
         return found
 
@@ -414,7 +471,9 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
             killed = dies(lambda work=work, at=at: work(root, saved, tmp_path / f"copy-{at}"), at)  # type: ignore[misc]
             assert state() in ([before], [before, after])[number]
             if state() == after:
-                assert any(_held(copy, tmp_path) == before for copy in _saved(root)), f"killed at {at}"
+                assert any(_held(copy, tmp_path) == before for copy in _saved(root)), (
+                    f"killed at {at}"
+                )
             at += 1
         assert at > 8
     assert state() == after
@@ -422,24 +481,29 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
 
 def _saved(root: Path) -> list[Path]:
     """The stores that a restore has replaced, by age."""
-    return sorted((root / ".holdfast").glob("store.sqlite.replaced-*"), key=lambda path: path.stat().st_mtime_ns)
+    return sorted(
+        (root / ".holdfast").glob("store.sqlite.replaced-*"),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
 
 
 def _held(saved: Path, tmp_path: Path) -> list[str]:
     """What a saved store brings back, put into a new one."""
     elsewhere = open_files(tmp_path / f"elsewhere-{secrets.token_hex(4)}")
-    upkeep.restore(elsewhere, ALL, saved, boot_id="boot-1")
-    found = elsewhere.read(lambda tx: [f"{row.key}{row.record.ip}" for s in ALL for row in tx.range(s)], scope=ALL)
+    maintenance.restore(elsewhere, ALL, saved, boot_id="boot-1")
+    found = elsewhere.read(
+        lambda tx: [f"{row.key}{row.record.ip}" for s in ALL for row in tx.range(s)], scope=ALL
+    )
     elsewhere.close()
     return found
 
 
 def _backup(root: Path, saved: Path, copy: Path) -> None:
-    upkeep.backup(open_files(root), ALL, copy)
+    maintenance.backup(open_files(root), ALL, copy)
 
 
 def _restore(root: Path, saved: Path, copy: Path) -> None:
-    upkeep.restore(open_files(root), ALL, saved, boot_id="boot-1")
+    maintenance.restore(open_files(root), ALL, saved, boot_id="boot-1")
 
 
 def test_a_recovery_whose_turn_does_not_come_is_not_taken_for_a_bad_disk(
@@ -450,10 +514,12 @@ def test_a_recovery_whose_turn_does_not_come_is_not_taken_for_a_bad_disk(
 
     monkeypatch.setattr(SqliteStore, "transact", late)
     with pytest.raises(LockTimeout):
-        upkeep.backup(store, ALL, tmp_path / "saved")
+        maintenance.backup(store, ALL, tmp_path / "saved")
 
 
-def test_a_bad_or_foreign_backup_changes_nothing(root: Path, store: FilesStore, tmp_path: Path) -> None:
+def test_a_bad_or_foreign_backup_changes_nothing(
+    root: Path, store: FilesStore, tmp_path: Path
+) -> None:
     put(store, HOSTS, "a")
     (tmp_path / "junk").write_bytes(b"junk" * 400)
     foreign = tmp_path / "foreign"
@@ -462,18 +528,26 @@ def test_a_bad_or_foreign_backup_changes_nothing(root: Path, store: FilesStore, 
     put(elsewhere, HOSTS, "b")
     sqlite_upkeep.backup(elsewhere, foreign)
     elsewhere.close()
-    for source, error in ((tmp_path / "none", NotFound), (tmp_path / "junk", StoreCorrupt), (foreign, StoreCorrupt)):
+    for source, error in (
+        (tmp_path / "none", NotFound),
+        (tmp_path / "junk", StoreCorrupt),
+        (foreign, StoreCorrupt),
+    ):
         with pytest.raises(error):
-            upkeep.restore(store, ALL, source, boot_id="boot-1")
+            maintenance.restore(store, ALL, source, boot_id="boot-1")
     assert keys(store, HOSTS) == ["a"]
-    assert upkeep.check(store, ALL) == []
+    assert maintenance.check(store, ALL) == []
 
 
 def test_a_closed_store_says_so_for_files_too(store: FilesStore) -> None:
     put(store, HOSTS, "a")
     store.close()
     store.close()
-    for work in (lambda: put(store, HOSTS, "a"), lambda: keys(store, HOSTS), lambda: store.get(CARDS, "a")):
+    for work in (
+        lambda: put(store, HOSTS, "a"),
+        lambda: keys(store, HOSTS),
+        lambda: store.get(CARDS, "a"),
+    ):
         with pytest.raises(StoreUnavailable, match="closed"):
             work()
 
@@ -481,21 +555,31 @@ def test_a_closed_store_says_so_for_files_too(store: FilesStore) -> None:
 def test_content_shows_what_lies_there(root: Path, store: FilesStore) -> None:
     for space in ALL:
         put(store, space, "a", ip="1")
-    assert json.loads(upkeep.content(store, HOSTS, "a")) == {"ip": "1"}
+    assert json.loads(maintenance.content(store, HOSTS, "a")) == {"ip": "1"}
     (root / "cards" / "a.json").write_bytes(b"\xffjunk")
-    assert upkeep.content(store, CARDS, "a") == b"\xffjunk"
-    assert b"1" in upkeep.content(store, HIDDEN, "a")
+    assert maintenance.content(store, CARDS, "a") == b"\xffjunk"
+    assert b"1" in maintenance.content(store, HIDDEN, "a")
     with pytest.raises(NotFound):
-        upkeep.content(store, DEEP, "nothing")
+        maintenance.content(store, DEEP, "nothing")
 
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
-@given(value=st.dictionaries(st.text(max_size=6), st.dictionaries(st.text(max_size=6), _JSON, max_size=4), max_size=5))
-def test_a_file_put_together_of_its_records_is_the_file_written_whole(value: dict[str, Any]) -> None:
-    assert rendering.members([rendering.as_member(key, value[key]) for key in sorted(value)]) == rendering.render(value)
+@given(
+    value=st.dictionaries(
+        st.text(max_size=6), st.dictionaries(st.text(max_size=6), _JSON, max_size=4), max_size=5
+    )
+)
+def test_a_file_put_together_of_its_records_is_the_file_written_whole(
+    value: dict[str, Any],
+) -> None:
+    assert documents.members(
+        [documents.as_member(key, value[key]) for key in sorted(value)]
+    ) == documents.render(value)

@@ -1,5 +1,6 @@
-"""A file of many records: a change costs no more Python work in a large one than in a small one, and a batch costs no more a
-record. Work is counted, not timed."""
+"""A file of many records: a change costs no more Python work in a large one than in a small one,
+and a batch costs no more a record. Work is counted, not timed.
+"""
 
 import sys
 from collections.abc import Callable
@@ -53,7 +54,9 @@ def test_a_batch_costs_the_same_a_record_whatever_its_size(tmp_path: Path) -> No
     assert len(shown(tmp_path / "b" / "lab" / "hosts.json")) == 801
 
 
-def test_a_change_of_one_record_costs_the_same_in_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_one_record_costs_the_same_in_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[int] = []
     encode = redo._Parts.encode
 

@@ -1,5 +1,6 @@
-"""A folder of so many files that the kernel tells which were changed: whatever is done to one of them is seen by the next
-reader, and the others are not looked at."""
+"""A folder of so many files that the kernel tells which were changed: whatever is done to one of
+them is seen by the next reader, and the others are not looked at.
+"""
 
 import json
 import multiprocessing
@@ -16,7 +17,7 @@ import pytest
 from holdfast.kernel.errors import RecordInvalid
 from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.store import Store, Tx
-from holdfast.stores.files import drawer, watch
+from holdfast.stores.files import cache, watch
 from holdfast.stores.files.store import FilesStore
 from tests.descriptors import open_below, watches
 from tests.stores.files_spaces import CARDS, Host, open_files, put
@@ -102,7 +103,9 @@ CHANGES = [_in_place, _replaced, _made, _removed, _renamed, _moved_in, _another_
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
-def test_whatever_is_done_to_a_file_is_seen_at_once(store: FilesStore, cards: Path, change: Callable[[Path], str]) -> None:
+def test_whatever_is_done_to_a_file_is_seen_at_once(
+    store: FilesStore, cards: Path, change: Callable[[Path], str]
+) -> None:
     # Each within the tick of the file system's clock that the one before was in.
     for ip in ("y001", "y002", "y003", "0003"):
         (cards / "c0003.json").write_text(json.dumps({"ip": ip}))
@@ -112,16 +115,18 @@ def test_whatever_is_done_to_a_file_is_seen_at_once(store: FilesStore, cards: Pa
     assert _found(store)[-1] == last
 
 
-def test_the_other_files_are_not_looked_at(store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_files_are_not_looked_at(
+    store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[str] = []
-    look = drawer.signature_of
+    look = cache.signature_of
 
     def noting(path: Path | str) -> object:
         looked.append(os.path.basename(path))
         return look(path)
 
-    monkeypatch.setattr(drawer, "signature_of", noting)
-    monkeypatch.setattr(drawer.Drawer, "_look_at_all", None)
+    monkeypatch.setattr(cache, "signature_of", noting)
+    monkeypatch.setattr(cache.Drawer, "_look_at_all", None)
     _in_place(cards)
     assert _found(store)[-1] == "zzzz"
     assert looked == ["c0007.json"]
@@ -152,7 +157,9 @@ def test_more_than_the_kernel_keeps(store: FilesStore, cards: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["inotify_init1", "inotify_add_watch"])
-def test_a_kernel_that_tells_nothing(root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_kernel_that_tells_nothing(
+    root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     libc = watch.ctypes.CDLL(None)
     monkeypatch.setattr(libc, call, lambda *_: -1)
     monkeypatch.setattr(watch.ctypes, "CDLL", lambda _: libc)
@@ -190,7 +197,9 @@ def test_a_forked_child_takes_nothing_from_its_parent(store: FilesStore, cards: 
     assert _found(store)[-1] == "zzzz"
 
 
-def test_a_file_that_cannot_be_read_is_looked_at_until_it_can(store: FilesStore, cards: Path) -> None:
+def test_a_file_that_cannot_be_read_is_looked_at_until_it_can(
+    store: FilesStore, cards: Path
+) -> None:
     (cards / "c0007.json").write_text("{")
     for _ in range(2):
         with pytest.raises(RecordInvalid, match="c0007"):
@@ -199,7 +208,9 @@ def test_a_file_that_cannot_be_read_is_looked_at_until_it_can(store: FilesStore,
     assert _found(store)[-1] == "zzzz"
 
 
-def test_what_failed_half_way_is_not_forgotten(store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_half_way_is_not_forgotten(
+    store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _in_place(cards)
     _removed(cards)
 
@@ -207,7 +218,7 @@ def test_what_failed_half_way_is_not_forgotten(store: FilesStore, cards: Path, m
         raise RuntimeError(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(drawer, "signature_of", failing)
+        patch.setattr(cache, "signature_of", failing)
         with pytest.raises(RuntimeError):
             _found(store)
     assert _found(store)[-2:] == [f"{MANY - 2:04}", "zzzz"]
@@ -236,12 +247,17 @@ def test_fewer_files_are_looked_at_each_and_need_no_watch(store: FilesStore, car
 
 
 def _change_and_compare(task: tuple[str, int]) -> int:
-    """Change records at random, each time comparing what is known of all of them with what lies there."""
+    """Change records at random, each time comparing what is known of all of them with what lies
+    there.
+    """
     root, seed = Path(task[0]), task[1]
     random, store = Random(seed), open_files(root)
 
     def body(tx: Tx) -> None:
-        there = {path.stem: json.loads(path.read_text())["ip"] for path in (root / "cards").glob("*.json")}
+        there = {
+            path.stem: json.loads(path.read_text())["ip"]
+            for path in (root / "cards").glob("*.json")
+        }
         assert {row.key: row.record.ip for row in tx.find(CARDS, "ip")} == there
         for _ in range(random.randint(1, 3)):
             key = f"c{random.randrange(MANY + 20):04}"
@@ -259,4 +275,6 @@ def _change_and_compare(task: tuple[str, int]) -> int:
 def test_several_processes_know_what_lies_there(root: Path, cards: Path) -> None:
     assert cards.is_dir()
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_change_and_compare, [(str(root), seed) for seed in range(3)], chunksize=1) == [0, 1, 2]
+        assert pool.map(
+            _change_and_compare, [(str(root), seed) for seed in range(3)], chunksize=1
+        ) == [0, 1, 2]

@@ -1,4 +1,6 @@
-"""PgBouncer between a store and its server: a session each is all that is needed, and less is refused in words."""
+"""PgBouncer between a store and its server: a session each is all that is needed, and less is
+refused in words.
+"""
 
 import os
 import shutil
@@ -51,13 +53,17 @@ def _binary() -> str:
 
 @contextmanager
 def pooling(server: Server, mode: str) -> Iterator[Path]:
-    """A PgBouncer before a server, for the block; the folder of its socket. It does not run as root."""
+    """A PgBouncer before a server, for the block; the folder of its socket. It does not run as
+    root.
+    """
     binary, folder = _binary(), Path(tempfile.mkdtemp(prefix="hfpb-"))
     if server.user:
         os.chown(folder, server.user["user"], server.user["group"])
     settings = folder / "pgbouncer.ini"
     settings.write_text(_SETTINGS.format(server=server.folder, folder=folder, mode=mode))
-    process = subprocess.Popen([binary, "-q", str(settings)], cwd=folder, stderr=subprocess.DEVNULL, **server.user)
+    process = subprocess.Popen(
+        [binary, "-q", str(settings)], cwd=folder, stderr=subprocess.DEVNULL, **server.user
+    )
     try:
         # It tells nobody when it is ready.
         until(lambda: process.poll() is not None or _listens(folder / ".s.PGSQL.6432"))
@@ -85,21 +91,31 @@ def through(url: str, server: Server, folder: Path) -> str:
 
 
 class TestSessions(Transactions, Order, Hostile, JournalKept, Waiting):
-    """The shipped suite, but for its races of processes, through a pooler that gives each client a session."""
+    """The shipped suite, but for its races of processes, through a pooler that gives each client a
+    session.
+    """
 
     capabilities = POSTGRES
 
     @pytest.fixture
-    def harness(self, postgres_url: str, postgres_server: Server, sessions: Path) -> PostgresHarness:
+    def harness(
+        self, postgres_url: str, postgres_server: Server, sessions: Path
+    ) -> PostgresHarness:
         return PostgresHarness(through(postgres_url, postgres_server, sessions))
 
 
-def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(postgres_url: str, postgres_server: Server, sessions: Path) -> None:
+def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(
+    postgres_url: str, postgres_server: Server, sessions: Path
+) -> None:
     url = through(postgres_url, postgres_server, sessions)
     with holdfast.connect(url) as first, holdfast.connect(url) as second:
         grant = first.locks.acquire("a", by="one")
         got: list[int] = []
-        waiting = threading.Thread(target=lambda: got.append(second.locks.acquire("a", by="two", timeout_s=PATIENCE_S).token))
+        waiting = threading.Thread(
+            target=lambda: got.append(
+                second.locks.acquire("a", by="two", timeout_s=PATIENCE_S).token
+            )
+        )
         waiting.start()
         first.locks.release(grant)
         waiting.join(PATIENCE_S)
@@ -107,15 +123,19 @@ def test_locks_and_wake_ups_go_through_a_pooler_of_sessions(postgres_url: str, p
         with first.workflows.swap("llama") as swap:
             with psycopg.connect(postgres_url, autocommit=True) as raw:
                 raw.execute(
-                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
-                    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = "
+                    "'advisory' AND objsubid = 1 "
+                    "AND database = (SELECT oid FROM pg_database WHERE datname = "
+                    "current_database())"
                 )
             assert swap.lost.wait(PATIENCE_S)
             swap.fail("the session has ended")
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-def test_a_pooler_of_transactions_is_refused_when_connecting(postgres_url: str, postgres_server: Server, mode: str) -> None:
+def test_a_pooler_of_transactions_is_refused_when_connecting(
+    postgres_url: str, postgres_server: Server, mode: str
+) -> None:
     with closing(open_postgres(postgres_url)) as store:
         put(store, "k")
     with pooling(postgres_server, mode) as folder:

@@ -15,16 +15,33 @@ import psycopg
 import pytest
 
 from holdfast import connect
-from holdfast.kernel.errors import InvalidValue, LockTimeout, RecordInvalid, SchemaTooNew, StoreUnavailable, Unavailable
+from holdfast.kernel.errors import (
+    InvalidValue,
+    LockTimeout,
+    RecordInvalid,
+    SchemaTooNew,
+    StoreUnavailable,
+    Unavailable,
+)
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import connections, latches, open_postgres, upkeep
+from holdfast.stores.postgres import connections, latches, maintenance, open_postgres
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
-from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, append, heard, increment, put, take_all
+from holdfast.testing.conformance import (
+    OTHERS,
+    PATIENCE_S,
+    THINGS,
+    Thing,
+    append,
+    heard,
+    increment,
+    put,
+    take_all,
+)
 from tests.patience import NEVER_S, until
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
@@ -51,7 +68,9 @@ def proxy(postgres_server: Server) -> Iterator[Proxy]:
 @pytest.fixture
 def distant(postgres_server: Server, postgres_url: str, proxy: Proxy) -> Iterator[PostgresStore]:
     """A store behind the proxy, on the same database as `store`."""
-    with closing(open_postgres(postgres_url.replace(str(postgres_server.folder), str(proxy.folder)))) as store:
+    with closing(
+        open_postgres(postgres_url.replace(str(postgres_server.folder), str(proxy.folder)))
+    ) as store:
         put(store, "sum")
         yield store
 
@@ -89,13 +108,17 @@ def total(store: PostgresStore) -> int:
 # --- the clock ---
 
 
-def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     really, slept_s = time.clock_gettime, 0.0
     monkeypatch.setattr(time, "clock_gettime", lambda clock: really(clock) + slept_s)
 
     def set_database(hours: int) -> None:
         """The database's clock differs from this machine's by so many hours."""
-        sql = f"(extract(epoch FROM clock_timestamp() + interval '{hours} hours') * 1000000)::bigint"
+        sql = (
+            f"(extract(epoch FROM clock_timestamp() + interval '{hours} hours') * 1000000)::bigint"
+        )
         monkeypatch.setattr(latches, "NOW", sql)
 
     def ahead(hours: int, seconds: float = 0.0) -> bool:
@@ -120,7 +143,9 @@ def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(store: Postgres
     assert ahead(4)
 
 
-def test_an_answer_that_is_read_late_does_not_put_the_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_read_late_does_not_put_the_clock_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     passed_s = 0.0
     monkeypatch.setattr(time, "clock_gettime", lambda _: passed_s)
     clock, begin = ServerClock(), datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,7 +154,9 @@ def test_an_answer_that_is_read_late_does_not_put_the_clock_back(monkeypatch: py
         """What the clock says when the server's answer has come."""
         nonlocal passed_s
         passed_s = came_s
-        assert clock.saw(begin + timedelta(seconds=answer_s), asked_s) == begin + timedelta(seconds=answer_s)
+        assert clock.saw(begin + timedelta(seconds=answer_s), asked_s) == begin + timedelta(
+            seconds=answer_s
+        )
         return (clock.now(lambda: begin) - begin).total_seconds()
 
     assert after(0.0, asked_s=0.0, came_s=0.25) == 0.0
@@ -144,7 +171,9 @@ def test_an_answer_that_is_read_late_does_not_put_the_clock_back(monkeypatch: py
 def test_a_process_that_stood_still_has_what_it_leases_for_the_whole_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the server's answer and its reading: another had the lock at once, and it was not told."""
+    """Between the server's answer and its reading: another had the lock at once, and it was not
+    told.
+    """
     with connect(postgres_url) as hf, connect(postgres_url) as other:
         hf.locks.release(hf.locks.acquire("n", by="before"))
         saw, still_s = ServerClock.saw, [NEVER_S]
@@ -179,7 +208,8 @@ def test_a_follower_sees_every_entry_once_while_eight_threads_write(store: Postg
         for i in range(each):
 
             def body(tx: Tx, i: int = i) -> None:
-                # The revision is taken long before the commit, so that commits come in another order.
+                # The revision is taken long before the commit, so that commits come in another
+                # order.
                 for part in range(3):
                     tx.append(actor="t", kind="k", subject=f"{number}.{i}.{part}")
                 tx.get(THINGS, f"w{number}")
@@ -215,7 +245,9 @@ def test_a_follower_sees_every_entry_once_while_eight_threads_write(store: Postg
                 assert mine == [f"{number}.{i}.{part}" for i in range(each) for part in range(3)]
 
 
-def test_an_entry_waits_for_older_transactions_that_are_still_open(store: PostgresStore, postgres_url: str) -> None:
+def test_an_entry_waits_for_older_transactions_that_are_still_open(
+    store: PostgresStore, postgres_url: str
+) -> None:
     append(store, "first")
     with psycopg.connect(postgres_url) as older:
         older.execute("SELECT pg_current_xact_id()")
@@ -242,7 +274,20 @@ def test_transactions_are_ordered_as_numbers(store: PostgresStore, postgres_url:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["x", "1", "1.", ".1", "1.2", "1.2.x", "-1.2.3", "1.2.3.4", "9" * 30 + ".1.1", "1.1." + "9" * 19, "²1.1.1"]
+    "cursor",
+    [
+        "x",
+        "1",
+        "1.",
+        ".1",
+        "1.2",
+        "1.2.x",
+        "-1.2.3",
+        "1.2.3.4",
+        "9" * 30 + ".1.1",
+        "1.1." + "9" * 19,
+        "²1.1.1",
+    ],
 )
 def test_a_bad_cursor_is_refused(store: PostgresStore, cursor: str) -> None:
     with pytest.raises(InvalidValue, match="cursor"):
@@ -250,7 +295,9 @@ def test_a_bad_cursor_is_refused(store: PostgresStore, cursor: str) -> None:
 
 
 def test_a_damaged_entry_is_said_to_be_one(store: PostgresStore, postgres_url: str) -> None:
-    """What was wrong with its bytes came through as the decoder had it, which no caller reckons with."""
+    """What was wrong with its bytes came through as the decoder had it, which no caller reckons
+    with.
+    """
     revision = append(store, "told")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("UPDATE holdfast.journal SET data = '[1'")
@@ -286,8 +333,12 @@ def test_trim_keeps_what_is_asked_and_the_newest(store: PostgresStore) -> None:
 # --- a commit whose connection is lost ---
 
 
-@pytest.mark.parametrize("point", ["postgres.commit.before", "postgres.commit.after", "postgres.write"])
-def test_work_is_done_once_when_its_session_is_ended(store: PostgresStore, postgres_url: str, point: str) -> None:
+@pytest.mark.parametrize(
+    "point", ["postgres.commit.before", "postgres.commit.after", "postgres.write"]
+)
+def test_work_is_done_once_when_its_session_is_ended(
+    store: PostgresStore, postgres_url: str, point: str
+) -> None:
     put(store, "sum")
     with faults.at_point(point, once(lambda: terminate(postgres_url))):
         increment(store)
@@ -302,7 +353,9 @@ def test_work_is_done_once_when_its_session_is_ended(store: PostgresStore, postg
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_lost_commit_is_looked_up_and_done_once(distant: PostgresStore, proxy: Proxy, lose: str) -> None:
+def test_a_lost_commit_is_looked_up_and_done_once(
+    distant: PostgresStore, proxy: Proxy, lose: str
+) -> None:
     proxy.lose = lose
     increment(distant)
     assert proxy.lost in (1, 3)
@@ -310,7 +363,9 @@ def test_a_lost_commit_is_looked_up_and_done_once(distant: PostgresStore, proxy:
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_hot_path_lost_at_its_commit_tells_the_truth(distant: PostgresStore, proxy: Proxy, lose: str) -> None:
+def test_a_hot_path_lost_at_its_commit_tells_the_truth(
+    distant: PostgresStore, proxy: Proxy, lose: str
+) -> None:
     proxy.lose = lose
     token = distant.put_new(THINGS, [("lock", Thing())])
     row = distant.get(THINGS, "lock")
@@ -339,7 +394,9 @@ def test_a_commit_that_cannot_be_looked_up_is_called_unknown(
     until(lambda: store.get(THINGS, "a") is not None)
 
 
-def test_a_body_that_swallows_a_failure_is_not_taken_for_committed(store: PostgresStore, postgres_url: str) -> None:
+def test_a_body_that_swallows_a_failure_is_not_taken_for_committed(
+    store: PostgresStore, postgres_url: str
+) -> None:
     put(store, "sum")
     runs = []
 
@@ -406,13 +463,17 @@ def limited_url(postgres_server: Server, postgres_url: str) -> Iterator[str]:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE ROLE limited LOGIN SUPERUSER")
         yield postgres_url.replace("holdfast@", "limited@")
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'limited'")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'limited'"
+        )
         connection.execute("DROP OWNED BY limited CASCADE; DROP ROLE limited")
 
 
 def _limit(url: str, connections: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"ALTER ROLE limited NOSUPERUSER CONNECTION LIMIT {connections}".encode())
+        connection.execute(
+            f"ALTER ROLE limited NOSUPERUSER CONNECTION LIMIT {connections}".encode()
+        )
 
 
 def _told_of_the_limit(error: StoreUnavailable) -> bool:
@@ -421,7 +482,9 @@ def _told_of_the_limit(error: StoreUnavailable) -> bool:
     return error.fields["sqlstate"] == "53300" and error.fields["outcome"] == "none"
 
 
-def test_a_role_that_may_not_connect_any_more_is_told_so(limited_url: str, postgres_url: str) -> None:
+def test_a_role_that_may_not_connect_any_more_is_told_so(
+    limited_url: str, postgres_url: str
+) -> None:
     """It was told that the server does not answer, and to check that it runs."""
     _limit(postgres_url, 0)
     with pytest.raises(StoreUnavailable) as caught:
@@ -429,7 +492,9 @@ def test_a_role_that_may_not_connect_any_more_is_told_so(limited_url: str, postg
     assert _told_of_the_limit(caught.value)
 
 
-def test_a_store_whose_role_may_not_connect_any_more_is_told_so(limited_url: str, postgres_url: str) -> None:
+def test_a_store_whose_role_may_not_connect_any_more_is_told_so(
+    limited_url: str, postgres_url: str
+) -> None:
     with closing(open_postgres(limited_url)) as store:
         _limit(postgres_url, 0)
         while True:
@@ -441,15 +506,19 @@ def test_a_store_whose_role_may_not_connect_any_more_is_told_so(limited_url: str
         assert _told_of_the_limit(caught.value)
 
 
-def test_roles_that_may_connect_and_not_use_the_store_are_known(store: PostgresStore, postgres_url: str) -> None:
-    """Advisory locks are of a database, and whoever may connect to it can take any: so it can stop all writers."""
+def test_roles_that_may_connect_and_not_use_the_store_are_known(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """Advisory locks are of a database, and whoever may connect to it can take any: so it can stop
+    all writers.
+    """
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute("CREATE ROLE stranger LOGIN")
         try:
-            assert "stranger" in upkeep.strangers(store)
+            assert "stranger" in maintenance.strangers(store)
             connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC".encode())
-            assert upkeep.strangers(store) == []
+            assert maintenance.strangers(store) == []
             with pytest.raises(psycopg.OperationalError, match="CONNECT"):
                 psycopg.connect(postgres_url.replace("holdfast@", "stranger@"))
         finally:
@@ -485,13 +554,18 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
             server.stop()
             started = time.monotonic()
             with pytest.raises(Unavailable) as caught:
-                store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.3)
+                store.transact(
+                    lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=0.3
+                )
             assert caught.value.fields["outcome"] == "none"
             assert time.monotonic() - started < TRANSACT_TIMEOUT_S
             with ThreadPoolExecutor(1) as pool:
                 # Begun while there is no server; it waits for one within its time limit.
                 patient = pool.submit(
-                    store.transact, lambda tx: tx.put(THINGS, "c", Thing()), scope=[THINGS], timeout_s=PATIENCE_S
+                    store.transact,
+                    lambda tx: tx.put(THINGS, "c", Thing()),
+                    scope=[THINGS],
+                    timeout_s=PATIENCE_S,
                 )
                 server.start()
                 patient.result(PATIENCE_S)
@@ -502,13 +576,19 @@ def test_a_store_outlives_a_restart_of_its_server_and_wakes_its_listeners() -> N
         assert store.get(THINGS, "c") is not None
 
 
-def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresStore, postgres_url: str) -> None:
+def test_a_silent_server_does_not_keep_a_caller_past_its_time(
+    store: PostgresStore, postgres_url: str
+) -> None:
     opened: dict[int, int] = {}
 
     def silence() -> None:
-        sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        sessions = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> "
+            "pg_backend_pid()"
+        )
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            # The session of a connection that was closed before may just be ending, and its pid may soon be another's.
+            # The session of a connection that was closed before may just be ending, and its pid may
+            # soon be another's.
             for (pid,) in connection.execute(sessions).fetchall():
                 with suppress(ProcessLookupError):
                     opened[pid] = os.pidfd_open(pid)
@@ -520,7 +600,10 @@ def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresSto
     put(store, "a")
     started = time.monotonic()
     try:
-        with faults.at_point("postgres.commit.before", once(silence)), pytest.raises(StoreUnavailable) as caught:
+        with (
+            faults.at_point("postgres.commit.before", once(silence)),
+            pytest.raises(StoreUnavailable) as caught,
+        ):
             store.transact(lambda tx: tx.put(THINGS, "b", Thing()), scope=[THINGS], timeout_s=2)
     finally:
         for session in opened.values():
@@ -531,7 +614,9 @@ def test_a_silent_server_does_not_keep_a_caller_past_its_time(store: PostgresSto
     assert time.monotonic() - started < TRANSACT_TIMEOUT_S
 
 
-def test_the_server_ends_a_transaction_in_which_nothing_is_said(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_ends_a_transaction_in_which_nothing_is_said(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As that of a client that was stopped or cut off: others would wait for its latches."""
     vigilance = connections._VIGILANCE.replace("'5000'", "'200'")
     assert vigilance != connections._VIGILANCE
@@ -606,7 +691,9 @@ def test_crossed_waits_end_and_both_are_done(store: PostgresStore) -> None:
 
 
 def test_tokens_of_one_key_only_grow_under_contention(store: PostgresStore) -> None:
-    """Taken and given back by hot paths and by transactions whose revision is older than their latch."""
+    """Taken and given back by hot paths and by transactions whose revision is older than their
+    latch.
+    """
     given: list[int] = []
     mutex = threading.Lock()
     held = threading.Semaphore(1)
@@ -641,7 +728,9 @@ def test_tokens_of_one_key_only_grow_under_contention(store: PostgresStore) -> N
                 assert store.delete_if(THINGS, ["lock"], token) == 1
 
     with ThreadPoolExecutor(6) as pool:
-        futures = [pool.submit(hot, i) for i in range(3)] + [pool.submit(general, i) for i in range(3)]
+        futures = [pool.submit(hot, i) for i in range(3)] + [
+            pool.submit(general, i) for i in range(3)
+        ]
         for future in futures:
             future.result(PATIENCE_S)
     assert given == sorted(set(given))
@@ -678,24 +767,38 @@ def test_claims_do_not_wait_for_each_other(store: PostgresStore) -> None:
         assert slow.result(PATIENCE_S) == "k0"
 
 
-def test_waits_for_several_latches_have_one_time_limit(store: PostgresStore, postgres_url: str) -> None:
+def test_waits_for_several_latches_have_one_time_limit(
+    store: PostgresStore, postgres_url: str
+) -> None:
     """Each wait had the whole limit, and together they outlasted the client's patience."""
     put(store, "k")
     store.transact(lambda tx: None, scope=[OTHERS])
-    keys = sorted([(space.order, latches.space_key("default", space.name)) for space in (THINGS, OTHERS)])
+    keys = sorted(
+        [(space.order, latches.space_key("default", space.name)) for space in (THINGS, OTHERS)]
+    )
 
     def in_time() -> bool:
-        with psycopg.connect(postgres_url) as first, psycopg.connect(postgres_url) as second, ThreadPoolExecutor(1) as pool:
+        with (
+            psycopg.connect(postgres_url) as first,
+            psycopg.connect(postgres_url) as second,
+            ThreadPoolExecutor(1) as pool,
+        ):
             for holder, (_, key) in zip((first, second), keys, strict=True):
                 holder.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
-            waiting = pool.submit(store.transact, lambda tx: tx.get(THINGS, "k"), scope=[THINGS, OTHERS], timeout_s=1.0)
+            waiting = pool.submit(
+                store.transact,
+                lambda tx: tx.get(THINGS, "k"),
+                scope=[THINGS, OTHERS],
+                timeout_s=1.0,
+            )
             time.sleep(0.7)  # So that most of the limit is used up by the first latch.
             first.rollback()
             with pytest.raises((LockTimeout, StoreUnavailable)) as caught:
                 waiting.result(PATIENCE_S)
             return isinstance(caught.value, LockTimeout)
 
-    # A busy server may say so too late for the client's patience; the fault was that it did each time.
+    # A busy server may say so too late for the client's patience; the fault was that it did each
+    # time.
     until(in_time)
 
 
@@ -732,7 +835,10 @@ def test_connections_that_exceptions_meet_on_their_way_back_are_replaced(
             with pytest.raises(KeyboardInterrupt):
                 store.transact(fail, scope=[THINGS])
     with psycopg.connect(postgres_url, autocommit=True) as outside:
-        open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in %'"
+        open_ones = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state "
+            "LIKE 'idle in %'"
+        )
         until(lambda: outside.execute(open_ones).fetchone() == (0,))
     # By the same store, whose pool has made others, and by one beside it.
     increment(store)
@@ -740,7 +846,9 @@ def test_connections_that_exceptions_meet_on_their_way_back_are_replaced(
         increment(beside)
 
 
-def test_a_listener_hears_again_after_memory_ran_out(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_hears_again_after_memory_ran_out(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran_out = threading.Event()
 
     def out_of_memory(_: object) -> None:
@@ -784,8 +892,12 @@ def test_a_lazy_transaction_is_lazy_and_the_next_is_not(store: PostgresStore) ->
     assert store.transact(setting, scope=[THINGS]) == "on"
 
 
-def test_a_child_does_not_keep_its_dead_parents_latch(store: PostgresStore, postgres_url: str) -> None:
-    """The server notices a death by the end of the connection, of which a forked child has a copy."""
+def test_a_child_does_not_keep_its_dead_parents_latch(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """The server notices a death by the end of the connection, of which a forked child has a
+    copy.
+    """
     put(store, "a")
     ready, started = os.pipe()
     parent = os.fork()
@@ -815,7 +927,9 @@ def test_a_child_does_not_keep_its_dead_parents_latch(store: PostgresStore, post
         os.close(started)
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+@pytest.mark.parametrize(
+    ("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
 def test_a_machine_without_a_server_skips_by_name_and_fails_in_ci(
     monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
 ) -> None:

@@ -1,4 +1,6 @@
-"""Lives of a server: what it forgets when it crashes, is restored or replaced, and what must not come of that."""
+"""Lives of a server: what it forgets when it crashes, is restored or replaced, and what must not
+come of that.
+"""
 
 import subprocess
 import threading
@@ -12,7 +14,7 @@ import pytest
 from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.stores.postgres import attempt, life, open_postgres
+from holdfast.stores.postgres import attempt, incarnation, open_postgres
 from holdfast.stores.postgres.connections import Connection, Deadline
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import PATIENCE_S, THINGS, Thing, append, put
@@ -58,7 +60,9 @@ def test_an_ordinary_restart_is_not_the_end_of_a_life(server: Server, store: Pos
     assert life_of(store) == before
 
 
-def test_after_a_crash_tokens_are_of_a_new_era_and_a_follower_goes_on(server: Server, store: PostgresStore) -> None:
+def test_after_a_crash_tokens_are_of_a_new_era_and_a_follower_goes_on(
+    server: Server, store: PostgresStore
+) -> None:
     append(store, "before")
     cursor, revision, before = store.journal().cursor, put(store, "a"), life_of(store)
     server.crash()
@@ -70,8 +74,12 @@ def test_after_a_crash_tokens_are_of_a_new_era_and_a_follower_goes_on(server: Se
     assert subjects(store) == ["before", "after"]
 
 
-def test_a_follower_skips_no_entry_whose_transaction_has_a_number_that_was_given_before(store: PostgresStore, url: str) -> None:
-    """As after a crash that lost what a follower had seen: what comes then has smaller numbers than its cursor."""
+def test_a_follower_skips_no_entry_whose_transaction_has_a_number_that_was_given_before(
+    store: PostgresStore, url: str
+) -> None:
+    """As after a crash that lost what a follower had seen: what comes then has smaller numbers than
+    its cursor.
+    """
     append(store, "seen")
     cursor = store.journal().cursor
     with psycopg.connect(url) as raw:
@@ -83,8 +91,12 @@ def test_a_follower_skips_no_entry_whose_transaction_has_a_number_that_was_given
         assert subjects(after, f"{journal}.{era}.{int(xid) + 1000}.{revision}") == ["new"]
 
 
-def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(store: PostgresStore) -> None:
-    """A crash takes a transaction that was never written, and its number is given to one that is committed."""
+def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
+    store: PostgresStore,
+) -> None:
+    """A crash takes a transaction that was never written, and its number is given to one that is
+    committed.
+    """
     put(store, "a")
 
     def look(raw: Connection) -> list[str | None]:
@@ -93,13 +105,15 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(store
         reused.nextset()
         number = reused.fetchall()[0][0]
         raw.execute("COMMIT")
-        assert raw.execute("SELECT pg_xact_status(%s::xid8)", (number,)).fetchall() == [("committed",)]
+        assert raw.execute("SELECT pg_xact_status(%s::xid8)", (number,)).fetchall() == [
+            ("committed",)
+        ]
         future = str(int(number) + 1_000_000)
         return [
-            life.fate(raw, number, raw.life),
-            life.fate(raw, number, raw.life - 1),
-            life.fate(raw, future, raw.life - 1),
-            life.fate(raw, str(began - 1), raw.life - 1),
+            incarnation.fate(raw, number, raw.life),
+            incarnation.fate(raw, number, raw.life - 1),
+            incarnation.fate(raw, future, raw.life - 1),
+            incarnation.fate(raw, str(began - 1), raw.life - 1),
         ]
 
     fates = store.connections.persist(look, Deadline.after(PATIENCE_S))
@@ -107,8 +121,12 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(store
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(server: Server, store: PostgresStore, flushed: bool) -> None:
-    """The server crashes when it has the commit and before it answers; what it had not flushed is gone."""
+def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(
+    server: Server, store: PostgresStore, flushed: bool
+) -> None:
+    """The server crashes when it has the commit and before it answers; what it had not flushed is
+    gone.
+    """
     put(store, "sum", Thing(rank=0))
     runs: list[int] = []
 
@@ -126,7 +144,9 @@ def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(server: Server, s
         return attempt.Ended(len(runs), attempt.Doubt(xid, raw.life))
 
     before = store.get(THINGS, "sum")
-    assert attempt.certain(store.connections, run, Deadline.after(PATIENCE_S)) == (1 if flushed else 2)
+    assert attempt.certain(store.connections, run, Deadline.after(PATIENCE_S)) == (
+        1 if flushed else 2
+    )
     after = store.get(THINGS, "sum")
     assert before is not None and after is not None and after.revision == before.revision + 1
 
@@ -139,7 +159,9 @@ def test_a_restored_dump_gives_no_token_again_and_shows_its_whole_journal(
     for i in range(3):
         append(store, f"s{i}")
     put(store, "a")
-    dump = subprocess.run([found / "pg_dump", "-n", "holdfast", "-d", url], check=True, capture_output=True).stdout
+    dump = subprocess.run(
+        [found / "pg_dump", "-n", "holdfast", "-d", url], check=True, capture_output=True
+    ).stdout
     lost = put(store, "given after the dump")
     target = server.database()
     restore = [found / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", target]
@@ -187,7 +209,9 @@ def test_many_who_open_a_new_database_at_once_make_one_store_of_it(server: Serve
         server.drop(url)
 
 
-def test_of_several_hosts_one_that_only_reads_is_not_taken(server: Server, url: str, store: PostgresStore) -> None:
+def test_of_several_hosts_one_that_only_reads_is_not_taken(
+    server: Server, url: str, store: PostgresStore
+) -> None:
     name = url.partition("@/")[2].partition("?")[0]
     with psycopg.connect(server.url, autocommit=True) as raw:
         raw.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
@@ -198,5 +222,8 @@ def test_of_several_hosts_one_that_only_reads_is_not_taken(server: Server, url: 
     with closing(open_postgres(url)) as reading:
         # Alone it is taken: what says READ WRITE may write there all the same.
         reading.transact(body, scope=[THINGS])
-    with pytest.raises(StoreUnavailable, match="read-only"), closing(open_postgres(f"{url},{server.folder}")):
+    with (
+        pytest.raises(StoreUnavailable, match="read-only"),
+        closing(open_postgres(f"{url},{server.folder}")),
+    ):
         pass

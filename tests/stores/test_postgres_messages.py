@@ -1,4 +1,6 @@
-"""What goes over the wire: how few messages, how often a body runs, and what a notice may not do to a commit."""
+"""What goes over the wire: how few messages, how often a body runs, and what a notice may not do to
+a commit.
+"""
 
 import threading
 import time
@@ -10,13 +12,13 @@ import psycopg
 import pytest
 
 from holdfast import connect
-from holdfast.domains.jobs import reaping, registry
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs import reaper, registry
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives import journal
-from holdfast.stores.postgres import listening, messages, open_postgres, transaction
+from holdfast.stores.postgres import listener, messages, open_postgres, transaction
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
@@ -48,7 +50,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return over
 
 
-def test_new_keys_that_nobody_looked_at_are_put_by_one_run(store: PostgresStore, sent: list[object]) -> None:
+def test_new_keys_that_nobody_looked_at_are_put_by_one_run(
+    store: PostgresStore, sent: list[object]
+) -> None:
     runs: list[int] = []
 
     def body(tx: Tx) -> int:
@@ -62,7 +66,10 @@ def test_new_keys_that_nobody_looked_at_are_put_by_one_run(store: PostgresStore,
     revision = store.transact(body, scope=[rows(THINGS), rows(OTHERS)])
     assert len(runs) == 1
     assert len(sent) == 2
-    found = store.read(lambda tx: [*tx.range(THINGS, prefix="a"), *tx.range(OTHERS, prefix="b")], scope=[THINGS, OTHERS])
+    found = store.read(
+        lambda tx: [*tx.range(THINGS, prefix="a"), *tx.range(OTHERS, prefix="b")],
+        scope=[THINGS, OTHERS],
+    )
     assert [row.revision for row in found] == [revision] * 10
 
 
@@ -79,7 +86,9 @@ def test_a_key_put_after_the_entry_that_tells_of_it_is_put_by_one_run(store: Pos
     assert len(runs) == 1
 
 
-def test_a_key_latched_late_is_put_with_a_greater_revision_than_one_that_came_and_went(store: PostgresStore) -> None:
+def test_a_key_latched_late_is_put_with_a_greater_revision_than_one_that_came_and_went(
+    store: PostgresStore,
+) -> None:
     runs: list[int] = []
     tokens: list[int] = []
 
@@ -104,7 +113,12 @@ def test_what_a_body_put_it_sees(store: PostgresStore) -> None:
         tx.put(THINGS, "a", Thing(rank=2))
         tx.put(THINGS, "b", Thing(rank=3))
         row = tx.get(THINGS, "a")
-        return [row and row.record.rank, tx.delete(THINGS, "b"), tx.get(THINGS, "b"), row and row.revision == tx.revision]
+        return [
+            row and row.record.rank,
+            tx.delete(THINGS, "b"),
+            tx.get(THINGS, "b"),
+            row and row.revision == tx.revision,
+        ]
 
     assert store.transact(body, scope=[rows(THINGS)]) == [2, True, None, True]
 
@@ -114,11 +128,13 @@ def nothing_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done at one revision in a thousand, or once in a second, is not done."""
     monkeypatch.setattr(journal, "JOURNAL_TRIM_EVERY", 1 << 62)
     monkeypatch.setattr(registry, "JOBS_PRUNE_EVERY", 1 << 62)
-    monkeypatch.setattr(reaping, "JOBS_SWEEP_EVERY_S", NEVER_S)
+    monkeypatch.setattr(reaper, "JOBS_SWEEP_EVERY_S", NEVER_S)
 
 
 @pytest.mark.usefixtures("nothing_now_and_then")
-def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(postgres_url: str, sent: list[object]) -> None:
+def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
+    postgres_url: str, sent: list[object]
+) -> None:
     with connect(postgres_url) as hf:
         for _ in range(2):
             hf.jobs.register_job("x", agent="a", agent_session="s")
@@ -140,10 +156,14 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(postgres_url
         assert len(sent) == 6
 
 
-def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_NOTIFY", "SELECT 1 / (cardinality(%s::text[]) - cardinality(%s::text[]) - 0)")
-    monkeypatch.setattr(listening, "notices", lambda *_: (listening._NOTIFY, [["a"], ["a"]]))
-    monkeypatch.setattr("holdfast.stores.postgres.transaction.notices", listening.notices)
+def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        listener, "_NOTIFY", "SELECT 1 / (cardinality(%s::text[]) - cardinality(%s::text[]) - 0)"
+    )
+    monkeypatch.setattr(listener, "notices", lambda *_: (listener._NOTIFY, [["a"], ["a"]]))
+    monkeypatch.setattr("holdfast.stores.postgres.transaction.notices", listener.notices)
     runs: list[int] = []
 
     def body(tx: Tx) -> None:
@@ -158,7 +178,10 @@ def test_a_notice_that_fails_does_not_unmake_what_it_tells_of(store: PostgresSto
 
 def test_nobody_is_notified_where_nobody_listens(store: PostgresStore, postgres_url: str) -> None:
     """Seen by a session that listens without the sign of one."""
-    with psycopg.connect(postgres_url, autocommit=True) as raw, closing(open_postgres(postgres_url)) as other:
+    with (
+        psycopg.connect(postgres_url, autocommit=True) as raw,
+        closing(open_postgres(postgres_url)) as other,
+    ):
         raw.execute("LISTEN holdfast")
 
         def told() -> list[str]:
@@ -181,7 +204,12 @@ def test_a_statement_is_known_by_its_name_after_a_failure_too(store: PostgresSto
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             store.transact(refuse, scope=[rows(THINGS)])
-    assert store.transact(lambda tx: tx.find(THINGS, "place", ("x",), reverse=True), scope=[rows(THINGS)]) == []
+    assert (
+        store.transact(
+            lambda tx: tx.find(THINGS, "place", ("x",), reverse=True), scope=[rows(THINGS)]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("bound", ["_PREPARED_MAX", "_PARAMETERS_MAX"])
@@ -202,7 +230,11 @@ def test_a_server_that_ends_the_session_in_a_message_is_understood(store: Postgr
     with closing(store.connections.connect()) as raw:
         with pytest.raises(psycopg.errors.AdminShutdown):
             messages.exchange(
-                raw, [messages.bound("SELECT pg_terminate_backend(pg_backend_pid())"), messages.bound("SELECT 1")]
+                raw,
+                [
+                    messages.bound("SELECT pg_terminate_backend(pg_backend_pid())"),
+                    messages.bound("SELECT 1"),
+                ],
             )
         with pytest.raises(psycopg.OperationalError):
             messages.exchange(raw, [messages.bound("SELECT 1")])
@@ -212,17 +244,24 @@ def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresSt
     """Both ways at once: neither side waits for the other to read first."""
     large = "x" * 3_000_000
     with closing(store.connections.connect()) as raw:
-        answers = messages.exchange(raw, [messages.bound("SELECT %s::text", (large,)) for _ in range(4)])
+        answers = messages.exchange(
+            raw, [messages.bound("SELECT %s::text", (large,)) for _ in range(4)]
+        )
         assert [answer.rows for answer in answers] == [[(large,)]] * 4
 
 
 def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: PostgresStore) -> None:
     with closing(store.connections.connect()) as raw:
-        statements = [messages.bound("SELECT 1 / %s::integer", (0,)), messages.bound("CREATE TABLE never (x integer)")]
+        statements = [
+            messages.bound("SELECT 1 / %s::integer", (0,)),
+            messages.bound("CREATE TABLE never (x integer)"),
+        ]
         for _ in range(2):
             with pytest.raises(psycopg.errors.DivisionByZero):
                 messages.exchange(raw, statements)
-        assert messages.exchange(raw, [messages.bound("SELECT to_regclass(%s)::text", ("never",))])[0].rows == [(None,)]
+        assert messages.exchange(raw, [messages.bound("SELECT to_regclass(%s)::text", ("never",))])[
+            0
+        ].rows == [(None,)]
 
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
@@ -230,8 +269,12 @@ def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None
     """Also where the server takes a backslash for an escape unless told otherwise."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     with psycopg.connect(postgres_url, autocommit=True) as raw:
-        raw.execute(f"ALTER DATABASE {name} SET standard_conforming_strings = {conforming}".encode())
-        raw.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode())
+        raw.execute(
+            f"ALTER DATABASE {name} SET standard_conforming_strings = {conforming}".encode()
+        )
+        raw.execute(
+            f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode()
+        )
     hostile = [
         "'",
         "''",
@@ -257,14 +300,20 @@ def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None
             store.transact(body, scope=[rows(THINGS)])
             row = store.get(THINGS, text)
             assert row is not None and row.record.owner == text
-            found = store.read(lambda tx, text=text: tx.find(THINGS, "place", (text,)), scope=[THINGS])
+            found = store.read(
+                lambda tx, text=text: tx.find(THINGS, "place", (text,)), scope=[THINGS]
+            )
             assert [row.key for row in found] == [text]
-        assert [(entry.subject, entry.data) for entry in store.journal().entries] == [(text, {text: text}) for text in hostile]
+        assert [(entry.subject, entry.data) for entry in store.journal().entries] == [
+            (text, {text: text}) for text in hostile
+        ]
         with pytest.raises(InvalidValue, match="NUL"):
             store.transact(lambda tx: tx.append(actor="t", kind="k", subject="a\0b"), scope=[])
 
 
-def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with_it(store: PostgresStore) -> None:
+def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with_it(
+    store: PostgresStore,
+) -> None:
     connections = store.connections
     with connections._lent(_soon()) as raw:
         pass
@@ -281,7 +330,9 @@ def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with
 def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresStore) -> None:
     connections = store.connections
     with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
-        lent = [all_of_them.enter_context(connections._lent(_soon())) for _ in range(CONNECTIONS_MAX)]
+        lent = [
+            all_of_them.enter_context(connections._lent(_soon())) for _ in range(CONNECTIONS_MAX)
+        ]
         waiting = pool.submit(store.get, THINGS, "warm")
         while not connections._asking:
             time.sleep(0)
@@ -299,7 +350,9 @@ def _soon() -> messages.Any:
 def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_revision_too(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look took a revision more, which nobody used: it hid those that others had taken between the two."""
+    """The look took a revision more, which nobody used: it hid those that others had taken between
+    the two.
+    """
     runs: list[int] = []
     tokens: list[int] = []
     exchange = transaction.exchange
@@ -326,7 +379,9 @@ def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_re
 
 
 def _other(store: PostgresStore) -> int:
-    """Somebody else puts and removes what the body is about to put; return the token that was theirs."""
+    """Somebody else puts and removes what the body is about to put; return the token that was
+    theirs.
+    """
     token = store.put_new(THINGS, [("late", Thing())])
     assert token is not None and store.delete_if(THINGS, ["late"], token) == 1
     return token
@@ -347,7 +402,9 @@ def test_numbers_for_more_entries_hide_nobody_elses(store: PostgresStore) -> Non
     assert tokens == sorted(set(tokens))
 
 
-def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_taken_beside_the_revision_hides_nobody_elses(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if another had taken a number between the two that one statement takes."""
     for key in ("a", "b"):
         put(store, key)
@@ -359,7 +416,11 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresSt
         if more and not tokens:
             tokens.append(_other(store))
             with store.connections._lent(_soon()) as raw:
-                more = list(messages.exchange(raw, [messages.bound("SELECT nextval('holdfast.revision')")])[0].rows[0])
+                more = list(
+                    messages.exchange(raw, [messages.bound("SELECT nextval('holdfast.revision')")])[
+                        0
+                    ].rows[0]
+                )
         take(tx, (revision, xid, *more))
 
     def body(tx: Tx) -> int:
@@ -373,7 +434,9 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(store: PostgresSt
     assert tokens == sorted(set(tokens))
 
 
-def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waited for every claim that was under way, and kept out all that came meanwhile."""
     be_patient(monkeypatch)
     claiming, go_on = threading.Event(), threading.Event()
@@ -391,11 +454,17 @@ def test_a_job_under_an_id_of_its_own_is_registered_beside_a_claim(postgres_url:
         claim = pool.submit(hf.store.transact, dawdle, scope=[rows(JOBS)])
         assert claiming.wait(PATIENCE_S)
         try:
-            assert hf.jobs.register_job("y", agent="a", agent_session="s", job_id="mine").job_id == "mine"
+            assert (
+                hf.jobs.register_job("y", agent="a", agent_session="s", job_id="mine").job_id
+                == "mine"
+            )
         finally:
             go_on.set()
         claim.result(PATIENCE_S)
         assert len(runs) == 1, "the server did not have to end it for the other's sake"
         # And of two who want one id, one gets it.
-        both = [pool.submit(hf.jobs.register_job, "z", agent="a", agent_session="s", job_id="ours") for _ in range(2)]
+        both = [
+            pool.submit(hf.jobs.register_job, "z", agent="a", agent_session="s", job_id="ours")
+            for _ in range(2)
+        ]
         assert sorted(type(one.exception(PATIENCE_S)) is Collision for one in both) == [False, True]

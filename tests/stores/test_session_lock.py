@@ -29,14 +29,21 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 def terminate(url: str, pid: int) -> None:
     """End a session of the server, and return once it is gone."""
     with psycopg.connect(url, autocommit=True) as connection:
-        assert connection.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE_S * 1000))).fetchone() == (True,)
+        assert connection.execute(
+            "SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE_S * 1000))
+        ).fetchone() == (True,)
 
 
 def test_one_session_has_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
     lock = store.session_lock("swap")
     assert not lock.is_held()
-    with closing(PostgresStore(postgres_url)) as elsewhere, closing(PostgresStore(postgres_url, namespace="n2")) as apart:
-        first, second, third = (one.session_lock("swap").contender() for one in (store, elsewhere, apart))
+    with (
+        closing(PostgresStore(postgres_url)) as elsewhere,
+        closing(PostgresStore(postgres_url, namespace="n2")) as apart,
+    ):
+        first, second, third = (
+            one.session_lock("swap").contender() for one in (store, elsewhere, apart)
+        )
         assert first.try_take() and first.try_take() and first.has_it()
         assert not second.try_take() and not second.has_it()
         assert third.try_take(), "another namespace is another lock"
@@ -61,7 +68,9 @@ def test_a_session_that_was_ended_has_no_lock(store: PostgresStore, postgres_url
             contender.try_take()
 
 
-def test_the_connection_that_asks_is_made_anew_when_it_was_lost(store: PostgresStore, postgres_url: str) -> None:
+def test_the_connection_that_asks_is_made_anew_when_it_was_lost(
+    store: PostgresStore, postgres_url: str
+) -> None:
     lock = store.session_lock("swap")
     assert not lock.is_held()
     assert lock._asking is not None
@@ -128,7 +137,9 @@ def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) ->
     assert sorted(taken) == [False] * 5 + [True]
 
 
-def test_one_who_waits_for_it_outlives_its_connection(store: PostgresStore, postgres_url: str) -> None:
+def test_one_who_waits_for_it_outlives_its_connection(
+    store: PostgresStore, postgres_url: str
+) -> None:
     lock = store.session_lock("swap")
     with closing(lock.contender()) as first, closing(lock.contender()) as second:
         assert first.try_take() and not second.try_take()
@@ -138,7 +149,9 @@ def test_one_who_waits_for_it_outlives_its_connection(store: PostgresStore, post
         assert second.try_take() and second.has_it()
 
 
-def test_a_server_that_ends_idle_sessions_does_not_end_it(store: PostgresStore, postgres_url: str) -> None:
+def test_a_server_that_ends_idle_sessions_does_not_end_it(
+    store: PostgresStore, postgres_url: str
+) -> None:
     """A load takes minutes, in which nothing is said."""
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         if raw.info.server_version < 140000:
@@ -148,7 +161,9 @@ def test_a_server_that_ends_idle_sessions_does_not_end_it(store: PostgresStore, 
         assert contender._raw.execute("SHOW idle_session_timeout").fetchone() == ("0",)
 
 
-def test_one_that_is_watched_tells_when_its_session_has_ended(store: PostgresStore, postgres_url: str) -> None:
+def test_one_that_is_watched_tells_when_its_session_has_ended(
+    store: PostgresStore, postgres_url: str
+) -> None:
     lost = threading.Event()
     with closing(store.session_lock("swap").contender()) as contender:
         assert contender.try_take()
@@ -163,19 +178,29 @@ def test_one_that_is_watched_tells_when_its_session_has_ended(store: PostgresSto
     assert not lost.is_set(), "closed by its own will"
 
 
-def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(postgres_url: str, tmp_path: Path) -> None:
-    """It learned of it only when the command had ended, and loaded beside the next swap until then."""
+def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """It learned of it only when the command had ended, and loaded beside the next swap until
+    then.
+    """
     environment = {**os.environ, "HOLDFAST_STORE": postgres_url, "XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "holdfast.surfaces.cli.entry", "swap", "to", "llama", "--"]
     script = "import os, time; print('loading', flush=True); time.sleep(600)"
     with subprocess.Popen(
-        [*command, sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, sys.executable, "-c", script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as swapping:
         assert swapping.stdout is not None and swapping.stdout.readline() == "loading\n"
         with psycopg.connect(postgres_url, autocommit=True) as raw:
             raw.execute(
-                "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-                "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = current_database()"
+                "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_stat_activity "
+                "a USING (pid) "
+                "WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND a.datname = "
+                "current_database()"
             )
         _, said = swapping.communicate(timeout=PATIENCE_S)
     assert swapping.returncode == 4, said
@@ -184,7 +209,9 @@ def test_a_swap_whose_session_ends_stops_its_command_and_changes_nothing(postgre
         assert hf.workflows.swap_status().current is None
 
 
-def test_a_lock_whose_watcher_never_began_is_let_go(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_whose_watcher_never_began_is_let_go(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_: threading.Thread) -> None:
         raise KeyboardInterrupt
 

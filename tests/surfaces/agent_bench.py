@@ -1,4 +1,6 @@
-"""`holdfast agents` for tests, on a store and a tmux of its own: each step waits for what the step before it made happen."""
+"""`holdfast agents` for tests, on a store and a tmux of its own: each step waits for what the step
+before it made happen.
+"""
 
 import json
 import os
@@ -9,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.processes import stat_of
 from tests.surfaces.command import CommandLine
@@ -25,7 +27,9 @@ class AgentBench(CommandLine):
     """`holdfast`, a look into its store, and the tmux that it uses."""
 
     def __init__(self, folder: Path, hf: Holdfast, url: str, tmux: TmuxServer) -> None:
-        super().__init__(folder, HOLDFAST_STORE=url, XDG_STATE_HOME=str(folder / "state"), **tmux.environment)
+        super().__init__(
+            folder, HOLDFAST_STORE=url, XDG_STATE_HOME=str(folder / "state"), **tmux.environment
+        )
         self.hf = hf
         self.tmux = tmux
         self._started: list[Process] = []
@@ -37,11 +41,15 @@ class AgentBench(CommandLine):
         return process
 
     def hold(self, name: str, *words: str) -> tuple[Process, int]:
-        """Run an agent that lives until its input ends, and wait until it does; return it and the command's process id."""
+        """Run an agent that lives until its input ends, and wait until it does; return it and the
+        command's process id.
+        """
         process = self.run(name, *words, "--", *HOLDING)
         return process, int(line(process))
 
-    def start_agent(self, name: str, *words: str, command: tuple[str, ...] = ("sleep", "600")) -> Agent:
+    def start_agent(
+        self, name: str, *words: str, command: tuple[str, ...] = ("sleep", "600")
+    ) -> Agent:
         """Start an agent in tmux, and return its record."""
         ran = self("agents", "start", name, *words, "--json", "--", *command)
         assert ran.status == 0, ran.err
@@ -49,18 +57,25 @@ class AgentBench(CommandLine):
         return self.hf.agents.get(json.loads(ran.out)["agent_id"])
 
     def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
-        """Wait until the journal tells of something, with this data, so many times; return the last of them."""
+        """Wait until the journal tells of something, with this data, so many times; return the last
+        of them.
+        """
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:
-                if (entry.kind, entry.subject) == (kind, agent_id) and data.items() <= entry.data.items():
+                if (entry.kind, entry.subject) == (
+                    kind,
+                    agent_id,
+                ) and data.items() <= entry.data.items():
                     times -= 1
                     if not times:
                         return entry
         raise AssertionError(f"{kind} of {agent_id} is not told")
 
     def outlives(self, agent: Agent) -> Entry:
-        """Wait until an agent was refreshed behind the end that its lease has in this record, however late that was read;
-        return what tells of it. A busy machine may let the lease end for a moment before that."""
+        """Wait until an agent was refreshed behind the end that its lease has in this record,
+        however late that was read; return what tells of it. A busy machine may let the lease end
+        for a moment before that.
+        """
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:
                 told = (entry.kind, entry.subject) == ("agent.refreshed", agent.agent_id)
@@ -69,7 +84,9 @@ class AgentBench(CommandLine):
         raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
 
     def kill(self, agent: Agent, runner: int) -> None:
-        """Kill an agent with -9, and all that care for its record; wait until its process tree is gone."""
+        """Kill an agent with -9, and all that care for its record; wait until its process tree is
+        gone.
+        """
         assert agent.holder is not None
         # Opened before: the death of a pane's first process may end the others in the pane.
         holder = os.pidfd_open(agent.holder.pid)
@@ -82,8 +99,9 @@ class AgentBench(CommandLine):
         self.tree_ends(agent)
 
     def kill_keepers(self, agent: Agent, runner: int) -> None:
-        """Kill the process that runs an agent with -9, and the guardian of the agent, which would keep its record and then
-        remove it. The agent lives on."""
+        """Kill the process that runs an agent with -9, and the guardian of the agent, which would
+        keep its record and then remove it. The agent lives on.
+        """
         assert agent.holder is not None
         guardian = int(stat_of(agent.holder.pid)[1])
         for pid in (guardian, runner):

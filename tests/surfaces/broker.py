@@ -42,16 +42,28 @@ class Broker:
     @property
     def environment(self) -> dict[str, str]:
         """What a command needs to reach it."""
-        plain = {"MQTT_BROKER": "localhost" if self.secured else "127.0.0.1", "MQTT_PORT": str(self.port)}
+        plain = {
+            "MQTT_BROKER": "localhost" if self.secured else "127.0.0.1",
+            "MQTT_PORT": str(self.port),
+        }
         if not self.secured:
             return plain
         ca = str(self.folder / "ca.pem")
-        return {**plain, "MQTT_TLS": "1", "MQTT_CA_CERTS": ca, "MQTT_USERNAME": USER, "MQTT_PASSWORD": PASSWORD}
+        return {
+            **plain,
+            "MQTT_TLS": "1",
+            "MQTT_CA_CERTS": ca,
+            "MQTT_USERNAME": USER,
+            "MQTT_PASSWORD": PASSWORD,
+        }
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self.program, "-v", "-c", self.folder / "mosquitto.conf"], stdout=log, stderr=log, cwd=self.folder
+                [self.program, "-v", "-c", self.folder / "mosquitto.conf"],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
             )
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and self._process.poll() is None:
@@ -106,7 +118,11 @@ class Broker:
         own.cert_chain_pems[0].write_to_path(str(self.folder / "cert.pem"))
         users = self.folder / "users"
         users.write_text(f"{USER}:{PASSWORD}\n")
-        subprocess.run([shutil.which("mosquitto_passwd") or "mosquitto_passwd", "-U", users], check=True, capture_output=True)
+        subprocess.run(
+            [shutil.which("mosquitto_passwd") or "mosquitto_passwd", "-U", users],
+            check=True,
+            capture_output=True,
+        )
         return [
             "allow_anonymous false",
             f"password_file {users}",
@@ -127,8 +143,10 @@ def running(folder: Path, *, secured: bool = False) -> Iterator[Broker]:
 
 
 def _reserved() -> socket.socket:
-    """A port that nobody is given by chance for as long as this is open, also while the broker is away. It is bound and never
-    listened at, so that the broker, which asks for the address all the same, may have it."""
+    """A port that nobody is given by chance for as long as this is open, also while the broker is
+    away. It is bound and never listened at, so that the broker, which asks for the address all the
+    same, may have it.
+    """
     place = socket.socket()
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     place.bind(("127.0.0.1", 0))

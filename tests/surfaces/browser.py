@@ -1,4 +1,6 @@
-"""A real browser for tests: the machine's own Chromium, driven by playwright, which downloads nothing."""
+"""A real browser for tests: the machine's own Chromium, driven by playwright, which downloads
+nothing.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +17,13 @@ _FLAGS = [
     # As root there is no sandbox to be had, and a container's shared memory is small.
     *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
     # Nothing leaves this machine.
-    *("--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"),
+    *(
+        "--no-proxy-server",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+    ),
 ]
 
 

@@ -27,7 +27,12 @@ class CommandLine:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **environment}
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            **environment,
+        }
         if "PYTHONPATH" in os.environ:
             # Whoever runs the tests on another copy of the package means the commands too.
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
@@ -47,7 +52,14 @@ class CommandLine:
         ours, theirs = pty.openpty()
         os.write(ours, typed.encode())
         environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm-256color"}
-        done = subprocess.Popen([*ENTRY, *words], cwd=self.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+        done = subprocess.Popen(
+            [*ENTRY, *words],
+            cwd=self.folder,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
         os.close(theirs)
         shown = b""
         while True:
@@ -78,5 +90,11 @@ class CommandLine:
     def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*self.before, *ENTRY, *words], cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True, **how
+            [*self.before, *ENTRY, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            **how,
         )

@@ -15,7 +15,7 @@ from holdfast.domains.gateway import Gateway, Worker
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
-from holdfast.primitives.queue.record import REQUESTS
+from holdfast.primitives.queue.records import REQUESTS
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.surfaces.http.gateway.server import GatewaySide
@@ -35,18 +35,24 @@ class Served:
         self.store = store
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
+        self.http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+        )
         self.detached = threading.Event()
 
     def prompt(self, text: str = "hello", *, key: str | None = None, **more: Any) -> httpx.Response:
         body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": text}, **more}
-        return self.http.post("/v1/requests", json=body, headers={} if key is None else {"Idempotency-Key": key})
+        return self.http.post(
+            "/v1/requests", json=body, headers={} if key is None else {"Idempotency-Key": key}
+        )
 
     def ended(self, request_id: str) -> dict[str, Any]:
         end_s = time.monotonic() + PATIENCE_S
         while True:
             # As long as may be asked for at once.
-            found: dict[str, Any] = self.http.get(f"/v1/requests/{request_id}", params={"wait_s": 25}).json()
+            found: dict[str, Any] = self.http.get(
+                f"/v1/requests/{request_id}", params={"wait_s": 25}
+            ).json()
             if found["state"] in ("completed", "failed"):
                 return found
             assert time.monotonic() < end_s, found
@@ -58,13 +64,19 @@ def aged(store: Store, agent: str, request_id: str, days: float = 3) -> None:
     def body(tx: Tx) -> None:
         row = tx.get(REQUESTS, f"{agent}/{request_id}")
         assert row is not None and row.record.finished_at is not None
-        tx.put(REQUESTS, row.key, replace(row.record, finished_at=row.record.finished_at - timedelta(days=days)))
+        tx.put(
+            REQUESTS,
+            row.key,
+            replace(row.record, finished_at=row.record.finished_at - timedelta(days=days)),
+        )
 
     store.transact(body, scope=[REQUESTS])
 
 
 @contextmanager
-def served(folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int = 50, work: bool = True) -> Iterator[Served]:
+def served(
+    folder: Path, agent: ScriptedAgent | None = None, *, depth_max: int = 50, work: bool = True
+) -> Iterator[Served]:
     """Serve for the block, and stop gracefully."""
     agent = agent or ScriptedAgent()
     store = SqliteStore(folder / "queue.sqlite", boot_id="boot-1")

@@ -1,4 +1,6 @@
-"""Commands under locks, for tests: each step waits for what the step before it made happen, and for no length of time."""
+"""Commands under locks, for tests: each step waits for what the step before it made happen, and for
+no length of time.
+"""
 
 import os
 import shlex
@@ -9,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from holdfast.app import Holdfast, connect
-from holdfast.primitives.locks.record import within
+from holdfast.primitives.locks.records import within
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 
@@ -23,12 +25,14 @@ Process = subprocess.Popen[str]
 def trapping(signal_name: str, status: int = 42) -> list[str]:
     """A command that says `up`, and for the signal `got`, and exits with a status."""
     script = (
-        # Asleep in a read that the signal itself ends: one that comes just before a pause would not.
+        # Asleep in a read that the signal itself ends: one that comes just before a pause would
+        # not.
         "import os, signal\n"
         "reads, writes = os.pipe()\n"
         "os.set_blocking(writes, False)\n"
         "signal.set_wakeup_fd(writes)\n"
-        f"signal.signal(signal.{signal_name}, lambda *_: (os.write(1, b'got\\n'), os._exit({status})))\n"
+        f"signal.signal(signal.{signal_name}, lambda *_: (os.write(1, b'got\\n'), "
+        f"os._exit({status})))\n"
         "os.write(1, b'up\\n')\n"
         "while True: os.read(reads, 1)"
     )
@@ -51,7 +55,9 @@ class Bench(CommandLine):
         return process
 
     def hold(self, *words: str) -> tuple[Process, int]:
-        """Start a command that holds locks, and wait until it does; return it and the command's process id."""
+        """Start a command that holds locks, and wait until it does; return it and the command's
+        process id.
+        """
         process = self.run(*words, "--", *HOLDING)
         return process, int(line(process))
 
@@ -110,7 +116,9 @@ def _line_of(stream: IO[str] | None) -> str:
 
 
 def put_down(process: Process) -> None:
-    """Kill a process, and wait for it; not for whatever it has started, which may have its output still."""
+    """Kill a process, and wait for it; not for whatever it has started, which may have its output
+    still.
+    """
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
@@ -120,7 +128,9 @@ def put_down(process: Process) -> None:
 
 
 def end(process: Process) -> tuple[int, str, str]:
-    """End a process's input, and with it a holding command; return its exit status and the rest of what it said."""
+    """End a process's input, and with it a holding command; return its exit status and the rest of
+    what it said.
+    """
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 

@@ -50,11 +50,15 @@ class Agent:
         return self._portal.start_task_soon(self._called, tool, arguments)
 
     def takes(self, *names: str) -> Document:
-        """What `acquire` answers for what is free: a busy machine may take longer than the moment that it waits by itself."""
+        """What `acquire` answers for what is free: a busy machine may take longer than the moment
+        that it waits by itself.
+        """
         return self.call("acquire", names=list(names), wait_s=MCP_WAIT_MAX_S)
 
     def stands(self, asked: Document) -> Document:
-        """How something stands that another has, when it is in line for it and knows who is ahead."""
+        """How something stands that another has, when it is in line for it and knows who is
+        ahead.
+        """
 
         def seen() -> bool:
             asked.update(self.call("wait", handle=asked["handle"], wait_s=0))
@@ -98,15 +102,27 @@ class Agents:
 
     @contextmanager
     def passing(
-        self, label: str | None, *more: str, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+        self,
+        label: str | None,
+        *more: str,
+        before: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> Iterator[Agent]:
-        """One for the time of a block, begun by the command `before` it; then the client closes its end."""
+        """One for the time of a block, begun by the command `before` it; then the client closes its
+        end.
+        """
         named = () if label is None else ("--as", label)
         first, *rest = [*before, *ENTRY, "mcp", *named, *more]
-        own = {"HOLDFAST_STORE": self.store, "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        own = {
+            "HOLDFAST_STORE": self.store,
+            "HOME": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
         if "PYTHONPATH" in os.environ:
             own["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        parameters = StdioServerParameters(command=first, args=rest, env={**own, **(environment or {})}, cwd=self.folder)
+        parameters = StdioServerParameters(
+            command=first, args=rest, env={**own, **(environment or {})}, cwd=self.folder
+        )
         with self.log.open("a") as log:
             client = Client(stdio_client(parameters, errlog=log))
             with self._portal.wrap_async_context_manager(client):
@@ -116,7 +132,12 @@ class Agents:
 @contextmanager
 def agents_on(store: str, folder: Path) -> Iterator[Agents]:
     """Agents on a store, until the end of the block."""
-    with pytest.MonkeyPatch.context() as patched, start_blocking_portal() as portal, ExitStack() as stack:
-        # The client kills whoever has not gone in time, and a busy machine takes longer than that to let it go.
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        start_blocking_portal() as portal,
+        ExitStack() as stack,
+    ):
+        # The client kills whoever has not gone in time, and a busy machine takes longer than that
+        # to let it go.
         patched.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", PATIENCE_S)
         yield Agents(portal, store, folder, stack)

@@ -1,4 +1,6 @@
-"""A store with real processes on it, and a real `holdfast serve` before it, for tests of the page and for its pictures."""
+"""A store with real processes on it, and a real `holdfast serve` before it, for tests of the page
+and for its pictures.
+"""
 
 import json
 import signal
@@ -11,12 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.app import Holdfast, connect
-from holdfast.domains.agents.record import AGENTS
+from holdfast.domains.agents.records import AGENTS
 from holdfast.domains.jobs import Job
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.store import Tx
-from holdfast.primitives.locks.record import LOCKS
+from holdfast.primitives.locks.records import LOCKS
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.surfaces.locking import HOLDING, Bench, Process, line
 
@@ -44,7 +46,9 @@ class PageStage(Bench):
 
     def serve(self) -> str:
         """Start the server, on the same port as before, and return a link for a browser."""
-        self.server = self.start("serve", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL)
+        self.server = self.start(
+            "serve", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL
+        )
         told = json.loads(line(self.server))
         self.port = int(told["url"].rpartition(":")[2])
         return str(told["link"])
@@ -119,7 +123,9 @@ class PageStage(Bench):
     def _job(self, by: str, *names: str) -> Process:
         pipe = subprocess.PIPE
         words = [sys.executable, "-c", _JOB, self.environment["HOLDFAST_STORE"], by, *names]
-        process = subprocess.Popen(words, env=self.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(
+            words, env=self.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
         self._started.append(process)
         return process
 
@@ -137,7 +143,9 @@ def stage(folder: Path) -> Iterator[PageStage]:
 
 
 def crowd(made: PageStage) -> None:
-    """A night in a lab: agents alive and dead, routers fought for, jobs in every state, a gateway, a swap that waits."""
+    """A night in a lab: agents alive and dead, routers fought for, jobs in every state, a gateway,
+    a swap that waits.
+    """
     flash = made.holder("flash-41", "router-1,router-2")
     made.holder("train-llama", "gpu-0")
     made.holder("soak-12", "board-7", "psu-3")
@@ -153,8 +161,12 @@ def crowd(made: PageStage) -> None:
     gone.wait()
     _agents(made)
     _jobs(made)
-    line(made.begin("gateway", "serve", "reviewer", "--adapter", "command", "--", "tr", "a-z", "A-Z"))
-    made.hf.gateway("reviewer").prompt("read the last change and say what is wrong with it", wait_s=10)
+    line(
+        made.begin("gateway", "serve", "reviewer", "--adapter", "command", "--", "tr", "a-z", "A-Z")
+    )
+    made.hf.gateway("reviewer").prompt(
+        "read the last change and say what is wrong with it", wait_s=10
+    )
     line(made.begin("workflows", "run", "tuning", "--recipe", "llama-70b", "-q", "--", *HOLDING))
     made.begin("swap", "to", "qwen-7b", "--timeout", "600", "-q", "--", "true")
     made.said("swap.started")
@@ -173,21 +185,29 @@ def _agents(made: PageStage) -> None:
         ("gpu", "claude-code", None),
         ("tester", "aider", holder),
     ):
-        made.hf.agents.publish(name, backend="command", tool=tool, manifest_path=str(manifest), holder=process)
+        made.hf.agents.publish(
+            name, backend="command", tool=tool, manifest_path=str(manifest), holder=process
+        )
 
 
 def _jobs(made: PageStage) -> None:
     hf = made.hf
-    for number, prompt in enumerate(("Port the parser to the new grammar", "Write the release notes", "Find the flaky test")):
+    for number, prompt in enumerate(
+        ("Port the parser to the new grammar", "Write the release notes", "Find the flaky test")
+    ):
         job = made.job(prompt, f"tmux:claude-{number}")
         hf.jobs.pick_pending(f"tmux:claude-{number}", holder=hf.processes.current())
         if number:
-            hf.job_events.publish(job.job_id, "progress", detail=f"{number * 40} % done", data={"files": number * 7})
+            hf.job_events.publish(
+                job.job_id, "progress", detail=f"{number * 40} % done", data={"files": number * 7}
+            )
     hf.job_events.publish(job.job_id, "permission_required", detail="may it delete build/?")
     failed = made.job("Upgrade the compiler", "tmux:ci")
     picked = hf.jobs.pick_pending("tmux:ci", holder=hf.processes.current())
     assert picked is not None
-    hf.jobs.update_status(failed.job_id, "error", token=picked.token, error="exit status 2: 14 tests failed")
+    hf.jobs.update_status(
+        failed.job_id, "error", token=picked.token, error="exit status 2: 14 tests failed"
+    )
     done = made.job("Sort the changelog", "tmux:docs")
     picked = hf.jobs.pick_pending("tmux:docs", holder=hf.processes.current())
     assert picked is not None
@@ -197,7 +217,9 @@ def _jobs(made: PageStage) -> None:
 
 
 def fill(hf: Holdfast, many: int) -> None:
-    """So many jobs, agents and held locks, written straight into the store, as registering each would take a while."""
+    """So many jobs, agents and held locks, written straight into the store, as registering each
+    would take a while.
+    """
     job = hf.jobs.register_job("number 0", agent="claude-code", agent_session="tmux:0")
     agent = hf.agents.publish("agent-0", backend="codex_headless", tool="codex", manifest_path="/m")
     name = f"HOLDFAST-{agent.agent_id}"
@@ -205,9 +227,17 @@ def fill(hf: Holdfast, many: int) -> None:
     def body(tx: Tx) -> None:
         for number in range(1, many):
             twin = f"job{number:05}"
-            tx.put(JOBS, twin, replace(job, job_id=twin, prompt=f"number {number}", arrival=job.arrival + number))
+            tx.put(
+                JOBS,
+                twin,
+                replace(job, job_id=twin, prompt=f"number {number}", arrival=job.arrival + number),
+            )
             one = f"agent-{number:05}"
-            tx.put(AGENTS, one, replace(agent, agent_id=one, agent_name=name.replace(agent.agent_id, one)))
+            tx.put(
+                AGENTS,
+                one,
+                replace(agent, agent_id=one, agent_name=name.replace(agent.agent_id, one)),
+            )
 
     hf.store.transact(body, scope=[JOBS, AGENTS], timeout_s=60)
     hf.locks.acquire("lock-00000", by="crowd")

@@ -21,10 +21,20 @@ class Visit:
         self.bugs: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.bugs.append(str(error)))
-        self.page.on("console", lambda said: self.bugs.append(said.text) if "Content Security" in said.text else None)
+        self.page.on(
+            "console",
+            lambda said: self.bugs.append(said.text) if "Content Security" in said.text else None,
+        )
         self.missed: list[str] = []
-        self.page.on("requestfailed", lambda request: self.missed.append(f"{request.url}: {request.failure}"))
-        self.page.on("response", lambda got: self.missed.append(f"{got.url}: {got.status}") if got.status >= 400 else None)
+        self.page.on(
+            "requestfailed", lambda request: self.missed.append(f"{request.url}: {request.failure}")
+        )
+        self.page.on(
+            "response",
+            lambda got: (
+                self.missed.append(f"{got.url}: {got.status}") if got.status >= 400 else None
+            ),
+        )
         self.page.goto(link)
         self.ready("now")
         self.page.evaluate("window.same = true")

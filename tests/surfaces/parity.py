@@ -1,4 +1,6 @@
-"""One operation on three surfaces: how a row of the table is asked of each, and what of the answers may differ."""
+"""One operation on three surfaces: how a row of the table is asked of each, and what of the answers
+may differ.
+"""
 
 import contextlib
 import io
@@ -14,9 +16,9 @@ from urllib.parse import quote
 
 import httpx
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, STATUS, HoldfastError
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.entry import guarded
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
@@ -26,7 +28,9 @@ Facts = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """A row of the table. Words and asked values are templates of what `given` returns, and of `n`, the row's number."""
+    """A row of the table. Words and asked values are templates of what `given` returns, and of `n`,
+    the row's number.
+    """
 
     operation: str
     library: Callable[[Holdfast, Any], Any]
@@ -44,7 +48,8 @@ class Case(NamedTuple):
     without: str = ""
     """What the command alone can tell."""
     same_words: bool = True
-    """False where one of the surfaces refuses it before it reaches the domain, in words of its own."""
+    """False where one of the surfaces refuses it before it reaches the domain, in words of its own.
+    """
 
 
 class Answer(NamedTuple):
@@ -81,7 +86,9 @@ def by_http(http: httpx.Client, case: Case, facts: Facts) -> Answer:
     if operation.method == "POST":
         answer = http.post(path, json=asked) if operation.has_body else http.post(path)
     else:
-        answer = http.request(operation.method, path, params={name: _query(value) for name, value in asked.items()})
+        answer = http.request(
+            operation.method, path, params={name: _query(value) for name, value in asked.items()}
+        )
     if answer.status_code in (200, 204):
         return Answer(value=plain(answer.json()) if answer.content else None)
     body = answer.json()
@@ -97,7 +104,9 @@ class Ran(NamedTuple):
 
 
 def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
-    """Run a command as its entry does, in this process: a hundred interpreters would take a minute to begin."""
+    """Run a command as its entry does, in this process: a hundred interpreters would take a minute
+    to begin.
+    """
     from holdfast.surfaces.cli.root import run
 
     assert case.words is not None
@@ -106,7 +115,8 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
     before = sys.stdout
     sys.stdout = out
     try:
-        # By the environment: what is said on the command line is repeated in the commands that a message shows.
+        # By the environment: what is said on the command line is repeated in the commands that a
+        # message shows.
         chosen = mock.patch.dict(os.environ, HOLDFAST_STORE=url, HOLDFAST_NAMESPACE=namespace)
         with contextlib.redirect_stderr(err), chosen:
             status = guarded(lambda: run(words))
@@ -155,7 +165,9 @@ def filled(value: Any, facts: Facts) -> Any:
     if not isinstance(value, str):
         return value
     alone = re.fullmatch(r"\{(\w+)\}", value)
-    return facts[alone[1]] if alone and not isinstance(facts[alone[1]], str) else value.format(**facts)
+    return (
+        facts[alone[1]] if alone and not isinstance(facts[alone[1]], str) else value.format(**facts)
+    )
 
 
 def plain(value: Any) -> Any:
@@ -167,7 +179,9 @@ def told(words: str) -> str:
     """The same of a message."""
     time = r"(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)"
     words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(time, "TIME", words))
-    return re.sub(r"request [\w-]{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words))
+    return re.sub(
+        r"request [\w-]{12},", "request RANDOM,", re.sub(r"parity-\w+", "NAMESPACE", words)
+    )
 
 
 def _levelled(value: Any, name: str = "") -> Any:

@@ -1,4 +1,6 @@
-"""The table of the surfaces: every operation with what it does when it works, and with the error that tells most of it."""
+"""The table of the surfaces: every operation with what it does when it works, and with the error
+that tells most of it.
+"""
 
 import contextlib
 import os
@@ -6,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.tmux import Tmux
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.kernel.errors import STATUS, Fenced
 from holdfast.kernel.holder import Holder
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.answers import agents as agent_answers
 from holdfast.surfaces.answers import holds as hold_answers
 from holdfast.surfaces.answers import jobs as job_answers
 from holdfast.surfaces.answers import locks as lock_answers
 from holdfast.surfaces.answers import network as network_answers
 from holdfast.surfaces.answers import workflows as workflow_answers
-from holdfast.upkeep import Upkeep
 from tests.surfaces.gateway_http import Served, aged
 from tests.surfaces.parity import Case, Facts
 
@@ -33,7 +35,9 @@ AWAY = Broker(host="127.0.0.1", port=1)
 
 
 def a_job(hf: Holdfast, n: str, **more: Any) -> Facts:
-    hf.jobs.register_job("say hello", agent="agent", agent_session=f"tmux:{n}", job_id=f"job-{n}", **more)
+    hf.jobs.register_job(
+        "say hello", agent="agent", agent_session=f"tmux:{n}", job_id=f"job-{n}", **more
+    )
     return {}
 
 
@@ -74,7 +78,9 @@ def an_ended_job(hf: Holdfast, n: str) -> Facts:
 
 
 def a_job_in_error(hf: Holdfast, n: str) -> Facts:
-    hf.jobs.update_status(f"job-{n}", "error", token=a_running_job(hf, n)["token"], error="it burns")
+    hf.jobs.update_status(
+        f"job-{n}", "error", token=a_running_job(hf, n)["token"], error="it burns"
+    )
     return {}
 
 
@@ -95,7 +101,9 @@ def _picked(hf: Holdfast, n: str) -> Job:
 
 
 def a_lock(hf: Holdfast, n: str) -> Facts:
-    grant = hf.locks.acquire([f"/dev/lock-{n}", f"lock-{n}"], by=f"holder-{n}", ttl_s=600, process=None)
+    grant = hf.locks.acquire(
+        [f"/dev/lock-{n}", f"lock-{n}"], by=f"holder-{n}", ttl_s=600, process=None
+    )
     return {"token": grant.token}
 
 
@@ -177,14 +185,19 @@ def _with_a_manifest(hf: Holdfast, n: str, holder: Holder, **more: str) -> Facts
 
 def a_host(hf: Holdfast, n: str) -> Facts:
     number = int(n)
-    ip, mac = f"10.1.{number >> 8}.{number & 255}", f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}"
+    ip, mac = (
+        f"10.1.{number >> 8}.{number & 255}",
+        f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}",
+    )
     hf.network.register_host(f"host-{n}", ip, f"router-{n}", mac, {"rack": "7"})
     return {"ip": ip, "mac": mac}
 
 
 def a_leased_host(hf: Holdfast, n: str) -> Facts:
     facts = a_host(hf, n)
-    hf.network.acquire_source_host_lease(f"run-{n}", f"host-{n}", "quick", f"router-{n}", pid=None, ttl_s=600)
+    hf.network.acquire_source_host_lease(
+        f"run-{n}", f"host-{n}", "quick", f"router-{n}", pid=None, ttl_s=600
+    )
     return facts
 
 
@@ -204,7 +217,11 @@ def a_locked_router(hf: Holdfast, n: str) -> Facts:
 
 
 def a_workflow(hf: Holdfast, n: str) -> Facts:
-    return {"token": hf.workflows.register(f"flow-{n}", "llama", ttl_s=600, preemptible=True).workflow.token}
+    return {
+        "token": hf.workflows.register(
+            f"flow-{n}", "llama", ttl_s=600, preemptible=True
+        ).workflow.token
+    }
 
 
 def no_workflows(hf: Holdfast) -> None:
@@ -241,7 +258,9 @@ GATEWAYS: dict[str, Served] = {}
 
 
 def a_request(hf: Holdfast, n: str) -> Facts:
-    return {"request": hf.gateway("gpu").prompt(f"prompt {n}", idempotency_key=f"key-{n}")["request_id"]}
+    return {
+        "request": hf.gateway("gpu").prompt(f"prompt {n}", idempotency_key=f"key-{n}")["request_id"]
+    }
 
 
 def an_ended_request(hf: Holdfast, n: str) -> Facts:
@@ -283,15 +302,31 @@ JOBS = [
         "jobs.register",
         lambda hf, f: job_answers.view_of(
             hf.jobs.register_job(
-                "say hello", agent="agent", agent_session="s", job_id=f"new-{f.n}", priority=3, signed=False, workdir="/"
+                "say hello",
+                agent="agent",
+                agent_session="s",
+                job_id=f"new-{f.n}",
+                priority=3,
+                signed=False,
+                workdir="/",
             )
         ),
-        "jobs register --prompt 'say hello' --agent-session s --id new-{n} --priority 3 --unsigned --workdir / --json",
-        {"prompt": "say hello", "agent_session": "s", "job_id": "new-{n}", "priority": 3, "signed": False, "workdir": "/"},
+        "jobs register --prompt 'say hello' --agent-session s --id new-{n} --priority 3 "
+        "--unsigned --workdir / --json",
+        {
+            "prompt": "say hello",
+            "agent_session": "s",
+            "job_id": "new-{n}",
+            "priority": 3,
+            "signed": False,
+            "workdir": "/",
+        },
     ),
     Case(
         "jobs.register",
-        lambda hf, f: hf.jobs.register_job("x", agent="agent", agent_session="s", job_id=f"job-{f.n}"),
+        lambda hf, f: hf.jobs.register_job(
+            "x", agent="agent", agent_session="s", job_id=f"job-{f.n}"
+        ),
         "jobs register --prompt x --agent-session s --id job-{n} --json",
         {"prompt": "x", "agent_session": "s", "job_id": "job-{n}"},
         a_job,
@@ -320,7 +355,9 @@ JOBS = [
     ),
     Case(
         "jobs.status",
-        lambda hf, f: job_answers.view_of(hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42")),
+        lambda hf, f: job_answers.view_of(
+            hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42")
+        ),
         "jobs status --job job-{n} --set completed --token {token} --result 42 --json",
         {"job_id": "job-{n}", "status": "completed", "token": "{token}", "result": "42"},
         a_running_job,
@@ -335,7 +372,9 @@ JOBS = [
     ),
     Case(
         "jobs.finish_and_pick",
-        lambda hf, f: _finished(hf.jobs.finish_and_pick(f"job-{f.n}", "completed", token=f.token, result="42")),
+        lambda hf, f: _finished(
+            hf.jobs.finish_and_pick(f"job-{f.n}", "completed", token=f.token, result="42")
+        ),
         None,
         {"job_id": "job-{n}", "status": "completed", "token": "{token}", "result": "42"},
         two_jobs,
@@ -402,7 +441,9 @@ JOBS = [
     ),
     Case(
         "jobs.retry_all",
-        lambda hf, f: [job_answers.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")],
+        lambda hf, f: [
+            job_answers.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
+        ],
         "jobs retry --status error --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
         a_failed_job,
@@ -447,7 +488,10 @@ JOBS = [
     ),
     Case(
         "jobs.list",
-        lambda hf, f: [job_answers.view_of(job) for job in hf.jobs.list_jobs(status="running", agent_session=f"tmux:{f.n}")],
+        lambda hf, f: [
+            job_answers.view_of(job)
+            for job in hf.jobs.list_jobs(status="running", agent_session=f"tmux:{f.n}")
+        ],
         "jobs list --status running --agent-session tmux:{n} --json",
         {"status": "running", "agent_session": "tmux:{n}"},
         a_running_job,
@@ -476,7 +520,10 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: [job_answers.logged(hf, wait=True), job_answers.timeline(hf, f"job-{f.n}", 2)][1],
+        lambda hf, f: [
+            job_answers.logged(hf, wait=True),
+            job_answers.timeline(hf, f"job-{f.n}", 2),
+        ][1],
         "jobs logs job-{n} --tail 2 --json",
         {"job_id": "job-{n}", "tail": 2},
         two_jobs,
@@ -489,7 +536,13 @@ JOBS = [
         {"job_id": "nosuch-{n}"},
         code="not_found",
     ),
-    Case("jobs.events", lambda hf, f: hf.job_events.of_job(f"job-{f.n}"), None, {"job_id": "job-{n}"}, an_unsent_event),
+    Case(
+        "jobs.events",
+        lambda hf, f: hf.job_events.of_job(f"job-{f.n}"),
+        None,
+        {"job_id": "job-{n}"},
+        an_unsent_event,
+    ),
     Case(
         "jobs.events",
         lambda hf, f: hf.jobs.get_job(f"nosuch-{f.n}"),
@@ -559,7 +612,9 @@ def _without_unsent(hf: Holdfast) -> None:
 
 
 def _finished(finished: Any) -> Any:
-    return job_answers.FinishedView(done=job_answers.view_of(finished.done), picked=job_answers.view_of(finished.picked))
+    return job_answers.FinishedView(
+        done=job_answers.view_of(finished.done), picked=job_answers.view_of(finished.picked)
+    )
 
 
 def _publish(hf: Holdfast, job_id: str, event: str) -> Any:
@@ -572,14 +627,18 @@ LOCKS = [
     Case(
         "locks.acquire",
         lambda hf, f: lock_answers.grant_view(
-            hf.locks.acquire([f"a-{f.n}", f"b-{f.n}"], by="job", mode="shared", ttl_s=60, process=None)
+            hf.locks.acquire(
+                [f"a-{f.n}", f"b-{f.n}"], by="job", mode="shared", ttl_s=60, process=None
+            )
         ),
         "locks acquire a-{n} b-{n} --by job --shared --ttl 60 --json",
         {"names": ["a-{n}", "b-{n}"], "by": "job", "mode": "shared", "ttl_s": 60},
     ),
     Case(
         "locks.acquire",
-        lambda hf, f: hf.locks.acquire(f"lock-{f.n}", by="late", timeout_s=0.05, ttl_s=60, process=None),
+        lambda hf, f: hf.locks.acquire(
+            f"lock-{f.n}", by="late", timeout_s=0.05, ttl_s=60, process=None
+        ),
         "locks acquire lock-{n} --by late --ttl 60 --timeout 0.05 --quiet --json",
         {"names": ["lock-{n}"], "by": "late", "timeout_s": 0.05, "ttl_s": 60},
         a_lock,
@@ -587,7 +646,9 @@ LOCKS = [
     ),
     Case(
         "locks.acquire",
-        lambda hf, f: hf.locks.acquire(f"x-{f.n}", by="job", process=hf.processes.of(NOBODY), ttl_s=60),
+        lambda hf, f: hf.locks.acquire(
+            f"x-{f.n}", by="job", process=hf.processes.of(NOBODY), ttl_s=60
+        ),
         f"locks acquire x-{{n}} --by job --pid {NOBODY} --ttl 60 --json",
         {"names": ["x-{n}"], "by": "job", "pid": NOBODY, "ttl_s": 60},
         code="not_found",
@@ -646,7 +707,9 @@ LOCKS = [
     ),
     Case(
         "locks.wait",
-        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"lock-{f.n}", by="another", timeout_s=0)),
+        lambda hf, f: lock_answers.free_view(
+            hf.locks.wait_free(f"lock-{f.n}", by="another", timeout_s=0)
+        ),
         "locks wait lock-{n} --by another --nonblock --json",
         {"names": ["lock-{n}"], "by": "another", "timeout_s": 0},
         a_lock,
@@ -725,7 +788,9 @@ LOCKS = [
     Case("locks.graph", lambda hf, f: hf.locks.graph(), "locks graph --json", {}, a_lock),
     Case(
         "locks.statistics",
-        lambda hf, f: [lock_answers.statistics_view(f"lock-{f.n}", hf.locks.statistics()[f"lock-{f.n}"])],
+        lambda hf, f: [
+            lock_answers.statistics_view(f"lock-{f.n}", hf.locks.statistics()[f"lock-{f.n}"])
+        ],
         "locks stats lock-{n} --json",
         {"name": "lock-{n}"},
         a_lost_lock,
@@ -736,7 +801,9 @@ HOLDS = [
     Case(
         "holds.take",
         lambda hf, f: hold_answers.HoldCount(
-            subject=f"subject-{f.n}", by="two", count=hf.holds.take(f"subject-{f.n}", by="two", ttl_s=60, process=None)
+            subject=f"subject-{f.n}",
+            by="two",
+            count=hf.holds.take(f"subject-{f.n}", by="two", ttl_s=60, process=None),
         ),
         "holds take subject-{n} --by two --ttl 60 --json",
         {"subject": "subject-{n}", "by": "two", "ttl_s": 60},
@@ -782,12 +849,18 @@ HOLDS = [
         {"subject": "x" * 257},
         code="invalid_name",
     ),
-    Case("holds.sweep", lambda hf, f: {"swept": hf.holds.sweep()}, "holds sweep --json", {}, a_hold),
+    Case(
+        "holds.sweep", lambda hf, f: {"swept": hf.holds.sweep()}, "holds sweep --json", {}, a_hold
+    ),
 ]
 
 AGENTS = [
     Case(
-        "agents.list", lambda hf, f: hf.agents.list_agents(fresh=True), "agents list --fresh --json", {"fresh": True}, an_agent
+        "agents.list",
+        lambda hf, f: hf.agents.list_agents(fresh=True),
+        "agents list --fresh --json",
+        {"fresh": True},
+        an_agent,
     ),
     Case(
         "agents.list",
@@ -859,7 +932,8 @@ AGENTS = [
     Case(
         "agents.publish",
         lambda hf, f: _published(hf, f.n, lease_s=60),
-        "agents publish agent-{n} --manifest /nosuch/{n}.json --backend claude_headless --tool claude "
+        "agents publish agent-{n} --manifest /nosuch/{n}.json --backend claude_headless --tool "
+        "claude "
         "--tmux-session session-{n} --generation first-{n} --lease 60 --json",
         {
             "name": "agent-{n}",
@@ -873,8 +947,11 @@ AGENTS = [
     ),
     Case(
         "agents.publish",
-        lambda hf, f: _published(hf, f.n, generation_id="second", backend="command", session_name=None),
-        "agents publish agent-{n} --manifest /nosuch/{n}.json --backend command --tool claude --generation second --json",
+        lambda hf, f: _published(
+            hf, f.n, generation_id="second", backend="command", session_name=None
+        ),
+        "agents publish agent-{n} --manifest /nosuch/{n}.json --backend command --tool claude "
+        "--generation second --json",
         {
             "name": "agent-{n}",
             "manifest_path": "/nosuch/{n}.json",
@@ -889,7 +966,12 @@ AGENTS = [
         "agents.refresh",
         lambda hf, f: hf.agents.refresh(f.id, f.generation, token=f.token, lease_s=90000),
         "agents refresh agent-{n} --generation {generation} --token {token} --lease 90000 --json",
-        {"agent": "agent-{n}", "generation_id": "{generation}", "token": "{token}", "lease_s": 90000},
+        {
+            "agent": "agent-{n}",
+            "generation_id": "{generation}",
+            "token": "{token}",
+            "lease_s": 90000,
+        },
         an_agent,
     ),
     Case(
@@ -902,7 +984,10 @@ AGENTS = [
     ),
     Case(
         "agents.remove",
-        lambda hf, f: [hf.agents.remove(f.id, f.generation), {"removed": f.id, "generation_id": f.generation}][1],
+        lambda hf, f: [
+            hf.agents.remove(f.id, f.generation),
+            {"removed": f.id, "generation_id": f.generation},
+        ][1],
         "agents remove agent-{n} --generation {generation} --json",
         {"agent": "agent-{n}", "generation_id": "{generation}"},
         an_agent,
@@ -932,22 +1017,38 @@ AGENTS = [
     ),
 ]
 
-_NEW = {"primary_ip": "10.2.0.{n}/16", "connected_to": "router-{n}", "mac_address": "02:00:00:01:00:{hex}"}
+_NEW = {
+    "primary_ip": "10.2.0.{n}/16",
+    "connected_to": "router-{n}",
+    "mac_address": "02:00:00:01:00:{hex}",
+}
 NETWORK = [
     Case(
         "network.add_host",
         lambda hf, f: [
-            hf.network.register_host(f"new-{f.n}", f"10.2.0.{f.n}/16", f"router-{f.n}", f"02:00:00:01:00:{f.hex}", {"a": "b"}),
+            hf.network.register_host(
+                f"new-{f.n}",
+                f"10.2.0.{f.n}/16",
+                f"router-{f.n}",
+                f"02:00:00:01:00:{f.hex}",
+                {"a": "b"},
+            ),
             network_answers.host_added(hf, f"new-{f.n}"),
         ][1],
-        "network hosts add new-{n} --ip 10.2.0.{n}/16 --router router-{n} --mac 02:00:00:01:00:{hex} --info a=b --json",
+        "network hosts add new-{n} --ip 10.2.0.{n}/16 --router router-{n} --mac "
+        "02:00:00:01:00:{hex} --info a=b --json",
         {"name": "new-{n}", **_NEW, "info": {"a": "b"}},
     ),
     Case(
         "network.add_host",
         lambda hf, f: hf.network.register_host(f"new-{f.n}", f.ip, "r", "02:00:00:02:00:00"),
         "network hosts add new-{n} --ip {ip} --router r --mac 02:00:00:02:00:00 --json",
-        {"name": "new-{n}", "primary_ip": "{ip}", "connected_to": "r", "mac_address": "02:00:00:02:00:00"},
+        {
+            "name": "new-{n}",
+            "primary_ip": "{ip}",
+            "connected_to": "r",
+            "mac_address": "02:00:00:02:00:00",
+        },
         a_host,
         "registry_collision",
     ),
@@ -968,14 +1069,29 @@ NETWORK = [
     ),
     Case(
         "network.add_hosts",
-        lambda hf, f: hf.network.register_host(f"new-{f.n}", "no address", "r", "02:00:00:02:00:00"),
+        lambda hf, f: hf.network.register_host(
+            f"new-{f.n}", "no address", "r", "02:00:00:02:00:00"
+        ),
         None,
-        {"hosts": [{"name": "new-{n}", "primary_ip": "no address", "connected_to": "r", "mac_address": "02:00:00:02:00:00"}]},
+        {
+            "hosts": [
+                {
+                    "name": "new-{n}",
+                    "primary_ip": "no address",
+                    "connected_to": "r",
+                    "mac_address": "02:00:00:02:00:00",
+                }
+            ]
+        },
         code="invalid_value",
     ),
     Case(
         "network.remove_host",
-        lambda hf, f: {"unregistered": f"host-{f.n}" if hf.network.unregister_host(f"host-{f.n}", force=True) else None},
+        lambda hf, f: {
+            "unregistered": f"host-{f.n}"
+            if hf.network.unregister_host(f"host-{f.n}", force=True)
+            else None
+        },
         "network hosts remove host-{n} --force --json",
         {"host": "host-{n}", "force": True},
         a_leased_host,
@@ -1022,7 +1138,9 @@ NETWORK = [
     ),
     Case(
         "network.take_leases",
-        lambda hf, f: hf.network.acquire_source_host_lease("run", f"host-{f.n}", "quick", f"router-{f.n}", pid=None),
+        lambda hf, f: hf.network.acquire_source_host_lease(
+            "run", f"host-{f.n}", "quick", f"router-{f.n}", pid=None
+        ),
         "network leases take host-{n} --by run --type quick --json",
         {"hosts": ["host-{n}"], "by": "run", "job_type": "quick"},
         a_host_whose_router_is_locked,
@@ -1055,7 +1173,9 @@ NETWORK = [
         lambda hf, f: network_answers.NeighborTaken(
             host=f"host-{f.n}",
             neighbor_ip="10.9.9.9",
-            count=hf.network.acquire_neighbor_lease("run", f"host-{f.n}", "10.9.9.9", pid=None, ttl_s=60),
+            count=hf.network.acquire_neighbor_lease(
+                "run", f"host-{f.n}", "10.9.9.9", pid=None, ttl_s=60
+            ),
         ),
         "network neighbors take host-{n} 10.9.9.9 --by run --ttl 60 --json",
         {"host": "host-{n}", "address": "10.9.9.9", "by": "run", "ttl_s": 60},
@@ -1063,7 +1183,9 @@ NETWORK = [
     ),
     Case(
         "network.take_neighbor",
-        lambda hf, f: hf.network.acquire_neighbor_lease("run", f"host-{f.n}", "nowhere", pid=None, ttl_s=60),
+        lambda hf, f: hf.network.acquire_neighbor_lease(
+            "run", f"host-{f.n}", "nowhere", pid=None, ttl_s=60
+        ),
         "network neighbors take host-{n} nowhere --by run --ttl 60 --json",
         {"host": "host-{n}", "address": "nowhere", "by": "run", "ttl_s": 60},
         code="invalid_value",
@@ -1099,7 +1221,9 @@ NETWORK = [
     ),
     Case(
         "network.lock_routers",
-        lambda hf, f: hf.locks.acquire(f"router-{f.n}", by="another", timeout_s=0, ttl_s=60, process=None),
+        lambda hf, f: hf.locks.acquire(
+            f"router-{f.n}", by="another", timeout_s=0, ttl_s=60, process=None
+        ),
         "network routers lock router-{n} --by another --ttl 60 --nonblock --quiet --json",
         {"names": ["router-{n}"], "by": "another", "timeout_s": 0, "ttl_s": 60},
         a_locked_router,
@@ -1107,7 +1231,10 @@ NETWORK = [
     ),
     Case(
         "network.unlock_routers",
-        lambda hf, f: {"released": [f"router-{f.n}"] * hf.network.release_all_router_locks([f"router-{f.n}"], f"run-{f.n}")},
+        lambda hf, f: {
+            "released": [f"router-{f.n}"]
+            * hf.network.release_all_router_locks([f"router-{f.n}"], f"run-{f.n}")
+        },
         "network routers unlock router-{n} --by run-{n} --json",
         {"names": ["router-{n}"], "by": "run-{n}"},
         a_locked_router,
@@ -1122,21 +1249,31 @@ NETWORK = [
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"router-{f.n}", by=f"run-{f.n}", timeout_s=0)),
+        lambda hf, f: lock_answers.free_view(
+            hf.locks.wait_free(f"router-{f.n}", by=f"run-{f.n}", timeout_s=0)
+        ),
         "network routers wait router-{n} --by run-{n} --nonblock --json",
         {"names": ["router-{n}"], "by": "run-{n}", "timeout_s": 0},
         a_locked_router,
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"router-{f.n}", by="nobody", timeout_s=0)),
+        lambda hf, f: lock_answers.free_view(
+            hf.locks.wait_free(f"router-{f.n}", by="nobody", timeout_s=0)
+        ),
         "network routers wait router-{n} --nonblock --json",
         {"names": ["router-{n}"], "timeout_s": 0},
         a_locked_router,
         exit=STATUS["lock_timeout"].exit,
     ),
     Case("network.counts", lambda hf, f: hf.network.counts()._asdict(), None, {}, a_leased_host),
-    Case("network.sweep", lambda hf, f: hf.network.sweep()._asdict(), "network sweep --json", {}, a_leased_host),
+    Case(
+        "network.sweep",
+        lambda hf, f: hf.network.sweep()._asdict(),
+        "network sweep --json",
+        {},
+        a_leased_host,
+    ),
 ]
 
 WORKFLOWS = [
@@ -1158,7 +1295,9 @@ WORKFLOWS = [
     ),
     Case(
         "workflows.register",
-        lambda hf, f: hf.workflows.register(f"flow-{f.n}", "llama", owner=hf.processes.of(ME), loaded_only=True),
+        lambda hf, f: hf.workflows.register(
+            f"flow-{f.n}", "llama", owner=hf.processes.of(ME), loaded_only=True
+        ),
         f"workflows register flow-{{n}} --recipe llama --pid {ME} --loaded-only --json",
         {"name": "flow-{n}", "recipe": "llama", "pid": ME, "loaded_only": True},
         a_loaded_recipe,
@@ -1166,7 +1305,9 @@ WORKFLOWS = [
     ),
     Case(
         "workflows.register",
-        lambda hf, f: hf.workflows.register(f"flow-{f.n}", f"recipe-{f.n}", owner=hf.processes.of(ME), loaded_only=True),
+        lambda hf, f: hf.workflows.register(
+            f"flow-{f.n}", f"recipe-{f.n}", owner=hf.processes.of(ME), loaded_only=True
+        ),
         f"workflows register flow-{{n}} --recipe recipe-{{n}} --pid {ME} --loaded-only --json",
         {"name": "flow-{n}", "recipe": "recipe-{n}", "pid": ME, "loaded_only": True},
         a_failed_load,
@@ -1201,9 +1342,27 @@ WORKFLOWS = [
         a_workflow,
         "fenced",
     ),
-    Case("workflows.list", lambda hf, f: hf.workflows.list_workflows(), "workflows list --json", {}, a_workflow),
-    Case("workflows.get", lambda hf, f: hf.workflows.get(f"flow-{f.n}"), None, {"name": "flow-{n}"}, a_workflow),
-    Case("workflows.get", lambda hf, f: hf.workflows.get(f"flow-{f.n}"), None, {"name": "flow-{n}"}, code="not_found"),
+    Case(
+        "workflows.list",
+        lambda hf, f: hf.workflows.list_workflows(),
+        "workflows list --json",
+        {},
+        a_workflow,
+    ),
+    Case(
+        "workflows.get",
+        lambda hf, f: hf.workflows.get(f"flow-{f.n}"),
+        None,
+        {"name": "flow-{n}"},
+        a_workflow,
+    ),
+    Case(
+        "workflows.get",
+        lambda hf, f: hf.workflows.get(f"flow-{f.n}"),
+        None,
+        {"name": "flow-{n}"},
+        code="not_found",
+    ),
     Case(
         "workflows.preempt",
         lambda hf, f: hf.workflows.request_preempt(f"flow-{f.n}"),
@@ -1248,7 +1407,13 @@ WORKFLOWS = [
         {"name": "flow-{n}", "token": 7},
         code="lease_lost",
     ),
-    Case("workflows.sweep", lambda hf, f: hf.workflows.sweep(), "workflows sweep --json", {}, a_workflow),
+    Case(
+        "workflows.sweep",
+        lambda hf, f: hf.workflows.sweep(),
+        "workflows sweep --json",
+        {},
+        a_workflow,
+    ),
     Case(
         "workflows.swap_status",
         lambda hf, f: workflow_answers.swap_view(hf.workflows.swap_status()),
@@ -1296,7 +1461,12 @@ THE_REST = [
         same_words=False,
     ),
     Case("log.prune", lambda hf, f: {"dropped": hf.log.prune()}, "log --prune --json"),
-    Case("store.info", lambda hf, f: Upkeep(hf.settings).facts(), "store info --json", without="chosen_by"),
+    Case(
+        "store.info",
+        lambda hf, f: Upkeep(hf.settings).facts(),
+        "store info --json",
+        without="chosen_by",
+    ),
 ]
 
 
@@ -1308,7 +1478,12 @@ def job_since(text: str) -> Any:
 
 GATEWAY = [
     Case("gateways.list", lambda hf, f: hf.gateways(), None),
-    Case("gateways.status", lambda hf, f: hf.gateway("gpu").status(), "gateway status gpu --json", {"agent": "gpu"}),
+    Case(
+        "gateways.status",
+        lambda hf, f: hf.gateway("gpu").status(),
+        "gateway status gpu --json",
+        {"agent": "gpu"},
+    ),
     Case(
         "gateways.status",
         lambda hf, f: hf.gateway("nosuch").status(),
@@ -1415,7 +1590,12 @@ GATEWAY = [
         an_old_request,
         "invalid_value",
     ),
-    Case("gateways.detach", lambda hf, f: hf.gateway("gpu").detach(), "gateway detach gpu --json", {"agent": "gpu"}),
+    Case(
+        "gateways.detach",
+        lambda hf, f: hf.gateway("gpu").detach(),
+        "gateway detach gpu --json",
+        {"agent": "gpu"},
+    ),
     Case(
         "gateways.detach",
         lambda hf, f: hf.gateway("nosuch").detach(),

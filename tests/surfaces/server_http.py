@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from holdfast.app import Holdfast
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.server.application import ServerSide
 from holdfast.surfaces.http.serving import HttpServer, bound
 from tests.patience import PATIENCE_S
@@ -22,7 +22,9 @@ class Served:
         self.side = side
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
+        self.http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+        )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""`holdfast agents` as scripts use it: what is printed, what the exit status says, the same as in the library."""
+"""`holdfast agents` as scripts use it: what is printed, what the exit status says, the same as in
+the library.
+"""
 
 import json
 import os
@@ -7,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
+from holdfast.runtime.connection import Holdfast, connect
 from tests.stores.harnesses import SqliteHarness
 from tests.surfaces.command import CommandLine, Ran
 from tests.tmux_server import tmux_server
@@ -33,7 +35,16 @@ class Registry(CommandLine):
             SqliteHarness(self.folder).damage("agents", agent_id, b"{")
 
     def publish(self, name: str = "gpu", *words: str) -> Agent:
-        said = ["--manifest", self.manifest, "--backend", "claude_headless", "--tool", "claude", "--tmux-session", "s-1"]
+        said = [
+            "--manifest",
+            self.manifest,
+            "--backend",
+            "claude_headless",
+            "--tool",
+            "claude",
+            "--tmux-session",
+            "s-1",
+        ]
         ran = self("agents", "publish", name, *said, *words, "--json")
         assert ran.status == 0, ran.err
         return self.hf.agents.get(json.loads(ran.out)["agent_id"])
@@ -67,7 +78,9 @@ def refused(ran: Ran, status: int, *words: str) -> None:
 
 
 def test_publish_refresh_get_remove(registry: Registry) -> None:
-    agent = registry.publish("gpu", "--pid", str(os.getpid()), "--lease", "600", "--agent-def-dir", str(registry.folder))
+    agent = registry.publish(
+        "gpu", "--pid", str(os.getpid()), "--lease", "600", "--agent-def-dir", str(registry.folder)
+    )
     assert agent.holder == registry.hf.processes.of(os.getpid())
     assert (agent.lease_expires_at - agent.published_at).total_seconds() == 600
     generation = ["--generation", agent.generation_id]
@@ -78,11 +91,18 @@ def test_publish_refresh_get_remove(registry: Registry) -> None:
     shown = json.loads(registry("agents", "get", "gpu", "--json").out)
     liveness = shown.pop("liveness")
     assert shown["token"] == agent.token and shown["generation_id"] == agent.generation_id
-    assert liveness == {"lease": "alive", "process": "alive", "tmux_session": "dead", "gateway": None}
+    assert liveness == {
+        "lease": "alive",
+        "process": "alive",
+        "tmux_session": "dead",
+        "gateway": None,
+    }
     plain = registry("agents", "get", agent.agent_id).out
     assert "identity.tool" in plain and "is tmux session" in plain
     refused(registry("agents", "refresh", "gpu", "--generation", "g-2"), 4, "Stand down")
-    refused(registry("agents", "refresh", "gpu", *generation, "--token", "1"), 4, "no longer counts")
+    refused(
+        registry("agents", "refresh", "gpu", *generation, "--token", "1"), 4, "no longer counts"
+    )
     refused(registry("agents", "remove", "gpu", "--generation", "g-2"), 4, "Stand down")
     assert registry("agents", "remove", "gpu", *generation).out == f"removed {agent.agent_id}\n"
     refused(registry("agents", "remove", agent.agent_id, *generation), 1, "there is no agent")
@@ -103,22 +123,35 @@ def test_what_the_manifest_says_need_not_be_said(registry: Registry) -> None:
     assert (again["agent_id"], again["generation_id"]) == (agent.agent_id, agent.generation_id)
     assert again["token"] > agent.token
     assert again["terminal"] == {"kind": "tmux", "session_name": "s-1"}
-    assert again["runtime"]["agent_def_dir"] == again["runtime"]["session_root"] == str(registry.folder)
+    assert (
+        again["runtime"]["agent_def_dir"]
+        == again["runtime"]["session_root"]
+        == str(registry.folder)
+    )
 
 
 def test_without_a_manifest_it_must_be_said(registry: Registry) -> None:
     ran = registry("agents", "publish", "gpu", "--manifest", registry.manifest)
     assert ran.status == 2 and "--backend is missing" in ran.err
-    refused(registry("agents", "publish", "gpu", "--manifest", "m.json"), 2, "manifest_path", "absolute")
+    refused(
+        registry("agents", "publish", "gpu", "--manifest", "m.json"), 2, "manifest_path", "absolute"
+    )
     Path(registry.manifest).write_text("{}")
     refused(registry("agents", "publish", "gpu", "--manifest", registry.manifest), 2, "agent_id")
 
 
-@pytest.mark.parametrize("option", ["--tmux-session", "--session-root", "--agent-def-dir", "--id", "--generation", "--tool"])
-def test_what_a_shell_left_blank_is_refused_and_not_passed_over(registry: Registry, option: str) -> None:
+@pytest.mark.parametrize(
+    "option",
+    ["--tmux-session", "--session-root", "--agent-def-dir", "--id", "--generation", "--tool"],
+)
+def test_what_a_shell_left_blank_is_refused_and_not_passed_over(
+    registry: Registry, option: str
+) -> None:
     agent = registry.publish()
     registry.write_manifest(agent, agent_def_dir=str(registry.folder))
-    field = {"--tmux-session": "session_name", "--id": "agent id"}.get(option, option.strip("-").replace("-", "_"))
+    field = {"--tmux-session": "session_name", "--id": "agent id"}.get(
+        option, option.strip("-").replace("-", "_")
+    )
     refused(registry("agents", "publish", "--manifest", registry.manifest, option, ""), 2, field)
     assert registry.hf.agents.list_agents() == [agent]
     if option in ("--session-root", "--id", "--tool"):
@@ -135,11 +168,15 @@ def test_another_generation_is_refused_until_told_to_take_over(registry: Registr
 
 def test_list(registry: Registry) -> None:
     assert registry("agents", "list").out == ""
-    agents = [registry.publish(name, "--lease", lease) for name, lease in (("b", "0.001"), ("a", "600"))]
+    agents = [
+        registry.publish(name, "--lease", lease) for name, lease in (("b", "0.001"), ("a", "600"))
+    ]
     rows = [row.split("\t") for row in registry("agents", "list").out.splitlines()]
     assert [row[0] for row in rows] == ["HOLDFAST-a", "HOLDFAST-b"]
     assert rows[0][2:] == ["-", "s-1", "claude", agents[1].agent_id]
-    assert [one["agent_id"] for one in json.loads(registry("agents", "list", "--fresh", "--json").out)] == [agents[1].agent_id]
+    assert [
+        one["agent_id"] for one in json.loads(registry("agents", "list", "--fresh", "--json").out)
+    ] == [agents[1].agent_id]
     on_a_terminal = registry.on_a_terminal("agents", "list", columns=120)
     assert "9 min" in on_a_terminal and "over for" in on_a_terminal
     registry.damage(agents[0].agent_id)
@@ -171,7 +208,10 @@ def test_resolve_tells_the_reason(registry: Registry) -> None:
     assert set(told["agent_ids"]) == {agent.agent_id, "second"}
     registry.damage("second")
     refused(registry("agents", "resolve", "second"), 1, "malformed: ")
-    assert json.loads(registry("agents", "resolve", "gpu", "--json").out)["record"]["agent_id"] == agent.agent_id
+    assert (
+        json.loads(registry("agents", "resolve", "gpu", "--json").out)["record"]["agent_id"]
+        == agent.agent_id
+    )
     refused(registry("agents", "resolve", "../x"), 2, "agent name or id")
 
 
@@ -185,10 +225,17 @@ def test_target_trusts_nothing(registry: Registry) -> None:
         tmux("new-session", "-d", "-s", "s-1", "sleep 600")
         ran = registry("agents", "target", "gpu")
         assert ran.status == 0 and "tmux session       s-1" in ran.out
-        assert json.loads(registry("agents", "target", "gpu", "--json").out)["session_name"] == "s-1"
+        assert (
+            json.loads(registry("agents", "target", "gpu", "--json").out)["session_name"] == "s-1"
+        )
         refused(registry("agents", "target", "gpu", "--needs-agent-def-dir"), 4, "--agent-def-dir")
         folder = str(registry.folder)
-        assert registry("agents", "target", "gpu", "--needs-agent-def-dir", "--agent-def-dir", folder).status == 0
+        assert (
+            registry(
+                "agents", "target", "gpu", "--needs-agent-def-dir", "--agent-def-dir", folder
+            ).status
+            == 0
+        )
         registry.write_manifest(agent, generation_id="earlier")
         refused(registry("agents", "target", "gpu"), 4, "generation earlier", agent.generation_id)
     refused(registry("agents", "target", "s-1"), 4, "not inferred", "HOLDFAST-gpu")
@@ -205,7 +252,9 @@ def test_cleanup_lists_what_it_did(registry: Registry) -> None:
         ["planned", stale.agent_id, "expired"],
         ["preserved", fresh.agent_id, "fresh"],
     ]
-    report = json.loads(registry("agents", "cleanup", "--grace", "0", "--no-tmux-check", "--json").out)
+    report = json.loads(
+        registry("agents", "cleanup", "--grace", "0", "--no-tmux-check", "--json").out
+    )
     assert [one["agent_id"] for one in report["removed"]] == [stale.agent_id]
     assert (report["dry_run"], report["failed"]) == (False, [])
     refused(registry("agents", "get", stale.agent_id), 1)
@@ -214,12 +263,24 @@ def test_cleanup_lists_what_it_did(registry: Registry) -> None:
 
 
 def test_the_prefix_and_exclusive_names_come_from_the_settings(registry: Registry) -> None:
-    (registry.folder / "holdfast.toml").write_text('[agents]\nprefix = "HOUMAO-"\nnames = "exclusive"\nlease_s = 100\n')
+    (registry.folder / "holdfast.toml").write_text(
+        '[agents]\nprefix = "HOUMAO-"\nnames = "exclusive"\nlease_s = 100\n'
+    )
     agent = registry.publish("gpu", "--id", "one")
     assert agent.agent_name == "HOUMAO-gpu"
     assert (agent.lease_expires_at - agent.published_at).total_seconds() == 100
     ran = registry(
-        "agents", "publish", "gpu", "--manifest", registry.manifest, "--backend", "command", "--tool", "x", "--id", "two"
+        "agents",
+        "publish",
+        "gpu",
+        "--manifest",
+        registry.manifest,
+        "--backend",
+        "command",
+        "--tool",
+        "x",
+        "--id",
+        "two",
     )
     refused(ran, 4, "HOUMAO-gpu (one)")
     for wrong in ('prefix = "ACME-"', 'names = "both"', "lease_s = 0", "surprise = 1"):

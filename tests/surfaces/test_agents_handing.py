@@ -13,18 +13,32 @@ from holdfast.surfaces.cli.agents.handing import handed, reading
 from tests.patience import PATIENCE_S
 
 
-def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(tmp_path: Path) -> None:
+def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(
+    tmp_path: Path,
+) -> None:
     # More than a pipe holds, and what no encoding has.
     given = {b"BIG": b"x" * 100_000, b"ODD": b"\xff\n;#{pid}", b"EMPTY": b"", b"TERM": b"theirs"}
     with handed(given, str(tmp_path)) as path:
-        # An open file of this process, in /proc, is kept from a tmux server that runs under another group.
+        # An open file of this process, in /proc, is kept from a tmux server that runs under another
+        # group.
         found = os.lstat(path)
-        assert stat.S_ISFIFO(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600 and Path(path).parent == tmp_path
+        assert (
+            stat.S_ISFIFO(found.st_mode)
+            and stat.S_IMODE(found.st_mode) == 0o600
+            and Path(path).parent == tmp_path
+        )
         words = reading(path, ["/usr/bin/env", "-0"])
         done = subprocess.run(
-            words, env={"TERM": "its-own", "OF_TMUX": "1"}, capture_output=True, timeout=PATIENCE_S, check=True
+            words,
+            env={"TERM": "its-own", "OF_TMUX": "1"},
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
-    assert dict(entry.split(b"=", 1) for entry in done.stdout.split(b"\0") if entry) == {**given, b"TERM": b"its-own"}
+    assert dict(entry.split(b"=", 1) for entry in done.stdout.split(b"\0") if entry) == {
+        **given,
+        b"TERM": b"its-own",
+    }
     assert not list(tmp_path.iterdir())
 
 
@@ -34,7 +48,9 @@ def test_what_nobody_reads_goes_with_the_block(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_pane_whose_start_was_killed_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pane_whose_start_was_killed_ends_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pane_program, "_WAIT_S", 0.1)
     os.mkfifo(path := tmp_path / "fifo")
     with pytest.raises(SystemExit, match="has ended before the agent began"):

@@ -1,4 +1,6 @@
-"""`holdfast agents run` and `start`: real commands, a real tmux, real kills. An agent is resolvable as long as it runs."""
+"""`holdfast agents run` and `start`: real commands, a real tmux, real kills. An agent is resolvable
+as long as it runs.
+"""
 
 import json
 import os
@@ -14,9 +16,15 @@ import pytest
 
 import holdfast
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.gateway.spec import TmuxSpec, spec_of_manifest
-from holdfast.kernel.errors import NotFound, ProcessDead, ProcessNotInSession, TargetUnknown, TmuxSessionGone
+from holdfast.domains.agents.records import id_of
+from holdfast.domains.gateway.adapter import TmuxSpec, spec_of_manifest
+from holdfast.kernel.errors import (
+    NotFound,
+    ProcessDead,
+    ProcessNotInSession,
+    TargetUnknown,
+    TmuxSessionGone,
+)
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_RESERVED_S, TMUX_ANSWER_S
 from tests.patience import PATIENCE_S, until
@@ -51,9 +59,17 @@ def gone(bench: AgentBench, agent_id: str) -> bool:
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [(["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -KILL $$"], 137), (["nosuch"], 127), ([__file__], 126)],
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -KILL $$"], 137),
+        (["nosuch"], 127),
+        ([__file__], 126),
+    ],
 )
-def test_the_exit_status_is_the_commands_and_nothing_is_left(bench: AgentBench, command: list[str], status: int) -> None:
+def test_the_exit_status_is_the_commands_and_nothing_is_left(
+    bench: AgentBench, command: list[str], status: int
+) -> None:
     ran = bench("agents", "run", "gpu", "--", *command)
     assert ran.status == status
     assert bench.hf.agents.list_agents() == []
@@ -79,7 +95,11 @@ def test_the_command_is_the_holder_and_knows_who_it_is(bench: AgentBench) -> Non
         "HOLDFAST_AGENT_MANIFEST": agent.runtime.manifest_path,
     }
     manifest = manifests.from_json(Path(agent.runtime.manifest_path).read_bytes())
-    assert (manifest.agent_id, manifest.generation_id, manifest.backend) == (agent.agent_id, agent.generation_id, "command")
+    assert (manifest.agent_id, manifest.generation_id, manifest.backend) == (
+        agent.agent_id,
+        agent.generation_id,
+        "command",
+    )
     assert manifest.working_directory == str(bench.folder)
     assert end(process)[0] == 0
     assert gone(bench, agent.agent_id) and bench.own_folders() == []
@@ -154,7 +174,9 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
     assert bench.own_folders() == []
 
 
-def test_cleanup_takes_the_folder_of_a_killed_agent_and_of_none_that_lives(bench: AgentBench) -> None:
+def test_cleanup_takes_the_folder_of_a_killed_agent_and_of_none_that_lives(
+    bench: AgentBench,
+) -> None:
     process, pid = bench.hold("gpu")
     agent = bench.hf.agents.resolve("gpu").unwrap()
     bench.kill_keepers(agent, process.pid)
@@ -196,7 +218,13 @@ def test_only_a_folder_that_was_made_for_a_dead_one_is_cleared_away(bench: Agent
         assert bench("agents", "run", "gpu", "--", "true").status == 0
         assert kept.exists()
     bench.hf.agents.publish(
-        "gpu", backend="command", tool="x", manifest_path="/m", session_root=str(kept.parent), holder=holder, generation_id="g"
+        "gpu",
+        backend="command",
+        tool="x",
+        manifest_path="/m",
+        session_root=str(kept.parent),
+        holder=holder,
+        generation_id="g",
     )
     assert "removed" in bench("agents", "cleanup").out
     assert kept.exists()
@@ -241,7 +269,9 @@ def test_an_agent_in_tmux_may_be_controlled(bench: AgentBench) -> None:
     assert parts == {"lease": "alive", "process": "alive", "tmux_session": "alive", "gateway": None}
 
 
-def test_a_password_is_not_among_the_words_of_any_process(tmp_path: Path, postgres_url: str) -> None:
+def test_a_password_is_not_among_the_words_of_any_process(
+    tmp_path: Path, postgres_url: str
+) -> None:
     """Those that begin a tmux server stay for as long as it runs, for everybody to see."""
     url = postgres_url.replace("holdfast@", "holdfast:s3cret@")
     with agent_bench(tmp_path, url) as bench:
@@ -249,7 +279,9 @@ def test_a_password_is_not_among_the_words_of_any_process(tmp_path: Path, postgr
         # A tmux that writes down what it was told.
         program = bench.folder / "bin" / "tmux"
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\necho "$@" >> {words}\nexec {shutil.which("tmux")} -f /dev/null "$@"\n')
+        program.write_text(
+            f'#!/bin/sh\necho "$@" >> {words}\nexec {shutil.which("tmux")} -f /dev/null "$@"\n'
+        )
         program.chmod(0o700)
         bench.environment["PATH"] = f"{program.parent}:{bench.environment['PATH']}"
         bench.environment["PGPASSWORD"] = "s3cret too"
@@ -265,7 +297,9 @@ def test_a_password_is_not_among_the_words_of_any_process(tmp_path: Path, postgr
         bench.told("agent.removed", agent.agent_id)
 
 
-def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(bench: AgentBench) -> None:
+def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(
+    bench: AgentBench,
+) -> None:
     first = bench.start_agent("gpu", "--lease", SHORT_S)
     bench.outlives(first)
     until(lambda: bench.hf.agents.resolve("gpu").record is not None)
@@ -305,7 +339,9 @@ def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(bench: Age
     first = bench.start_agent("gpu", command=("sh", "-c", "echo up; exec cat"))
     assert first.holder is not None
     bench.tmux("new-window", "-d", "-t", "=HOLDFAST-gpu:", "sleep 600")
-    pane = int(bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").split()[0])
+    pane = int(
+        bench.tmux("list-panes", "-s", "-t", "=HOLDFAST-gpu", "-F", "#{pane_pid}").split()[0]
+    )
     bench.kill(first, pane)
     assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
     ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "true")
@@ -332,14 +368,30 @@ def test_a_stopped_tmux_hangs_nothing_and_proves_nothing(bench: AgentBench) -> N
 
 @pytest.mark.parametrize(
     ("script", "status"),
-    [("exit 3", 3), ("exit 0", 0), ("kill -KILL $$", 137), ("seq 100; exit 3", 3), ("exec /nosuch/program", 127)],
+    [
+        ("exit 3", 3),
+        ("exit 0", 0),
+        ("kill -KILL $$", 137),
+        ("seq 100; exit 3", 3),
+        ("exec /nosuch/program", 127),
+    ],
 )
 def test_a_program_that_dies_at_once_is_told_with_its_status_and_last_screen_and_leaves_nothing(
     bench: AgentBench, script: str, status: int
 ) -> None:
     """It was said to run."""
     bench.tmux("new-session", "-d", "-s", "another")
-    ran = bench("agents", "start", "boom", "--watch", LONG_S, "--", "sh", "-c", f"echo no such model; {script}")
+    ran = bench(
+        "agents",
+        "start",
+        "boom",
+        "--watch",
+        LONG_S,
+        "--",
+        "sh",
+        "-c",
+        f"echo no such model; {script}",
+    )
     assert (ran.status, ran.out) == (1, "")
     assert f"exit status {status}" in ran.err
     shown = ran.err.split(":\n", 1)[1].splitlines()
@@ -364,10 +416,16 @@ def test_a_pane_that_cannot_even_publish_is_told_with_its_last_screen(bench: Age
     bench.environment["PYTHONPATH"] = str(broken)
     ran = bench("agents", "start", "boom", "--", "sleep", "600")
     assert (ran.status, ran.out) == (1, "") and "it is broken" in ran.err
-    assert bench.tmux.sessions() == set() and bench.hf.agents.list_agents() == [] and bench.own_folders() == []
+    assert (
+        bench.tmux.sessions() == set()
+        and bench.hf.agents.list_agents() == []
+        and bench.own_folders() == []
+    )
 
 
-def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_it(bench: AgentBench) -> None:
+def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_it(
+    bench: AgentBench,
+) -> None:
     fifo = bench.folder / "end"
     os.mkfifo(fifo)
     agent = bench.start_agent("gpu", command=("sh", "-c", f"cat {fifo}; exit 3"))
@@ -377,7 +435,9 @@ def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_
     until(lambda: bench.tmux.sessions() == set())
 
 
-def test_a_start_that_is_interrupted_in_the_first_moment_leaves_the_pane_as_it_is_later(bench: AgentBench) -> None:
+def test_a_start_that_is_interrupted_in_the_first_moment_leaves_the_pane_as_it_is_later(
+    bench: AgentBench,
+) -> None:
     start = bench.start("agents", "start", "gpu", "--watch", LONG_S, "--", "sleep", "600")
     agent_id = id_of("HOLDFAST-gpu")
     bench.told("agent.published", agent_id, times=2)
@@ -394,7 +454,9 @@ def environment_of(pid: int) -> dict[bytes, bytes]:
     return dict(entry.split(b"=", 1) for entry in found if entry)
 
 
-def test_the_environment_of_the_caller_is_passed_on_whole_and_shown_to_nobody(bench: AgentBench) -> None:
+def test_the_environment_of_the_caller_is_passed_on_whole_and_shown_to_nobody(
+    bench: AgentBench,
+) -> None:
     """A tmux server that ran already gave its own."""
     bench.tmux("new-session", "-d", "-s", "another")
     mine = {
@@ -416,13 +478,26 @@ def test_the_environment_of_the_caller_is_passed_on_whole_and_shown_to_nobody(be
     found = environment_of(agent.holder.pid)
     given = {os.fsencode(name): os.fsencode(value) for name, value in bench.environment.items()}
     own = {b"TERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION", b"TMUX", b"TMUX_PANE", b"COLUMNS"}
-    assert {name: found.get(name) for name in given if name not in own} == {n: v for n, v in given.items() if n not in own}
-    assert {name for name in found.keys() - given.keys() - own if not name.startswith(b"HOLDFAST_")} <= {b"LC_CTYPE"}
+    assert {name: found.get(name) for name in given if name not in own} == {
+        n: v for n, v in given.items() if n not in own
+    }
+    assert {
+        name for name in found.keys() - given.keys() - own if not name.startswith(b"HOLDFAST_")
+    } <= {b"LC_CTYPE"}
     # The terminal is the pane's.
-    assert found[b"TMUX"].startswith(os.fsencode(bench.tmux.socket)) and found[b"TERM"] not in (b"dumb", b"")
-    assert found[b"TMUX_PANE"].decode() == bench.tmux("list-panes", "-t", "=HOLDFAST-gpu", "-F", "#{pane_id}").strip()
+    assert found[b"TMUX"].startswith(os.fsencode(bench.tmux.socket)) and found[b"TERM"] not in (
+        b"dumb",
+        b"",
+    )
+    assert (
+        found[b"TMUX_PANE"].decode()
+        == bench.tmux("list-panes", "-t", "=HOLDFAST-gpu", "-F", "#{pane_id}").strip()
+    )
     assert b"COLUMNS" not in found
-    for shown in (bench.tmux("show-environment", "-t", "=HOLDFAST-gpu"), bench.tmux("show-environment", "-g")):
+    for shown in (
+        bench.tmux("show-environment", "-t", "=HOLDFAST-gpu"),
+        bench.tmux("show-environment", "-g"),
+    ):
         assert "s3cret" not in shown and "FOO" not in shown
     words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(b"s3cret" in word for word in words if b"pytest" not in word)
@@ -511,7 +586,9 @@ def test_a_strangers_tmux_session_of_the_same_name_is_no_target(bench: AgentBenc
             bench.hf.agents.control_target("gpu")
 
 
-def test_a_living_agent_is_no_target_under_the_name_of_a_strangers_tmux_session(bench: AgentBench) -> None:
+def test_a_living_agent_is_no_target_under_the_name_of_a_strangers_tmux_session(
+    bench: AgentBench,
+) -> None:
     bench.start_agent("gpu")
     bench.tmux("rename-session", "-t", "=HOLDFAST-gpu", "elsewhere")
     with pytest.raises(TmuxSessionGone):
@@ -533,7 +610,9 @@ def test_a_tmux_that_does_not_answer_makes_no_target(bench: AgentBench) -> None:
 def test_an_agent_on_another_tmux_server_is_found_by_its_manifest(bench: AgentBench) -> None:
     with tmux_server() as another:
         another("new-session", "-d", "-s", "mine")
-        bench.environment["TMUX"] = another("display-message", "-p", "-t", "=mine:", "#{socket_path},#{pid},0").strip()
+        bench.environment["TMUX"] = another(
+            "display-message", "-p", "-t", "=mine:", "#{socket_path},#{pid},0"
+        ).strip()
         agent = bench.start_agent("gpu")
         del bench.environment["TMUX"]
         assert another.sessions() == {"mine", "HOLDFAST-gpu"} and bench.tmux.sessions() == set()
@@ -571,7 +650,9 @@ def test_what_tmux_cannot_start_leaves_nothing(bench: AgentBench) -> None:
     assert bench("agents", "start", "gpu", "--store", "memory:", "--", "true").status == 2
 
 
-def test_a_start_that_is_killed_keeps_its_id_for_seconds_and_not_for_a_lease(bench: AgentBench) -> None:
+def test_a_start_that_is_killed_keeps_its_id_for_seconds_and_not_for_a_lease(
+    bench: AgentBench,
+) -> None:
     """Nothing was left that could be seen dead, so the id was taken for a day."""
     fake = bench.folder / "bin" / "tmux"
     fake.parent.mkdir()
@@ -604,8 +685,23 @@ def test_run_inside_tmux_knows_its_tmux_session(bench: AgentBench) -> None:
 
     fifo = bench.folder / "up"
     os.mkfifo(fifo)
-    inner = " ".join([shlex.join(ENTRY), "agents", "run", "gpu", "--", "sh", "-c", f"'echo up > {fifo}; exec sleep 600'"])
-    words = [word for name in ("HOLDFAST_STORE", "XDG_STATE_HOME") for word in ("-e", f"{name}={bench.environment[name]}")]
+    inner = " ".join(
+        [
+            shlex.join(ENTRY),
+            "agents",
+            "run",
+            "gpu",
+            "--",
+            "sh",
+            "-c",
+            f"'echo up > {fifo}; exec sleep 600'",
+        ]
+    )
+    words = [
+        word
+        for name in ("HOLDFAST_STORE", "XDG_STATE_HOME")
+        for word in ("-e", f"{name}={bench.environment[name]}")
+    ]
     bench.tmux("new-session", "-d", "-s", "mine", "-c", str(bench.folder), *words, inner)
     assert fifo.read_text() == "up\n"
     agent = bench.hf.agents.resolve("gpu").unwrap()

@@ -1,4 +1,6 @@
-"""The command line as a user meets it: output, exit statuses, one-line errors that say what to do next."""
+"""The command line as a user meets it: output, exit statuses, one-line errors that say what to do
+next.
+"""
 
 import json
 import os
@@ -34,7 +36,12 @@ def test_a_job_from_register_to_completed(holdfast: CommandLine) -> None:
     done = holdfast("jobs", "status", "--job", job_id, "--set", "completed", "--result", "sorted")
     assert (done.status, done.out) == (0, f"{job_id} is completed\n")
     shown = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)
-    assert (shown["status"], shown["result"], shown["attempt"], shown["agent_session"]) == ("completed", "sorted", 1, "tmux:a")
+    assert (shown["status"], shown["result"], shown["attempt"], shown["agent_session"]) == (
+        "completed",
+        "sorted",
+        1,
+        "tmux:a",
+    )
     assert shown["created_at"].endswith("Z")
     listed = json.loads(holdfast("jobs", "list", "--json").out)
     assert [job["job_id"] for job in listed] == [job_id]
@@ -66,7 +73,9 @@ def test_a_job_is_named_either_way_wherever_one_is(tmp_path: Path, way: list[str
 
 def test_a_stale_token_is_refused_with_status_4(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
-    token = str(json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["token"])
+    token = str(
+        json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["token"]
+    )
     assert holdfast("jobs", "status", "--job", job_id, "--set", "pending").status == 0
     ran = holdfast("jobs", "status", "--job", job_id, "--set", "completed", "--token", token)
     assert ran.status == 4
@@ -84,7 +93,11 @@ BAD = [
     (["jobs", "pick"], 2, "--agent-session"),
     (["jobs", "pick", "--agent-session", "x", "--pid", "999999999"], 1, "no live process"),
     (["jobs", "register", "--prompt", " ", "--agent-session", "x"], 2, "prompt"),
-    (["jobs", "register", "--prompt", "x", "--agent-session", "x", "--timeout", "-1"], 2, "timeout_sec"),
+    (
+        ["jobs", "register", "--prompt", "x", "--agent-session", "x", "--timeout", "-1"],
+        2,
+        "timeout_sec",
+    ),
     (["jobs", "register", "--prompt", "x", "--agent-session", "x", "--timeout", "soon"], 2, "soon"),
     (["jobs", "list", "--store", "redis://x"], 2, "sqlite:PATH"),
     (["jobs", "list", "--store", "nonsense"], 2, "sqlite:PATH"),
@@ -106,8 +119,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "status", "says"), BAD, ids=[" ".join(words)[:50] for words, _, _ in BAD])
-def test_bad_input_gets_one_clear_error(holdfast: CommandLine, words: list[str], status: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "says"), BAD, ids=[" ".join(words)[:50] for words, _, _ in BAD]
+)
+def test_bad_input_gets_one_clear_error(
+    holdfast: CommandLine, words: list[str], status: int, says: str
+) -> None:
     ran = holdfast(*words)
     assert ran.status == status, ran
     assert says in ran.err
@@ -125,14 +142,24 @@ def test_an_impossible_transition_is_status_1(holdfast: CommandLine) -> None:
 
 def test_a_damaged_store_is_status_7(holdfast: CommandLine, tmp_path: Path) -> None:
     junk = tmp_path / "junk.sqlite"
-    for content, advice in ((b"SQLite format 3\0" + b"junk" * 4000, "store restore FILE"), (b"junk" * 4000, "give --store")):
+    for content, advice in (
+        (b"SQLite format 3\0" + b"junk" * 4000, "store restore FILE"),
+        (b"junk" * 4000, "give --store"),
+    ):
         junk.write_bytes(content)
-        for words in (["jobs", "list"], ["jobs", "pick", "--agent-session", "x"], ["store", "check"], ["log"]):
+        for words in (
+            ["jobs", "list"],
+            ["jobs", "pick", "--agent-session", "x"],
+            ["store", "check"],
+            ["log"],
+        ):
             ran = holdfast(*words, "--store", f"sqlite:{junk}")
             assert ran.status == 7 and advice in ran.err, ran
 
 
-def test_a_damaged_job_hides_no_other_and_can_be_taken_out(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_damaged_job_hides_no_other_and_can_be_taken_out(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     damaged, sound = register(holdfast), register(holdfast)
     raw = sqlite3.connect(tmp_path / "state" / "store.sqlite")
     with raw:
@@ -150,12 +177,17 @@ def test_a_damaged_job_hides_no_other_and_can_be_taken_out(holdfast: CommandLine
     assert holdfast("store", "remove", "jobs", damaged).status == 1
     assert holdfast("store", "remove", "nosuch", damaged).status == 2
     assert holdfast("store", "check").out == "sound\n"
-    [told] = [json.loads(line) for line in holdfast("log", "--json", "--subject", f"jobs/{damaged}").out.splitlines()]
+    [told] = [
+        json.loads(line)
+        for line in holdfast("log", "--json", "--subject", f"jobs/{damaged}").out.splitlines()
+    ]
     assert (told["kind"], told["data"]) == ("store.record_removed", {"held": '{"half"'})
 
 
 def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
-    ran = holdfast("jobs", "pick", "--agent-session", "x", "--store", "sqlite:/proc/nowhere/store.sqlite")
+    ran = holdfast(
+        "jobs", "pick", "--agent-session", "x", "--store", "sqlite:/proc/nowhere/store.sqlite"
+    )
     assert ran.status == 6
     assert "--store" in ran.err
 
@@ -178,7 +210,10 @@ def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
     assert (nowhere.status, f"no folder {tmp_path / 'no'}: make it" in nowhere.err) == (2, True)
     register(holdfast)
     first, where = holdfast("store", "restore", saved, "--yes").out.splitlines()
-    assert (first, where.startswith("the store that it replaced is saved in ")) == (f"restored from {saved}", True)
+    assert (first, where.startswith("the store that it replaced is saved in ")) == (
+        f"restored from {saved}",
+        True,
+    )
     told = json.loads(holdfast("store", "restore", saved, "--yes", "--json").out)
     assert told["restored_from"] == saved and Path(told["saved"]).is_file()
     assert [line.split("\t")[0] for line in holdfast("jobs", "list").out.splitlines()] == [kept]
@@ -199,7 +234,9 @@ def test_a_restore_asks_first_and_saves_what_it_replaces(tmp_path: Path, kind: s
     refused = holdfast("store", "restore", saved)
     assert (refused.status, "--yes" in refused.err) == (2, True)
     for typed in ("n\n", "\n", "\x04"):
-        assert "nothing was changed" in holdfast.on_a_terminal("store", "restore", saved, typed=typed)
+        assert "nothing was changed" in holdfast.on_a_terminal(
+            "store", "restore", saved, typed=typed
+        )
     assert jobs() == {kept, later} and not list(tmp_path.rglob("*.replaced-*"))
     shown = holdfast.on_a_terminal("store", "restore", saved, typed="y\n", columns=400)
     assert f"{kind}:{tmp_path}/state" in shown and "Go on? [y/N]" in shown
@@ -210,14 +247,19 @@ def test_a_restore_asks_first_and_saves_what_it_replaces(tmp_path: Path, kind: s
     assert jobs() == {kept, later}
 
 
-def test_a_restore_where_there_is_no_store_does_not_ask(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_restore_where_there_is_no_store_does_not_ask(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     kept = register(holdfast)
     assert holdfast("store", "backup", "saved").status == 0
     done = holdfast("store", "restore", "saved", "--json", "--store", "sqlite:new.sqlite")
     assert (done.status, json.loads(done.out)["saved"]) == (0, None)
-    assert [one["job_id"] for one in json.loads(holdfast("jobs", "list", "--json", "--store", "sqlite:new.sqlite").out)] == [
-        kept
-    ]
+    assert [
+        one["job_id"]
+        for one in json.loads(
+            holdfast("jobs", "list", "--json", "--store", "sqlite:new.sqlite").out
+        )
+    ] == [kept]
 
 
 SITUATIONS = [
@@ -249,9 +291,15 @@ SITUATIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", SITUATIONS, ids=lambda words: ascii(" ".join(words)).replace(str(os.getpid()), "this")[:30])
+@pytest.mark.parametrize(
+    "words",
+    SITUATIONS,
+    ids=lambda words: ascii(" ".join(words)).replace(str(os.getpid()), "this")[:30],
+)
 def test_the_quick_parser_and_the_full_one_agree(tmp_path: Path, words: list[str]) -> None:
-    """`jobs pick` is parsed twice; the full parser is forced by an option before the verb, which the quick one leaves."""
+    """`jobs pick` is parsed twice; the full parser is forced by an option before the verb, which
+    the quick one leaves.
+    """
     outcomes = []
     for before in ([], ["--namespace", "default"]):
         holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/{len(before)}.sqlite")
@@ -275,10 +323,17 @@ def test_both_parsers_tell_the_version(holdfast: CommandLine) -> None:
 def test_the_process_that_picks_is_recorded_and_shown(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     pid = os.getpid()
-    assert holdfast("jobs", "pick", "--agent-session", "tmux:a", "--pid", str(pid)).out == f"{job_id}\n"
+    assert (
+        holdfast("jobs", "pick", "--agent-session", "tmux:a", "--pid", str(pid)).out
+        == f"{job_id}\n"
+    )
     claimed_by = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)["claimed_by"]
     assert (claimed_by["pid"], claimed_by["label"]) == (pid, "tmux:a")
-    assert re.search(rf"^claimed_by +pid {pid} on \S+ \(tmux:a\)$", holdfast("jobs", "get", "--job", job_id).out, re.MULTILINE)
+    assert re.search(
+        rf"^claimed_by +pid {pid} on \S+ \(tmux:a\)$",
+        holdfast("jobs", "get", "--job", job_id).out,
+        re.MULTILINE,
+    )
 
 
 def test_an_operator_who_starts_a_job_is_told_its_token(holdfast: CommandLine) -> None:
@@ -288,7 +343,9 @@ def test_an_operator_who_starts_a_job_is_told_its_token(holdfast: CommandLine) -
     assert ran.out == f"{job_id} is running, token {token}\n"
 
 
-def test_store_and_namespace_may_stand_before_or_behind(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_store_and_namespace_may_stand_before_or_behind(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     url = f"sqlite:{tmp_path}/other.sqlite"
     register(holdfast, "--store", url, "--namespace", "lab")
     assert holdfast("--store", url, "--namespace", "lab", "jobs", "list").out != ""
@@ -300,8 +357,18 @@ def test_store_and_namespace_may_stand_before_or_behind(holdfast: CommandLine, t
 def test_the_nearest_file_configures(tmp_path: Path) -> None:
     holdfast = CommandLine(tmp_path)
     (tmp_path / "project" / "deep").mkdir(parents=True)
-    (tmp_path / "project" / "holdfast.toml").write_text('store = "sqlite:state/jobs.sqlite"\nnamespace = "lab"\n')
-    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", "s", cwd=tmp_path / "project" / "deep")
+    (tmp_path / "project" / "holdfast.toml").write_text(
+        'store = "sqlite:state/jobs.sqlite"\nnamespace = "lab"\n'
+    )
+    ran = holdfast(
+        "jobs",
+        "register",
+        "--prompt",
+        "x",
+        "--agent-session",
+        "s",
+        cwd=tmp_path / "project" / "deep",
+    )
     assert ran.status == 0, ran
     assert (tmp_path / "project" / "state" / "jobs.sqlite").exists()
     assert holdfast("jobs", "pick", "--agent-session", "s", cwd=tmp_path / "project").out == ran.out
@@ -376,23 +443,39 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
         leaves = list(command.commands.values()) if isinstance(command, click.Group) else [command]
         for leaf in leaves:
             assert leaf.help, leaf.name
-            assert all(option.help for option in leaf.params if isinstance(option, click.Option)), leaf.name
+            assert all(option.help for option in leaf.params if isinstance(option, click.Option)), (
+                leaf.name
+            )
     assert "Areas" in holdfast("--help").out
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["jobs", "status"], "missing option '--set'. Choose from: pending, running, completed, error, cancelled"),
+        (
+            ["jobs", "status"],
+            "missing option '--set'. Choose from: pending, running, completed, error, cancelled",
+        ),
         (["locks", "acquire", "x"], "missing option '--by'"),
-        (["locks", "acquire", "x", "--ttl", "5m"], "invalid value for '--ttl': '5m' is not a number such as 30 or 0.5"),
-        (["jobs", "watch", "x", "--timeout", "5m"], "invalid value for '--timeout': '5m' is not a number such as 30 or 0.5"),
-        (["jobs", "list", "--limit", "few"], "invalid value for '--limit': 'few' is not a whole number"),
+        (
+            ["locks", "acquire", "x", "--ttl", "5m"],
+            "invalid value for '--ttl': '5m' is not a number such as 30 or 0.5",
+        ),
+        (
+            ["jobs", "watch", "x", "--timeout", "5m"],
+            "invalid value for '--timeout': '5m' is not a number such as 30 or 0.5",
+        ),
+        (
+            ["jobs", "list", "--limit", "few"],
+            "invalid value for '--limit': 'few' is not a whole number",
+        ),
         (["jobs", "list", "a\x1b[2J"], "got unexpected extra argument (a\\x1b[2J)"),
         (["lokcs"], "no such command 'lokcs'. Did you mean 'locks'?"),
     ],
 )
-def test_a_command_that_was_not_understood_is_told_in_one_line(holdfast: CommandLine, words: list[str], told: str) -> None:
+def test_a_command_that_was_not_understood_is_told_in_one_line(
+    holdfast: CommandLine, words: list[str], told: str
+) -> None:
     ran = holdfast(*words)
     of = " ".join(["holdfast", *words[:2]] if len(words) > 1 else ["holdfast"])
     assert ran == (2, "", f"holdfast: {told} (see `{of} --help`)\n")
@@ -410,10 +493,15 @@ def test_a_command_that_was_not_understood_is_told_in_one_line(holdfast: Command
         ["workflows", "run", "a", "--recipe", "b", "claude", "--model", "x"],
     ],
 )
-def test_whoever_forgets_the_dashes_before_a_command_is_told_of_them(holdfast: CommandLine, words: list[str]) -> None:
+def test_whoever_forgets_the_dashes_before_a_command_is_told_of_them(
+    holdfast: CommandLine, words: list[str]
+) -> None:
     ran = holdfast(*words)
     assert (ran.status, ran.out) == (2, "")
-    assert "no such option '--model': if it is one of the command's own, put `--` before that command (see `" in ran.err
+    assert (
+        "no such option '--model': if it is one of the command's own, put `--` before that "
+        "command (see `" in ran.err
+    )
     assert "`--`" not in holdfast("locks", "status", "--model").err
 
 
@@ -438,15 +526,23 @@ def test_a_group_alone_shows_its_commands(holdfast: CommandLine) -> None:
         (["jobs", "status", "--set", "c"], ["completed", "cancelled"]),
     ],
 )
-def test_a_shell_completes_areas_verbs_and_values(tmp_path: Path, line: list[str], next_words: list[str]) -> None:
-    asked = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["holdfast", *line]), "COMP_CWORD": str(len(line))}
+def test_a_shell_completes_areas_verbs_and_values(
+    tmp_path: Path, line: list[str], next_words: list[str]
+) -> None:
+    asked = {
+        "_HOLDFAST_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["holdfast", *line]),
+        "COMP_CWORD": str(len(line)),
+    }
     ran = CommandLine(tmp_path, **asked)()
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.splitlines() == [f"plain,{word}" for word in next_words]
 
 
 def test_bash_takes_the_script_that_completes(holdfast: CommandLine) -> None:
-    ran = holdfast.shell('eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)" && complete -p holdfast')
+    ran = holdfast.shell(
+        'eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)" && complete -p holdfast'
+    )
     assert (ran.status, ran.err) == (0, "")
     assert "_holdfast_completion holdfast" in ran.out
 
@@ -454,11 +550,15 @@ def test_bash_takes_the_script_that_completes(holdfast: CommandLine) -> None:
 # --- options that take one value ---
 
 
-def _single_valued(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def _single_valued(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every option of the command line that takes one value, with the words that lead to it."""
     context = click.Context(command)
     for parameter in command.get_params(context):
-        if isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count or parameter.is_flag):
+        if isinstance(parameter, click.Option) and not (
+            parameter.multiple or parameter.count or parameter.is_flag
+        ):
             yield path, parameter.opts[0]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -467,7 +567,9 @@ def _single_valued(command: click.Command, path: tuple[str, ...] = ()) -> Iterat
             yield from _single_valued(below, (*path, name))
 
 
-def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     options = list(_single_valued(root.holdfast))
     assert len(options) > 200
     for path, option in options:
@@ -481,15 +583,26 @@ def test_two_labels_are_not_taken_for_the_last(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     for words in (["pick"], ["run", "--once"], ["list"]):
         end = ["--", "true"] if words[0] == "run" else []
-        ran = holdfast("jobs", *words, "--agent-session", "tmux:b", "--agent-session", "tmux:a", *end)
+        ran = holdfast(
+            "jobs", *words, "--agent-session", "tmux:b", "--agent-session", "tmux:a", *end
+        )
         assert (ran.status, ran.out) == (2, "")
         assert "--agent-session is given 2 times" in ran.err
     assert json.loads(holdfast("jobs", "get", job_id, "--json").out)["status"] == "pending"
-    # What stands behind `--` is another command's, and where several values make sense they are taken.
+    # What stands behind `--` is another command's, and where several values make sense they are
+    # taken.
     ran = holdfast("locks", "run", "a", "--by", "me", "--", "echo", "--by", "x", "--by", "y")
     assert (ran.status, ran.out) == (0, "--by x --by y\n")
     assert (
-        holdfast("--store", f"sqlite:{holdfast.folder}/a", "jobs", "list", "--store", f"sqlite:{holdfast.folder}/b").status == 0
+        holdfast(
+            "--store",
+            f"sqlite:{holdfast.folder}/a",
+            "jobs",
+            "list",
+            "--store",
+            f"sqlite:{holdfast.folder}/b",
+        ).status
+        == 0
     )
 
 
@@ -500,7 +613,12 @@ def test_a_failed_job_is_retried_by_id_or_by_status(holdfast: CommandLine) -> No
     failed, done, gone = (register(holdfast, "--id", name) for name in ("failed", "done", "gone"))
     for job_id, status in ((failed, "error"), (done, "completed")):
         assert holdfast("jobs", "pick", "--agent-session", "tmux:a").out == f"{job_id}\n"
-        assert holdfast("jobs", "status", "--job", job_id, "--set", status, "--error", "no disk").status == 0
+        assert (
+            holdfast(
+                "jobs", "status", "--job", job_id, "--set", status, "--error", "no disk"
+            ).status
+            == 0
+        )
     assert holdfast("jobs", "cancel", gone).status == 0
     ran = holdfast("jobs", "retry", done, failed, "nosuch", gone)
     assert (ran.status, ran.out) == (1, f"{failed} is pending\n{gone} is pending\n")
@@ -508,7 +626,9 @@ def test_a_failed_job_is_retried_by_id_or_by_status(holdfast: CommandLine) -> No
     assert holdfast("jobs", "retry", failed).err.startswith(f"holdfast: job {failed} is pending")
     shown = json.loads(holdfast("jobs", "get", failed, "--json").out)
     assert (shown["status"], shown["error"], shown["attempt"]) == ("pending", None, 1)
-    assert [(past["outcome"], past["error"]) for past in shown["past_attempts"]] == [("error", "no disk")]
+    assert [(past["outcome"], past["error"]) for past in shown["past_attempts"]] == [
+        ("error", "no disk")
+    ]
     assert "1 error (no disk)" in holdfast("jobs", "get", failed).out
     assert "error -> pending (retried)" in holdfast("jobs", "logs", failed).out
     assert holdfast("jobs", "pick", "--agent-session", "tmux:a").out == f"{failed}\n"
@@ -524,10 +644,25 @@ def test_a_verdict_that_comes_too_late_is_shown(holdfast: CommandLine) -> None:
     picked = json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)
     ended = holdfast("jobs", "reap")
     assert ended.out.startswith(f"{job_id} is error")
-    ran = holdfast("jobs", "status", job_id, "--set", "completed", "--token", str(picked["token"]), "--result", "42 apples")
+    ran = holdfast(
+        "jobs",
+        "status",
+        job_id,
+        "--set",
+        "completed",
+        "--token",
+        str(picked["token"]),
+        "--result",
+        "42 apples",
+    )
     assert (ran.status, ran.out) == (4, "")
     assert "late_result" in ran.err
-    assert holdfast("jobs", "status", job_id, "--set", "completed", "--token", "7", "--result", "mine").status == 4
+    assert (
+        holdfast(
+            "jobs", "status", job_id, "--set", "completed", "--token", "7", "--result", "mine"
+        ).status
+        == 4
+    )
     shown = json.loads(holdfast("jobs", "get", job_id, "--json").out)
     assert (shown["status"], shown["error_code"], shown["result"]) == ("error", "timed_out", None)
     late = shown["late_result"]

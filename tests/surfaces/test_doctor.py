@@ -1,4 +1,6 @@
-"""The doctor, with each fault made for real: it finds it, says how to mend it, and changes nothing."""
+"""The doctor, with each fault made for real: it finds it, says how to mend it, and changes
+nothing.
+"""
 
 import grp
 import json
@@ -20,19 +22,20 @@ from typing import Any, NoReturn
 import pytest
 
 import holdfast
-from holdfast import measuring
-from holdfast.app import Holdfast
-from holdfast.doctor import Finding, Verdict, configured, examine, left, permitted, stored
-from holdfast.doctor.finding import exit_status
-from holdfast.doctor.rounds import within
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
-from holdfast.kernel.extras import installing
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import DOCTOR_CHECK_S
-from holdfast.stores.sqlite.log_bound import log_size
+from holdfast.kernel.text import installing
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.doctor import Finding, Verdict, examine, permissions, records, settings
+from holdfast.runtime.doctor import store as stored
+from holdfast.runtime.doctor.examination import within
+from holdfast.runtime.doctor.finding import exit_status
+from holdfast.runtime.metrics import sources
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.wal import log_size
 from holdfast.testing.clock import ManualClock
 from tests.disk import mounted
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -68,7 +71,9 @@ class Clinic:
     def look(self, check: str | None = None) -> list[Finding]:
         """What is found, of one check or that is not well."""
         found = list(examine(self.url))
-        return [one for one in found if (one.check == check if check else one.verdict is not Verdict.OK)]
+        return [
+            one for one in found if (one.check == check if check else one.verdict is not Verdict.OK)
+        ]
 
     def only(self, check: str) -> Finding:
         """The one thing that is wrong, which one check has found."""
@@ -105,7 +110,19 @@ def test_all_is_well_with_a_store_in_use(clinic: Clinic, tmp_path: Path) -> None
     assert {line.split()[0] for line in lines[:-1]} == {"ok"}
     checks = [line.split()[1] for line in lines[:-1]]
     assert checks == [
-        *("settings", "machine", "extras", "disk", "permissions", "log", "gate", "store", "schema", "records", "queues"),
+        *(
+            "settings",
+            "machine",
+            "extras",
+            "disk",
+            "permissions",
+            "log",
+            "gate",
+            "store",
+            "schema",
+            "records",
+            "queues",
+        ),
         *("clock", "leftovers", "journal", "tmux", "broker", "gateways", "server"),
     ]
 
@@ -119,7 +136,9 @@ def test_looking_changes_nothing(clinic: Clinic, tmp_path: Path, kind: str) -> N
 
     def there() -> tuple[object, ...]:
         names = sorted(
-            (path, path.stat().st_mode) for path in clinic.folder.rglob("*") if path.name[-4:] not in ("-wal", "-shm")
+            (path, path.stat().st_mode)
+            for path in clinic.folder.rglob("*")
+            if path.name[-4:] not in ("-wal", "-shm")
         )
         with clinic.connect() as hf:
             return names, hf.log.tail(1000), hf.jobs.counts()
@@ -138,7 +157,9 @@ def test_a_store_that_is_not_there_is_not_made(clinic: Clinic) -> None:
 def test_programs_read_json(clinic: Clinic, tmp_path: Path) -> None:
     clinic.used()
     clinic.path.chmod(0o644)
-    ran = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))("doctor", "--json")
+    ran = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))(
+        "doctor", "--json"
+    )
     document = json.loads(ran.out)
     assert ran.status == 4 and document["well"] is False
     wrong = [one for one in document["findings"] if one["verdict"] == "fail"]
@@ -166,9 +187,12 @@ def test_a_narrow_terminal_shows_all_of_it(clinic: Clinic, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "names"), [("color = 'red'\n", "color"), ("store = \n", "holdfast.toml"), ("[jobs]\nkeep = 1\n", "keep")]
+    ("content", "names"),
+    [("color = 'red'\n", "color"), ("store = \n", "holdfast.toml"), ("[jobs]\nkeep = 1\n", "keep")],
 )
-def test_settings_that_are_not_understood(clinic: Clinic, tmp_path: Path, content: str, names: str) -> None:
+def test_settings_that_are_not_understood(
+    clinic: Clinic, tmp_path: Path, content: str, names: str
+) -> None:
     (tmp_path / "holdfast.toml").write_text(content)
     ran = CommandLine(tmp_path)("doctor")
     assert ran.status == 2
@@ -176,17 +200,23 @@ def test_settings_that_are_not_understood(clinic: Clinic, tmp_path: Path, conten
     assert wrong.split()[1] == "settings" and names in wrong
 
 
-def test_a_machine_without_an_id_of_its_own(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_an_id_of_its_own(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_HOST_ID", os.uname().nodename)
     assert "HOLDFAST_HOST_ID" in clinic.only("machine").mend
 
 
-def test_an_extra_that_is_needed_and_not_there(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configured, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
+def test_an_extra_that_is_needed_and_not_there(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
-    found = [one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"]
+    found = [
+        one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"
+    ]
     assert {one.mend for one in found} == {installing("postgres"), installing("mqtt")}
-    assert configured.not_installed("server") == []
+    assert settings.not_installed("server") == []
 
 
 # --- the store ---
@@ -214,7 +244,12 @@ def as_another_user(look: Callable[[], list[Finding]]) -> str:
         try:
             if os.getuid() == 0:
                 os.setresuid(NOBODY, NOBODY, NOBODY)
-            os.write(theirs, "\n".join(f"{one.check} {one.code} {one.says}; {one.mend}" for one in look()).encode())
+            os.write(
+                theirs,
+                "\n".join(
+                    f"{one.check} {one.code} {one.says}; {one.mend}" for one in look()
+                ).encode(),
+            )
         finally:
             os._exit(0)
     os.close(theirs)
@@ -238,7 +273,9 @@ def test_a_store_that_this_user_may_not_write(clinic: Clinic) -> None:
     told = as_another_user(lambda: clinic.look("store"))
     clinic.folder.chmod(0o755)
     assert told.startswith("store store_unavailable") and "permissions" in told, told
-    assert f"is of {pwd.getpwuid(os.getuid()).pw_name} with mode 0" in told and "as its owner" in told, told
+    assert (
+        f"is of {pwd.getpwuid(os.getuid()).pw_name} with mode 0" in told and "as its owner" in told
+    ), told
 
 
 def test_a_store_that_this_user_may_not_make(clinic: Clinic) -> None:
@@ -247,7 +284,9 @@ def test_a_store_that_this_user_may_not_make(clinic: Clinic) -> None:
     clinic.folder.chmod(0o555)
     told = as_another_user(clinic.look)
     clinic.folder.chmod(0o755)
-    assert told.startswith(f"store store_unavailable there is none yet, and {clinic.path} cannot be made"), told
+    assert told.startswith(
+        f"store store_unavailable there is none yet, and {clinic.path} cannot be made"
+    ), told
     assert "journal" not in told, told
 
 
@@ -263,7 +302,9 @@ def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
         assert "no room left" in found["disk"].says and found["disk"].verdict is Verdict.FAIL
 
 
-def test_what_fails_alike_for_every_kind_of_record_is_told_once(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_alike_for_every_kind_of_record_is_told_once(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clinic.used()
 
     def full(*_: object, **__: object) -> NoReturn:
@@ -296,11 +337,19 @@ def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("takes_s", "tries", "verdict"),
-    [([0.6, 0.6, 0.1], 3, Verdict.OK), ([0.6, 0.6, 0.6, 0.1], 3, Verdict.WARN), ([2.5, 0.1], 1, Verdict.WARN)],
+    [
+        ([0.6, 0.6, 0.1], 3, Verdict.OK),
+        ([0.6, 0.6, 0.6, 0.1], 3, Verdict.WARN),
+        ([2.5, 0.1], 1, Verdict.WARN),
+    ],
     ids=["at-times", "always", "no-time-left"],
 )
 def test_a_store_is_slow_if_it_is_slow_each_time(
-    clinic: Clinic, monkeypatch: pytest.MonkeyPatch, takes_s: list[float], tries: int, verdict: Verdict
+    clinic: Clinic,
+    monkeypatch: pytest.MonkeyPatch,
+    takes_s: list[float],
+    tries: int,
+    verdict: Verdict,
 ) -> None:
     clinic.used()
     monkeypatch.setattr(stored, "_SLOW_S", 0.5)
@@ -363,7 +412,10 @@ def test_a_damaged_store_is_not_taken_for_its_locks(clinic: Clinic) -> None:
         hf.locks.acquire("router-1", by="job")
 
 
-@pytest.mark.parametrize("newer", ["PRAGMA user_version = 99", "UPDATE spaces SET schema_version = 99 WHERE name = 'jobs'"])
+@pytest.mark.parametrize(
+    "newer",
+    ["PRAGMA user_version = 99", "UPDATE spaces SET schema_version = 99 WHERE name = 'jobs'"],
+)
 def test_a_store_of_a_newer_program(clinic: Clinic, newer: str) -> None:
     clinic.used()
     raw = sqlite3.connect(clinic.path)
@@ -380,7 +432,9 @@ def test_a_store_of_a_newer_program(clinic: Clinic, newer: str) -> None:
     [("{", "record_invalid"), ('{"schema_version": 99}', "schema_too_new")],
 )
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_an_agents_record_that_no_list_can_show(clinic: Clinic, tmp_path: Path, kind: str, damage: str, code: str) -> None:
+def test_an_agents_record_that_no_list_can_show(
+    clinic: Clinic, tmp_path: Path, kind: str, damage: str, code: str
+) -> None:
     """`agents list` ended with 7, and all was well."""
     if kind == "files":
         clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
@@ -392,21 +446,30 @@ def test_an_agents_record_that_no_list_can_show(clinic: Clinic, tmp_path: Path, 
         record.write_text(damage)
     else:
         with closing(sqlite3.connect(clinic.path)) as raw, raw:
-            [[table]] = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%agents'").fetchall()
-            changed = raw.execute(f"UPDATE {table} SET value = ? WHERE key = ?", (damage.encode(), agent.agent_id))
+            [[table]] = raw.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%agents'"
+            ).fetchall()
+            changed = raw.execute(
+                f"UPDATE {table} SET value = ? WHERE key = ?", (damage.encode(), agent.agent_id)
+            )
             assert changed.rowcount == 1
     command = CommandLine(tmp_path, HOLDFAST_STORE=clinic.url, TMUX_TMPDIR=str(tmp_path))
     assert command("agents", "list").status == 7
     assert command("doctor").status == 7
     [found] = clinic.look("schema")
-    assert (found.verdict, found.code) == (Verdict.FAIL, code) and agent.agent_id in found.says and found.mend
+    assert (
+        (found.verdict, found.code) == (Verdict.FAIL, code)
+        and agent.agent_id in found.says
+        and found.mend
+    )
 
 
 def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
     clinic.used()
     script = (
         "import sys, os, signal, holdfast\nhf = holdfast.connect(sys.argv[1])\n"
-        "hf.store.transact(lambda tx: (os.write(1, b'in\\n'), os.kill(os.getpid(), signal.SIGSTOP)), scope=[])"
+        "hf.store.transact(lambda tx: (os.write(1, b'in\\n'), os.kill(os.getpid(), "
+        "signal.SIGSTOP)), scope=[])"
     )
     writer = subprocess.Popen([sys.executable, "-c", script, clinic.url], stdout=subprocess.PIPE)
     try:
@@ -425,14 +488,20 @@ def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_writer_that_is_stopped_is_named_with_its_gate(clinic: Clinic, tmp_path: Path, kind: str) -> None:
+def test_a_writer_that_is_stopped_is_named_with_its_gate(
+    clinic: Clinic, tmp_path: Path, kind: str
+) -> None:
     if kind == "files":
         clinic.url, clinic.folder = f"files:{tmp_path}/plain", tmp_path / "plain"
     clinic.used()
     with StoppedInside(clinic.url, "jobs") as writer:
         found = clinic.look("gate")
-        assert found and all(one.verdict is Verdict.FAIL and one.code == "lock_timeout" for one in found)
-        assert all(str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.mend for one in found)
+        assert found and all(
+            one.verdict is Verdict.FAIL and one.code == "lock_timeout" for one in found
+        )
+        assert all(
+            str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.mend for one in found
+        )
         writer.go_on()
     assert [one.verdict for one in clinic.look("gate")] == [Verdict.OK]
 
@@ -444,7 +513,10 @@ def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.M
         while log_size(clinic.path) <= 100_000:
             hf.jobs.register_job("x" * 10_000, agent="a", agent_session="tmux:a")
         [found] = clinic.look("log")
-        assert found.verdict is Verdict.WARN and f"process {reader.pid} is stopped inside a read" in found.says
+        assert (
+            found.verdict is Verdict.WARN
+            and f"process {reader.pid} is stopped inside a read" in found.says
+        )
         assert f"kill -CONT {reader.pid}" in found.mend
 
 
@@ -464,7 +536,9 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
 def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
     leave = threading.Event()
     begun_s = time.monotonic()
-    found = within(0.2, "disk", lambda: [stored.ok("disk", "in the end")] if leave.wait(PATIENCE_S) else [])
+    found = within(
+        0.2, "disk", lambda: [stored.ok("disk", "in the end")] if leave.wait(PATIENCE_S) else []
+    )
     leave.set()
     assert time.monotonic() - begun_s < 5
     assert found[0].verdict is Verdict.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5
@@ -492,7 +566,9 @@ class Shifted:
 
 
 @pytest.mark.parametrize(("off_s", "way"), [(90.0, "behind"), (-90.0, "ahead of")])
-def test_a_clock_that_is_not_postgresqls(clinic: Clinic, postgres_url: str, off_s: float, way: str) -> None:
+def test_a_clock_that_is_not_postgresqls(
+    clinic: Clinic, postgres_url: str, off_s: float, way: str
+) -> None:
     begun_s = time.monotonic()
     found = [one for one in examine(postgres_url, clock=Shifted(off_s)) if one.check == "clock"]
     took_s = time.monotonic() - begun_s
@@ -523,12 +599,21 @@ def test_wide_permissions(clinic: Clinic) -> None:
     token = gateways / "default" / "gpu" / "token"
     token.parent.mkdir(parents=True)
     token.write_text("secret")
-    for path, mode in ((clinic.folder, 0o777), (clinic.path, 0o644), (token, 0o666), (token.parent, 0o700)):
+    for path, mode in (
+        (clinic.folder, 0o777),
+        (clinic.path, 0o644),
+        (token, 0o666),
+        (token.parent, 0o700),
+    ):
         path.chmod(mode)
     gateways.chmod(0o700)
     (gateways / "default").chmod(0o700)
     found = {one.mend: one for one in clinic.look()}
-    assert set(found) == {f"chmod 700 {clinic.folder}", f"chmod 600 {clinic.path}", f"chmod 600 {token}"}
+    assert set(found) == {
+        f"chmod 700 {clinic.folder}",
+        f"chmod 600 {clinic.path}",
+        f"chmod 600 {token}",
+    }
     assert exit_status(found.values()) == 4
     assert "others may write" in found[f"chmod 600 {token}"].says
     for mend in found:
@@ -545,10 +630,15 @@ def test_a_folder_that_is_shared_with_a_group_on_purpose(clinic: Clinic) -> None
     assert exit_status(found) == 0
 
 
-def test_what_the_settings_share_with_a_group_is_as_it_should_be(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_settings_share_with_a_group_is_as_it_should_be(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP", grp.getgrgid(os.getegid()).gr_name)
     clinic.used()
-    assert clinic.folder.stat().st_mode & 0o7777 == 0o2775 and clinic.path.stat().st_mode & 0o777 == 0o660
+    assert (
+        clinic.folder.stat().st_mode & 0o7777 == 0o2775
+        and clinic.path.stat().st_mode & 0o777 == 0o660
+    )
     assert clinic.look() == []
     clinic.path.chmod(0o666)
     assert "others may write" in clinic.only("permissions").says
@@ -598,7 +688,7 @@ def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
     for number in range(20):
         (clinic.folder / f"store.sqlite-{number:02}").touch(mode=0o644)
     found = clinic.look()
-    assert len(found) == permitted._TOLD_MAX + 1 and "10 more" in found[-1].says
+    assert len(found) == permissions._TOLD_MAX + 1 and "10 more" in found[-1].says
 
 
 # --- tmux ---
@@ -609,7 +699,9 @@ def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.Monk
     assert clinic.only("tmux").verdict is Verdict.WARN
     assert "apt-get install tmux" in clinic.only("tmux").mend
     with clinic.connect() as hf:
-        hf.agents.publish("gpu", backend="local_interactive", tool="t", manifest_path="/m", session_name="gpu")
+        hf.agents.publish(
+            "gpu", backend="local_interactive", tool="t", manifest_path="/m", session_name="gpu"
+        )
     needed = clinic.only("tmux")
     assert needed.verdict is Verdict.FAIL and "HOLDFAST-gpu" in needed.says
     assert exit_status([needed]) == 6
@@ -628,18 +720,26 @@ def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
 # --- the broker ---
 
 
-def test_an_unreachable_broker(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(Broker(tmp_path / "broker")) as broker:
         for name, value in broker.environment.items():
             monkeypatch.setenv(name, value)
         found = clinic.only("broker")
-        assert found.code == "broker_unavailable" and f":{broker.port}" in found.says and "start it" in found.mend
+        assert (
+            found.code == "broker_unavailable"
+            and f":{broker.port}" in found.says
+            and "start it" in found.mend
+        )
         broker.start()
         assert clinic.look() == []
         assert "lets us in" in clinic.look("broker")[0].says
 
 
-def test_a_broker_that_does_not_let_us_in(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_let_us_in(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(tmp_path / "broker", secured=True) as broker:
         for name, value in broker.environment.items():
             monkeypatch.setenv(name, value)
@@ -650,14 +750,18 @@ def test_a_broker_that_does_not_let_us_in(clinic: Clinic, tmp_path: Path, monkey
         assert "wrong" not in found.says + found.mend and USER not in found.says + found.mend
 
 
-def test_a_key_that_others_may_read(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_others_may_read(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = tmp_path / "key.pem"
     key.touch(mode=0o644)
     monkeypatch.setenv("MQTT_KEYFILE", str(key))
     assert clinic.only("permissions").mend == f"chmod 600 {key}"
 
 
-def test_events_that_wait_for_a_broker_that_is_away(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_wait_for_a_broker_that_is_away(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = clinic.used()
     monkeypatch.setenv("MQTT_PORT", "9")
     with clinic.connect() as hf:
@@ -678,14 +782,16 @@ def test_a_broker_that_nobody_chose_need_not_be_there(clinic: Clinic) -> None:
 
 
 @pytest.mark.slow
-def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateways_that_are_stopped_killed_and_blocked(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
     with GatewayProcess(tmp_path, store=clinic.url) as gateway:
         gateway.start()
         with monkeypatch.context() as patient:
             # One that answers has the time for it that a busy machine takes.
-            patient.setattr(measuring, "METRICS_ASK_S", PATIENCE_S)
-            patient.setattr(measuring, "_WITHIN_S", PATIENCE_S)
+            patient.setattr(sources, "METRICS_ASK_S", PATIENCE_S)
+            patient.setattr(sources, "_WITHIN_S", PATIENCE_S)
             assert clinic.look() == []
             assert "1 answer" in clinic.look("gateways")[0].says
         gateway.client.prompt("long")
@@ -702,7 +808,10 @@ def test_gateways_that_are_stopped_killed_and_blocked(clinic: Clinic, tmp_path: 
     with GatewayProcess(tmp_path, "--adapter", "command", "--", "cat", store=clinic.url) as another:
         another.start()
         blocked = clinic.only("gateways")
-        assert blocked.verdict is Verdict.WARN and f"reconcile {AGENT} replay|discard --epoch" in blocked.mend
+        assert (
+            blocked.verdict is Verdict.WARN
+            and f"reconcile {AGENT} replay|discard --epoch" in blocked.mend
+        )
         assert another.stop() == 0
 
 
@@ -713,7 +822,16 @@ def test_a_server_that_was_killed_or_hangs(clinic: Clinic) -> None:
     note.parent.parent.chmod(0o700)
 
     def says(process: Holder, port: int) -> None:
-        note.write_text(json.dumps({"schema_version": 1, "process": holder_facts(process), "host": "127.0.0.1", "port": port}))
+        note.write_text(
+            json.dumps(
+                {
+                    "schema_version": 1,
+                    "process": holder_facts(process),
+                    "host": "127.0.0.1",
+                    "port": port,
+                }
+            )
+        )
         note.chmod(0o600)
 
     with clinic.connect() as hf, a_listener() as port:
@@ -755,7 +873,9 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         before = hf.log.tail(1000)
         found = clinic.look()
         assert hf.log.tail(1000) == before
-    assert {one.check for one in found} == {"leftovers"} and {one.verdict for one in found} == {Verdict.WARN}
+    assert {one.check for one in found} == {"leftovers"} and {one.verdict for one in found} == {
+        Verdict.WARN
+    }
     notes = [one for one in clinic.look("leftovers") if one.verdict is Verdict.OK]
     # Nobody asks for it, and whoever does gets it: nothing to see to.
     assert [one.says for one in notes] == [
@@ -781,7 +901,9 @@ def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> No
     stop_outside(holder.pid, clinic.url)
     assert clinic.look() == []
     with clinic.connect() as hf:
-        asking = threading.Thread(target=lambda: hf.locks.acquire("router-9", by="waits", timeout_s=PATIENCE_S).release())
+        asking = threading.Thread(
+            target=lambda: hf.locks.acquire("router-9", by="waits", timeout_s=PATIENCE_S).release()
+        )
         asking.start()
         until(lambda: bool(hf.locks.status("router-9").queue))
         found = clinic.only("leftovers")
@@ -789,8 +911,14 @@ def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> No
         holder.kill()
         holder.communicate()
         asking.join()
-    assert "router-9 is waited for" in found.says and f"{holder.pid} of doomed, who holds it, is stopped" in found.says
-    assert found.mend.startswith(f"kill -CONT {holder.pid} ") and f"kill -CONT {holder.pid} " in advice[0]
+    assert (
+        "router-9 is waited for" in found.says
+        and f"{holder.pid} of doomed, who holds it, is stopped" in found.says
+    )
+    assert (
+        found.mend.startswith(f"kill -CONT {holder.pid} ")
+        and f"kill -CONT {holder.pid} " in advice[0]
+    )
 
 
 HOLDER = """
@@ -821,30 +949,46 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
         assert hf.workflows.sight().marker is not None
         hf.workflows.reconcile_swap_marker()
     found = clinic.only("leftovers")
-    assert "unknown what is loaded" in found.says and "the load of qwen" in found.says and "swap to" in found.mend
+    assert (
+        "unknown what is loaded" in found.says
+        and "the load of qwen" in found.says
+        and "swap to" in found.mend
+    )
     with clinic.connect() as hf, hf.workflows.swap("qwen"):
         # A load that goes on is no fault.
         assert clinic.look() == []
 
 
-def test_an_audit_log_that_cannot_be_written(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_log_that_cannot_be_written(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clinic.used()
     (tmp_path / "file").touch()
     monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "file"))
     found = clinic.only("journal")
-    assert found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.mend
+    assert (
+        found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.mend
+    )
 
 
-def test_an_audit_log_that_is_behind(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_log_that_is_behind(
+    clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clinic.used()
     monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "logs"))
     assert clinic.look() == []
-    monkeypatch.setattr(left, "LAG_S", -1)
+    monkeypatch.setattr(records, "LAG_S", -1)
     found = clinic.only("journal")
-    assert found.verdict is Verdict.WARN and "1 entry and" in found.says and "jobs logs --list" in found.mend
+    assert (
+        found.verdict is Verdict.WARN
+        and "1 entry and" in found.says
+        and "jobs logs --list" in found.mend
+    )
 
 
-def test_a_server_of_a_database_that_goes_while_it_is_looked_at(clinic: Clinic, postgres_server: Server) -> None:
+def test_a_server_of_a_database_that_goes_while_it_is_looked_at(
+    clinic: Clinic, postgres_server: Server
+) -> None:
     url = postgres_server.database()
     found = []
     for finding in examine(url):
@@ -852,4 +996,11 @@ def test_a_server_of_a_database_that_goes_while_it_is_looked_at(clinic: Clinic, 
         if finding.check == "store":
             postgres_server.drop(url)
     assert exit_status(found) in (5, 6)
-    assert {one.check for one in found} >= {"store", "schema", "tmux", "broker", "gateways", "server"}
+    assert {one.check for one in found} >= {
+        "store",
+        "schema",
+        "tmux",
+        "broker",
+        "gateways",
+        "server",
+    }

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import connect
 from holdfast.kernel.errors import InvalidValue
+from holdfast.runtime.connection import connect
 from tests.surfaces.command import CommandLine
 
 
@@ -16,7 +16,17 @@ def holdfast(tmp_path: Path) -> CommandLine:
 
 
 def _register(holdfast: CommandLine, prompt: str) -> str:
-    done = holdfast("jobs", "register", "--prompt", prompt, "--agent", "a", "--agent-session", "tmux:a", "--json")
+    done = holdfast(
+        "jobs",
+        "register",
+        "--prompt",
+        prompt,
+        "--agent",
+        "a",
+        "--agent-session",
+        "tmux:a",
+        "--json",
+    )
     assert done.status == 0, done.err
     return str(json.loads(done.out)["job_id"])
 
@@ -27,7 +37,9 @@ def test_looking_makes_nothing(holdfast: CommandLine, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_a_store_is_shown_checked_saved_and_brought_back(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_store_is_shown_checked_saved_and_brought_back(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     first = _register(holdfast, "one")
     facts = json.loads(holdfast("store", "info", "--json").out)
     assert facts["store"] == f"files:{tmp_path}/state" and facts["chosen_by"] == "HOLDFAST_STORE"
@@ -50,13 +62,17 @@ def test_a_damaged_inner_store_is_found_and_restored(holdfast: CommandLine, tmp_
     assert holdfast("store", "check").status == 7
     done = holdfast("store", "restore", "saved", "--yes")
     assert done.status == 0, done.err
-    assert [found["job_id"] for found in json.loads(holdfast("jobs", "list", "--json").out)] == [job]
+    assert [found["job_id"] for found in json.loads(holdfast("jobs", "list", "--json").out)] == [
+        job
+    ]
     [damaged] = inner.parent.glob("store.sqlite.replaced-*Z")
     assert damaged.read_bytes() == b"garbage" * 2000
     assert f"is saved in {damaged}" in done.out
     # Its files were newer than the backup, and are replaced too.
     files = damaged.with_name(f"{damaged.name}-files") / "default" / "jobs"
-    assert sorted(path.name for path in files.glob("*.json")) == sorted([f"{job}.json", f"{later}.json"])
+    assert sorted(path.name for path in files.glob("*.json")) == sorted(
+        [f"{job}.json", f"{later}.json"]
+    )
 
 
 def test_a_record_is_taken_out(holdfast: CommandLine) -> None:

@@ -47,10 +47,16 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
     said = command("gateway", "prompt", AGENT, "hello", "--wait")
     assert (said.status, said.out) == (0, "did hello\n\n"), said
     for dash in ("", "-"):
-        from_stdin = command.shell(f"printf 'two\\nlines\\n' | holdfast gateway prompt {AGENT} {dash} --wait --json")
+        from_stdin = command.shell(
+            f"printf 'two\\nlines\\n' | holdfast gateway prompt {AGENT} {dash} --wait --json"
+        )
         assert json.loads(from_stdin.out)["payload"] == {"prompt": "two\nlines"}
     status = json.loads(command("gateway", "status", AGENT, "--json").out)
-    assert (status["gateway_health"], status["request_admission"], status["backend"]) == ("healthy", "open", "command")
+    assert (status["gateway_health"], status["request_admission"], status["backend"]) == (
+        "healthy",
+        "open",
+        "command",
+    )
     assert "request_admission" in command("gateway", "status", AGENT).out
     listed = command("gateway", "requests", AGENT, "--state", "completed").out.splitlines()
     assert [line.split("\t")[-1] for line in listed] == ["hello", "two lines", "two lines"]
@@ -74,34 +80,47 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
         requests = json.loads(command("gateway", "requests", AGENT, "--json").out)
         return next(one["error_code"] for one in requests if one["request_id"] == running)
 
-    # `interrupt` returns when the signal is sent. The request ends later, when its program has ended.
+    # `interrupt` returns when the signal is sent. The request ends later, when its program has
+    # ended.
     until(lambda: error_code() is not None)
     assert error_code() == "interrupted"
     long = command("gateway", "prompt", AGENT, "long again").out.strip()
     until(lambda: "long again" in gate.asked())
     waited = command("gateway", "interrupt", AGENT, "--wait", "--json")
     assert waited.status == 0, waited
-    assert (json.loads(waited.out)["request_id"], json.loads(waited.out)["error_code"]) == (long, "interrupted")
+    assert (json.loads(waited.out)["request_id"], json.loads(waited.out)["error_code"]) == (
+        long,
+        "interrupted",
+    )
     idle = command("gateway", "interrupt", AGENT, "--wait")
     assert (idle.status, idle.out.startswith("nothing to stop")) == (0, True)
     assert command("gateway", "reconcile", AGENT, "replay", "--epoch", "1").status == 4
     assert command("gateway", "prompt", AGENT, "x", "--epoch", "7").status == 4
     for size in (PROMPT_BYTES_MAX + 1, HTTP_BODY_BYTES_MAX + 1):
-        too_long = command.shell(f"head -c {size} /dev/zero | tr '\\0' x | holdfast gateway prompt {AGENT}")
+        too_long = command.shell(
+            f"head -c {size} /dev/zero | tr '\\0' x | holdfast gateway prompt {AGENT}"
+        )
         assert (too_long.status, "put the text into a file" in too_long.err) == (2, True)
 
     assert command("gateway", "detach", AGENT).status == 0
     assert gate.wait() == 0
     gone = json.loads(command("gateway", "status", AGENT, "--json").out)
     assert gone["gateway_health"] == "not_attached"
-    assert (gone["request_admission"], gone["managed_agent_connectivity"]) == ("blocked_unavailable", "unavailable")
+    assert (gone["request_admission"], gone["managed_agent_connectivity"]) == (
+        "blocked_unavailable",
+        "unavailable",
+    )
     assert (gone["gateway_port"], gone["managed_agent_instance_epoch"]) == (None, 1)
-    assert re.search(rf"what to do +holdfast gateway serve {AGENT}\n", command("gateway", "status", AGENT).out)
+    assert re.search(
+        rf"what to do +holdfast gateway serve {AGENT}\n", command("gateway", "status", AGENT).out
+    )
     refused = command("gateway", "prompt", AGENT, "x")
     assert (refused.status, "holdfast gateway serve" in refused.err) == (6, True)
 
 
-def test_the_library_and_the_command_line_say_the_same(gate: GatewayProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_and_the_command_line_say_the_same(
+    gate: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HOLDFAST_STORE", "HOLDFAST_GATEWAY_ROOT"):
         monkeypatch.setenv(name, gate.environment[name])
     with holdfast.connect() as hf:
@@ -137,13 +156,22 @@ def test_the_library_and_the_command_line_say_the_same(gate: GatewayProcess, mon
 
 
 def test_finished_requests_are_pruned_by_hand(gate: GatewayProcess, command: CommandLine) -> None:
-    old, young = (gate.client.prompt(text, wait_s=PATIENCE_S, idempotency_key=text)["request_id"] for text in ("old", "young"))
+    old, young = (
+        gate.client.prompt(text, wait_s=PATIENCE_S, idempotency_key=text)["request_id"]
+        for text in ("old", "young")
+    )
     _age(gate, old)
     hasty = command("gateway", "prune", AGENT, "--keep-days", "0.5")
-    assert (hasty.status, len(hasty.err.splitlines()), "would be delivered again" in hasty.err) == (2, 1, True), hasty
+    assert (hasty.status, len(hasty.err.splitlines()), "would be delivered again" in hasty.err) == (
+        2,
+        1,
+        True,
+    ), hasty
     assert command("gateway", "prune", AGENT).out == "0 requests removed\n"
     assert command("gateway", "prune", AGENT, "--keep-days", "2").out == "1 request removed\n"
-    assert json.loads(command("gateway", "prune", AGENT, "--keep", "0", "--json").out) == {"removed": 0}
+    assert json.loads(command("gateway", "prune", AGENT, "--keep", "0", "--json").out) == {
+        "removed": 0
+    }
     assert [one["request_id"] for one in gate.client.requests()] == [young]
     assert gate.client.prompt("young", idempotency_key="young")["request_id"] == young
     until(lambda: '"request.pruned"' in (gate.root / "events.jsonl").read_text())
@@ -167,8 +195,14 @@ def between(gate: GatewayProcess, *, losses: int) -> Iterator[GatewayClient]:
     class PassingOn(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             sent = self.rfile.read(int(self.headers["Content-Length"]))
-            headers = {name: value for name, value in self.headers.items() if name not in ("Host", "Content-Length")}
-            asked = urllib.request.Request(f"http://127.0.0.1:{port}{self.path}", data=sent, headers=headers)
+            headers = {
+                name: value
+                for name, value in self.headers.items()
+                if name not in ("Host", "Content-Length")
+            }
+            asked = urllib.request.Request(
+                f"http://127.0.0.1:{port}{self.path}", data=sent, headers=headers
+            )
             with urllib.request.urlopen(asked) as answer:
                 body = answer.read()
             if left:
@@ -215,9 +249,13 @@ def test_a_prune_whose_answer_is_lost_is_asked_for_again(gate: GatewayProcess) -
 def test_a_gateway_that_goes_while_it_is_asked_may_have_done_it(
     tmp_path: Path, ask: Callable[[GatewayClient], object], outcome: str
 ) -> None:
-    """A second try that found nobody said that nothing was done, though the first one may have been."""
+    """A second try that found nobody said that nothing was done, though the first one may have
+    been.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        client = GatewayClient(AGENT, root=tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}", token="t")
+        client = GatewayClient(
+            AGENT, root=tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}", token="t"
+        )
         asking = pool.submit(ask, client)
         connection, _ = server.accept()
         server.close()
@@ -250,7 +288,10 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         ([], "--adapter"),
         (["--adapter", "tmux"], "--adapter tmux needs --session"),
         (["--session", "a"], "say how yours is reached with --adapter"),
-        (["--adapter", "tmux", "--session", "a", "--", "ls"], "means nothing beside --adapter tmux"),
+        (
+            ["--adapter", "tmux", "--session", "a", "--", "ls"],
+            "means nothing beside --adapter tmux",
+        ),
         (["--adapter", "command"], "needs a program behind --"),
         (["--adapter", "command", "--session", "x", "--", "ls"], "--session means nothing"),
         (["--adapter", "rest", "--url", "http://h"], "needs --terminal"),
@@ -272,7 +313,9 @@ def test_wrong_options_are_told_in_one_line(tmp_path: Path, words: list[str], sa
     assert not list(tmp_path.rglob("current-instance.json"))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"adapter": 1}', b'{"adapter": ' + b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"adapter": 1}', b'{"adapter": ' + b"[" * 100_000]
+)
 def test_a_manifest_that_is_none_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
@@ -284,7 +327,9 @@ def test_a_manifest_that_is_none_is_told_in_one_line(tmp_path: Path, content: by
 def test_the_adapter_from_a_manifest(tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.json"
     argv = [sys.executable, "-c", DILIGENT, str(tmp_path / "asked")]
-    manifest.write_text(json.dumps({"schema_version": 1, "adapter": {"kind": "command", "argv": argv}}))
+    manifest.write_text(
+        json.dumps({"schema_version": 1, "adapter": {"kind": "command", "argv": argv}})
+    )
     with GatewayProcess(tmp_path, "--manifest", str(manifest)) as gate:
         gate.start("--log-json")
         assert gate.client.prompt("x", wait_s=PATIENCE_S)["state"] == "completed"
@@ -323,10 +368,17 @@ def test_the_token_is_not_sent_to_a_stranger_on_the_port_of_a_killed_gateway(
     with ThreadingHTTPServer(("127.0.0.1", port), Stranger) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            for words in (("prompt", AGENT, "secret words"), ("interrupt", AGENT), ("detach", AGENT)):
+            for words in (
+                ("prompt", AGENT, "secret words"),
+                ("interrupt", AGENT),
+                ("detach", AGENT),
+            ):
                 ran = command("gateway", *words)
                 assert (ran.status, "another program listens" in ran.err) == (6, True), ran
-            assert json.loads(command("gateway", "status", AGENT, "--json").out)["gateway_health"] == "not_attached"
+            assert (
+                json.loads(command("gateway", "status", AGENT, "--json").out)["gateway_health"]
+                == "not_attached"
+            )
         finally:
             server.shutdown()
     assert len(Stranger.heard) == 4
@@ -341,11 +393,17 @@ def test_a_proof_that_was_got_elsewhere_is_none(gate: GatewayProcess) -> None:
     with urllib.request.urlopen(_asking(instance.port, "c" * 20)) as answer:
         proof = json.loads(answer.read())["proof"]
     assert is_proof(proof, token, "c" * 20, instance.port)
-    for wrong in ((token, "c" * 20, instance.port + 1), (token, "d" * 20, instance.port), ("other", "c" * 20, instance.port)):
+    for wrong in (
+        (token, "c" * 20, instance.port + 1),
+        (token, "d" * 20, instance.port),
+        ("other", "c" * 20, instance.port),
+    ):
         assert not is_proof(proof, *wrong)
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(_asking(instance.port, "short"))
 
 
 def _asking(port: int, challenge: str) -> urllib.request.Request:
-    return urllib.request.Request(f"http://127.0.0.1:{port}/health", headers={CHALLENGE_HEADER: challenge})
+    return urllib.request.Request(
+        f"http://127.0.0.1:{port}/health", headers={CHALLENGE_HEADER: challenge}
+    )

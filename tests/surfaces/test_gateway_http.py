@@ -57,7 +57,11 @@ def test_a_prompt_is_accepted_durably_then_answered(gate: Served) -> None:
     assert set(accepted) == {"request_id", "state", "accepted_at", "queue_depth", "epoch"}
     assert (accepted["state"], accepted["epoch"]) == ("accepted", 1)
     done = gate.ended(accepted["request_id"])
-    assert (done["state"], done["receipt"], done["result"]["text"]) == ("completed", "answered", "re: hello")
+    assert (done["state"], done["receipt"], done["result"]["text"]) == (
+        "completed",
+        "answered",
+        "re: hello",
+    )
     assert done["accepted_at"] <= done["started_at"] <= done["finished_at"]
     listed = gate.http.get("/v1/requests", params={"state": "completed"}).json()["requests"]
     assert [one["request_id"] for one in listed] == [accepted["request_id"]]
@@ -71,7 +75,10 @@ def test_health_stays_ok_while_the_agent_is_away(gate: Served) -> None:
     assert status["managed_agent_recovery"] == "awaiting_rebind"
     assert status["request_admission"] == "blocked_unavailable"
     assert (status["gateway_health"], status["gateway_port"]) == ("healthy", gate.port)
-    assert httpx.get(f"{gate.url}/health", timeout=PATIENCE_S).json() == {"protocol_version": "v1", "status": "ok"}
+    assert httpx.get(f"{gate.url}/health", timeout=PATIENCE_S).json() == {
+        "protocol_version": "v1",
+        "status": "ok",
+    }
     refused = gate.prompt()
     assert (refused.status_code, refused.json()["code"]) == (503, "upstream_unavailable")
     assert refused.json()["fields"]["request_admission"] == "blocked_unavailable"
@@ -84,13 +91,18 @@ def test_a_replaced_agent_blocks_until_an_operator_decides(idle: Served) -> None
     old = idle.prompt("old").json()["request_id"]
     idle.agent.instance_id = "two"
     status = idle.http.get("/v1/status").json()
-    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (2, "blocked_reconciliation")
+    assert (status["managed_agent_instance_epoch"], status["request_admission"]) == (
+        2,
+        "blocked_reconciliation",
+    )
     refused = idle.prompt()
     assert (refused.status_code, refused.json()["code"]) == (409, "blocked")
     assert refused.json()["fields"]["request_admission"] == "blocked_reconciliation"
     wrong = idle.http.post("/v1/reconcile", json={"action": "replay", "epoch": 1})
     assert wrong.status_code == 409
-    missing = idle.http.post("/v1/reconcile", json={"action": "replay", "epoch": 2, "requests": ["nosuch"]})
+    missing = idle.http.post(
+        "/v1/reconcile", json={"action": "replay", "epoch": 2, "requests": ["nosuch"]}
+    )
     assert missing.status_code == 404
     done = idle.http.post("/v1/reconcile", json={"action": "replay", "epoch": 2})
     assert done.json() == {"action": "replay", "epoch": 2, "requests": [old], "left": []}
@@ -107,17 +119,26 @@ def test_an_idempotency_key_again_answers_the_same_request(idle: Served) -> None
 
 
 def test_finished_requests_are_pruned_but_not_those_of_a_day(idle: Served) -> None:
-    old, young, waits = (idle.prompt(text, key=text).json()["request_id"] for text in ("old", "young", "waits"))
+    old, young, waits = (
+        idle.prompt(text, key=text).json()["request_id"] for text in ("old", "young", "waits")
+    )
     for request_id in (old, young):
         idle.http.delete(f"/v1/requests/{request_id}")
     aged(idle.store, "gpu", old)
     hasty = idle.http.post("/v1/prune", json={"keep_s": 3600})
-    assert (hasty.status_code, hasty.json()["code"], hasty.json()["fields"]["least"]) == (422, "invalid_value", 86400)
+    assert (hasty.status_code, hasty.json()["code"], hasty.json()["fields"]["least"]) == (
+        422,
+        "invalid_value",
+        86400,
+    )
     for wrong in ({"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []):
         assert idle.http.post("/v1/prune", json=wrong).status_code == 422
     assert idle.http.post("/v1/prune").json() == {"removed": 0}
     assert idle.http.post("/v1/prune", json={"keep_finished": 0}).json() == {"removed": 1}
-    assert [one["request_id"] for one in idle.http.get("/v1/requests").json()["requests"]] == [young, waits]
+    assert [one["request_id"] for one in idle.http.get("/v1/requests").json()["requests"]] == [
+        young,
+        waits,
+    ]
     assert idle.prompt("young", key="young").json()["request_id"] == young
     told = read_events(idle, "0~0", "request.pruned")[-1][1]
     assert (told["subject"], told["data"]) == ("gpu", {"agent": "gpu", "removed": 1})
@@ -133,7 +154,11 @@ def test_a_waiting_request_is_cancelled_and_no_other(idle: Served) -> None:
     first, second = (idle.prompt(text).json()["request_id"] for text in "ab")
     idle.gateway.claim()
     ended = idle.http.delete(f"/v1/requests/{second}")
-    assert (ended.status_code, ended.json()["state"], ended.json()["error_code"]) == (200, "failed", "cancelled")
+    assert (ended.status_code, ended.json()["state"], ended.json()["error_code"]) == (
+        200,
+        "failed",
+        "cancelled",
+    )
     assert idle.http.delete(f"/v1/requests/{first}").status_code == 409
     assert idle.http.delete("/v1/requests/nosuch").status_code == 404
     assert idle.http.get("/v1/requests/nosuch").json()["code"] == "not_found"
@@ -148,7 +173,9 @@ def test_an_interrupt_is_recorded_and_reaches_a_busy_agent(tmp_path: Path) -> No
     with served(tmp_path, ScriptedAgent(instant=False)) as gate:
         long = gate.prompt("long").json()["request_id"]
         assert gate.agent.began.wait(PATIENCE_S)
-        said = gate.http.post("/v1/requests", json={"schema_version": 1, "kind": "interrupt", "payload": {}})
+        said = gate.http.post(
+            "/v1/requests", json={"schema_version": 1, "kind": "interrupt", "payload": {}}
+        )
         assert gate.ended(said.json()["request_id"])["result"]["stopped"] == long
         assert gate.ended(long)["error_code"] == "interrupted"
 
@@ -180,7 +207,9 @@ def test_an_interrupt_is_recorded_and_reaches_a_busy_agent(tmp_path: Path) -> No
     ],
 )
 def test_a_bad_body_is_422_and_stores_nothing(untouched: Served, body: bytes) -> None:
-    said = untouched.http.post("/v1/requests", content=body, headers={"Content-Type": "application/json"})
+    said = untouched.http.post(
+        "/v1/requests", content=body, headers={"Content-Type": "application/json"}
+    )
     assert said.status_code == 422, said.text
     assert set(said.json()) == {"code", "message", "fields"}
     assert untouched.gateway.queue.head().depth == 0
@@ -222,15 +251,21 @@ def test_a_body_that_is_too_large_is_413_with_and_without_a_length(untouched: Se
         for _ in range(HTTP_BODY_BYTES_MAX // 65536 + 2):
             yield b"x" * 65536
 
-    chunked = untouched.http.post("/v1/requests", content=pieces(), headers={"Content-Type": "application/json"})
+    chunked = untouched.http.post(
+        "/v1/requests", content=pieces(), headers={"Content-Type": "application/json"}
+    )
     assert (chunked.status_code, chunked.json()["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize(("status", "token"), [(413, True), (401, False)])
-def test_a_client_that_sends_all_before_it_listens_gets_its_refusal(untouched: Served, status: int, token: bool) -> None:
+def test_a_client_that_sends_all_before_it_listens_gets_its_refusal(
+    untouched: Served, status: int, token: bool
+) -> None:
     """The connection was closed under it, and it saw that instead of the answer."""
     for _ in range(5):
-        with closing(http.client.HTTPConnection("127.0.0.1", untouched.port, timeout=PATIENCE_S)) as client:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", untouched.port, timeout=PATIENCE_S)
+        ) as client:
             headers = {"Authorization": f"Bearer {TOKEN}"} if token else {}
             client.request("POST", "/v1/requests", body=b"x" * 5_000_000, headers=headers)
             assert client.getresponse().status == status
@@ -243,14 +278,18 @@ def test_a_wrong_state_is_told_by_the_name_it_was_given(untouched: Served) -> No
 
 @pytest.mark.parametrize("escaped", [False, True])
 @pytest.mark.parametrize("character", ["x", "\n", "ä", "漢", "🙂"])
-def test_the_longest_prompt_is_accepted_and_one_byte_more_is_not(idle: Served, character: str, escaped: bool) -> None:
+def test_the_longest_prompt_is_accepted_and_one_byte_more_is_not(
+    idle: Served, character: str, escaped: bool
+) -> None:
     count, more = divmod(PROMPT_BYTES_MAX, len(character.encode()))
     text = "-" * more + character * (count - 1) + "." * len(character.encode())
     assert len(text.encode()) == PROMPT_BYTES_MAX
 
     def post(prompt: str) -> httpx.Response:
         body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": prompt}}
-        return idle.http.post("/v1/requests", content=json.dumps(body, ensure_ascii=escaped).encode())
+        return idle.http.post(
+            "/v1/requests", content=json.dumps(body, ensure_ascii=escaped).encode()
+        )
 
     stored = idle.http.get(f"/v1/requests/{post(text).json()['request_id']}").json()
     assert stored["payload"] == {"prompt": text}
@@ -274,7 +313,8 @@ PATHS = [
 
 
 @pytest.mark.parametrize(
-    "authorization", [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ä"]
+    "authorization",
+    [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ä"],
 )
 def test_nobody_is_let_in_without_the_token(untouched: Served, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.encode()}
@@ -287,7 +327,9 @@ def test_nobody_is_let_in_without_the_token(untouched: Served, authorization: st
     assert not untouched.detached.is_set()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", ""]
+)
 def test_another_host_is_refused_also_with_the_token(untouched: Served, host: str) -> None:
     for path in ("/v1/status", "/health"):
         said = untouched.http.get(path, headers={"Host": host.format(port=untouched.port)})
@@ -295,7 +337,9 @@ def test_another_host_is_refused_also_with_the_token(untouched: Served, host: st
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://"])
-def test_a_page_of_another_origin_is_refused_also_with_the_token(untouched: Served, origin: str) -> None:
+def test_a_page_of_another_origin_is_refused_also_with_the_token(
+    untouched: Served, origin: str
+) -> None:
     for path in ("/v1/status", "/health"):
         said = untouched.http.get(path, headers={"Origin": origin})
         assert (said.status_code, said.json()["code"]) == (403, "forbidden")
@@ -305,7 +349,12 @@ def test_a_page_of_another_origin_is_refused_also_with_the_token(untouched: Serv
 
 def test_the_names_of_loopback_are_served(untouched: Served) -> None:
     for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
-        assert untouched.http.get("/v1/status", headers={"Host": f"{host}:{untouched.port}"}).status_code == 200
+        assert (
+            untouched.http.get(
+                "/v1/status", headers={"Host": f"{host}:{untouched.port}"}
+            ).status_code
+            == 200
+        )
     assert "lab.example:80" in served_hosts("0.0.0.0", 9, ["Lab.example:80"])
     assert "[fe80::1]:9" in served_hosts("fe80::1", 9)
 
@@ -327,7 +376,9 @@ def test_waiting_ends_when_the_request_does_and_not_before(tmp_path: Path) -> No
         releaser.join()
 
 
-def read_events(gate: Served, last: str | None, until: str, number: int = 1) -> list[tuple[str, dict[str, Any]]]:
+def read_events(
+    gate: Served, last: str | None, until: str, number: int = 1
+) -> list[tuple[str, dict[str, Any]]]:
     """Events until so many of a kind have come; then hang up."""
     headers = {} if last is None else {"Last-Event-ID": last}
     found: list[tuple[str, dict[str, Any]]] = []
@@ -350,7 +401,10 @@ def test_events_are_resumed_behind_each_one_without_gap_or_repetition(gate: Serv
     everything = read_events(gate, "0~0", "request.completed", 4)
     kinds = [entry["kind"] for _, entry in everything]
     assert kinds[:2] == ["gateway.attached", "gateway.instance_seen"]
-    assert kinds[2:] == ["request.accepted", "request.running", "request.delivered", "request.completed"] * 4
+    assert (
+        kinds[2:]
+        == ["request.accepted", "request.running", "request.delivered", "request.completed"] * 4
+    )
     revisions = [entry["revision"] for _, entry in everything]
     for cut, (name, _) in enumerate(everything[:-1], start=1):
         left = 4 - sum(kind == "request.completed" for kind in kinds[:cut])
@@ -371,8 +425,16 @@ def test_events_begin_with_now_without_an_id_and_come_as_they_happen(gate: Serve
 
 
 def test_events_tell_of_this_agent_alone(gate: Served) -> None:
-    gate.store.transact(lambda tx: tx.append(actor="x", kind="request.accepted", subject="y", data={"agent": "cpu"}), scope=[])
-    gate.store.transact(lambda tx: tx.append(actor="x", kind="job.registered", subject="z", data={"agent": "gpu"}), scope=[])
+    gate.store.transact(
+        lambda tx: tx.append(
+            actor="x", kind="request.accepted", subject="y", data={"agent": "cpu"}
+        ),
+        scope=[],
+    )
+    gate.store.transact(
+        lambda tx: tx.append(actor="x", kind="job.registered", subject="z", data={"agent": "gpu"}),
+        scope=[],
+    )
     gate.ended(gate.prompt().json()["request_id"])
     subjects = {entry["subject"] for _, entry in read_events(gate, "0~0", "request.completed")}
     assert not subjects & {"y", "z"}
@@ -383,8 +445,13 @@ def test_an_id_of_another_journal_is_told_and_everything_comes_again(gate: Serve
     gate.ended(gate.prompt("before").json()["request_id"])
     with gate.http.stream("GET", "/v1/events", headers={"Last-Event-ID": "7.8.9~10"}) as stream:
         lines = stream.iter_lines()
-        assert next(line for line in lines if line.startswith("event: ")) == "event: journal.begun_anew"
-        assert next(line for line in lines if line.startswith("event: ")) == "event: gateway.attached"
+        assert (
+            next(line for line in lines if line.startswith("event: "))
+            == "event: journal.begun_anew"
+        )
+        assert (
+            next(line for line in lines if line.startswith("event: ")) == "event: gateway.attached"
+        )
 
 
 @pytest.mark.parametrize("last", ["", "x", "1", "1~", "~1", "1~x", "../etc~1", "1~" + "1" * 300])
@@ -399,7 +466,10 @@ def test_a_stream_ends_with_the_server_and_holds_nothing_up(tmp_path: Path) -> N
 
         def follow() -> None:
             with httpx.stream(
-                "GET", f"{gate.url}/v1/events", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+                "GET",
+                f"{gate.url}/v1/events",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+                timeout=PATIENCE_S,
             ) as stream:
                 begun.set()
                 for _ in stream.iter_lines():
@@ -420,12 +490,16 @@ def test_what_was_acknowledged_by_a_stopping_server_is_stored(tmp_path: Path) ->
         begun = threading.Barrier(9)
 
         def ask(number: int) -> None:
-            with httpx.Client(base_url=gate.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S) as http:
+            with httpx.Client(
+                base_url=gate.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+            ) as http:
                 body = {"schema_version": 1, "kind": "submit_prompt", "payload": {"prompt": "x"}}
                 begun.wait()
                 while True:
                     try:
-                        acknowledged.append(http.post("/v1/requests", json=body).json()["request_id"])
+                        acknowledged.append(
+                            http.post("/v1/requests", json=body).json()["request_id"]
+                        )
                     except httpx.HTTPError:
                         return
 
@@ -443,7 +517,12 @@ def test_what_was_acknowledged_by_a_stopping_server_is_stored(tmp_path: Path) ->
     from holdfast.primitives.journal import Journal
     from holdfast.primitives.queue import Queue
 
-    kept = {request.request_id for request in Queue(store, Journal(store, actor="x"), "gpu").list(state=RequestState.ACCEPTED)}
+    kept = {
+        request.request_id
+        for request in Queue(store, Journal(store, actor="x"), "gpu").list(
+            state=RequestState.ACCEPTED
+        )
+    }
     store.close()
     assert set(acknowledged) <= kept
 
@@ -468,7 +547,11 @@ def test_the_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in path.parent.iterdir()] == ["token"]
     (token,) = tokens
-    assert same_token(token, token) and not same_token(token[:-1], token) and not same_token("ä", token)
+    assert (
+        same_token(token, token)
+        and not same_token(token[:-1], token)
+        and not same_token("ä", token)
+    )
 
 
 def test_a_token_that_others_can_read_or_that_is_none_is_not_trusted(tmp_path: Path) -> None:
@@ -491,7 +574,9 @@ def test_an_event_id_is_a_place_and_a_revision() -> None:
     def entry(revision: int) -> Entry:
         from datetime import UTC, datetime
 
-        return Entry(revision=revision, at=datetime.now(UTC), actor="x", kind="k", subject="s", data={})
+        return Entry(
+            revision=revision, at=datetime.now(UTC), actor="x", kind="k", subject="s", data={}
+        )
 
     batch = Batch([entry(n) for n in (5, 7, 6)], "6.0")
     assert [e.revision for e in behind(batch, 7)] == [6]
@@ -505,7 +590,8 @@ def test_an_event_id_is_a_place_and_a_revision() -> None:
 def test_half_a_request_and_a_hang_up_disturb_nobody(idle: Served) -> None:
     with socket.create_connection(("127.0.0.1", idle.port)) as half:
         half.sendall(
-            f"POST /v1/requests HTTP/1.1\r\nHost: 127.0.0.1:{idle.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            f"POST /v1/requests HTTP/1.1\r\nHost: 127.0.0.1:{idle.port}\r\nAuthorization: Bearer "
+            f"{TOKEN}\r\n"
             "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()
         )
     assert idle.prompt().status_code == 202

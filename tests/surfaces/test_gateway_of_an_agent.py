@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.announcing import Announcement
 from holdfast.domains.agents import Agent, Reason
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.domains.agents.records import id_of
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import AgentGone, HoldfastError, LeaseLost, status_of
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
-from holdfast.reaching import Served
+from holdfast.runtime.gateway_address import Served
+from holdfast.runtime.gateway_announcement import Announcement
 from holdfast.surfaces.cli.gateway import process
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.slow
 SHELL = ("env", "PS1=> ", "bash", "--norc")
 AT_ITS_PROMPT = ("--ready-regex", "^> ?$", "--quiet-ms", "100")
 BEFORE_IT = ("--adapter", "command", "--", "cat")
-"""How a gateway is begun before its agent is published, whose lease may be shorter than a busy machine takes to begin one."""
+"""How a gateway is begun before its agent is published, whose lease may be shorter than a busy
+machine takes to begin one.
+"""
 
 
 @pytest.fixture
@@ -48,7 +50,9 @@ def served(bench: AgentBench) -> Iterator[Process]:
     begun.communicate()
 
 
-def test_the_agents_record_says_where_its_gateway_is_while_it_is(bench: AgentBench, served: Process) -> None:
+def test_the_agents_record_says_where_its_gateway_is_while_it_is(
+    bench: AgentBench, served: Process
+) -> None:
     agent = bench.hf.agents.resolve("gpu").unwrap()
     assert agent.gateway is not None and agent.gateway.port > 0
     assert bench.hf.agents.liveness(agent).gateway is Liveness.ALIVE
@@ -58,16 +62,23 @@ def test_the_agents_record_says_where_its_gateway_is_while_it_is(bench: AgentBen
 
 
 def test_a_prompt_reaches_the_agent_of_that_name(bench: AgentBench, served: Process) -> None:
-    ran = bench("gateway", "prompt", "gpu", "echo sum-$((40+2))", "--wait", "--timeout", str(PATIENCE_S))
+    ran = bench(
+        "gateway", "prompt", "gpu", "echo sum-$((40+2))", "--wait", "--timeout", str(PATIENCE_S)
+    )
     assert ran.status == 0, ran.err
     assert "sum-42" in ran.out
 
 
-def test_all_forms_of_a_name_are_one_agent_with_one_gateway(bench: AgentBench, served: Process) -> None:
+def test_all_forms_of_a_name_are_one_agent_with_one_gateway(
+    bench: AgentBench, served: Process
+) -> None:
     for name in ("HOLDFAST-gpu", "HOUMAO-gpu"):
         second = bench("gateway", "serve", name)
         assert second.status == 4, second.out
-        assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+        assert (
+            json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"]
+            == "healthy"
+        )
     assert bench("gateway", "detach", "HOLDFAST-gpu").status == 0
     assert served.wait(PATIENCE_S) == 0
 
@@ -81,7 +92,9 @@ def test_all_forms_of_a_name_are_one_agent_with_one_gateway(bench: AgentBench, s
         ({"generation_id": "11111111-1111-4111-8111-111111111111"}, "generation_mismatch"),
     ],
 )
-def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wrong: dict[str, object], code: str) -> None:
+def test_a_manifest_that_leads_elsewhere_is_not_followed(
+    bench: AgentBench, wrong: dict[str, object], code: str
+) -> None:
     manifest = Path(bench.start_agent("gpu", command=SHELL).runtime.manifest_path)
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | wrong))
     with pytest.raises(HoldfastError) as refused:
@@ -92,7 +105,9 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(bench: AgentBench, wron
     assert refused.value.message in ran.err
 
 
-def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_nothing_up(bench: AgentBench) -> None:
+def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_nothing_up(
+    bench: AgentBench,
+) -> None:
     """The gateway waited for ever for whoever would write to a FIFO in its place."""
     manifest = Path(in_session(bench, "claude").runtime.manifest_path)
     manifest.unlink()
@@ -104,13 +119,18 @@ def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_noth
         os.mkfifo(manifest) if code == "manifest_missing" else manifest.unlink()
 
 
-def test_by_its_id_it_is_the_same_agent_with_the_same_gateway(bench: AgentBench, served: Process) -> None:
+def test_by_its_id_it_is_the_same_agent_with_the_same_gateway(
+    bench: AgentBench, served: Process
+) -> None:
     agent = bench.hf.agents.resolve("gpu").unwrap()
     for more in ((), ("--adapter", "command", "--", "cat")):
         second = bench("gateway", "serve", agent.agent_id, *more)
         assert (second.status, "runs already" in second.err) == (4, True), second
     for name in (agent.agent_id, "gpu"):
-        assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+        assert (
+            json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"]
+            == "healthy"
+        )
         assert bench.hf.gateway(name).status()["agent"] == "gpu"
 
 
@@ -122,14 +142,24 @@ def test_an_agent_of_a_given_id_is_found_by_its_name_too(bench: AgentBench, agen
         assert bench.hf.agents.get(agent_id).gateway is not None
         for name in ("gpu", agent_id):
             assert bench("gateway", "serve", name).status == 4
-            assert json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"] == "healthy"
+            assert (
+                json.loads(bench("gateway", "status", name, "--json").out)["gateway_health"]
+                == "healthy"
+            )
         # The name alone says no more which one is meant.
-        assert bench("agents", "start", "gpu", "--id", "x2", "--tmux-session", "other", "--", *SHELL).status == 0
+        assert (
+            bench(
+                "agents", "start", "gpu", "--id", "x2", "--tmux-session", "other", "--", *SHELL
+            ).status
+            == 0
+        )
         ran = bench("gateway", "serve", "gpu", "--adapter", "command", "--", "cat")
         assert ran.status == 4 and f"{agent_id}, x2" in ran.err
 
 
-def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(bench: AgentBench) -> None:
+def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(
+    bench: AgentBench,
+) -> None:
     """Before the agent is published, nothing tells that a name and an id are one."""
     agent_id = id_of("HOLDFAST-gpu")
     with serving(bench, "gpu", "--adapter", "command", "--", "cat"):
@@ -145,17 +175,27 @@ def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(b
             second.communicate()
 
 
-def test_an_agent_that_is_served_under_another_name_already_is_not_served_again(bench: AgentBench) -> None:
+def test_an_agent_that_is_served_under_another_name_already_is_not_served_again(
+    bench: AgentBench,
+) -> None:
     with serving(bench, id_of("HOLDFAST-gpu"), "--adapter", "command", "--", "cat") as key:
         published(bench, lease_s=60)
         second = bench("gateway", "serve", "gpu")
         assert (second.status, f"detach {key}" in second.err) == (4, True), second
 
 
-def published(bench: AgentBench, *, lease_s: float, holder: Holder | None = None, **more: object) -> Agent:
+def published(
+    bench: AgentBench, *, lease_s: float, holder: Holder | None = None, **more: object
+) -> Agent:
     """An agent that is published by hand, so that nobody but a gateway renews its lease."""
     manifest = bench.folder / "manifest.json"
-    facts = {"backend": "command", "tool": "cat", "manifest_path": str(manifest), "holder": holder, **more}
+    facts = {
+        "backend": "command",
+        "tool": "cat",
+        "manifest_path": str(manifest),
+        "holder": holder,
+        **more,
+    }
     agent = bench.hf.agents.publish("gpu", lease_s=lease_s, **facts)  # type: ignore[arg-type]
     names = {"agent_id": agent.agent_id, "agent_name": agent.agent_name}
     manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": ["cat"]}}))
@@ -186,11 +226,15 @@ def test_a_gateway_keeps_its_agent_fresh_past_its_lease(bench: AgentBench) -> No
         until(lambda: not expired(bench))
         record = bench.hf.agents.get(agent.agent_id)
         assert (record.token, record.lease_s) == (agent.token, 1.5)
-        assert (record.lease_expires_at - refreshed.at).total_seconds() < 60, "it keeps to the lease it was published with"
+        assert (record.lease_expires_at - refreshed.at).total_seconds() < 60, (
+            "it keeps to the lease it was published with"
+        )
     until(lambda: expired(bench))
 
 
-def test_a_dead_agents_record_is_not_kept_alive(bench: AgentBench, sleeper: "subprocess.Popen[bytes]") -> None:
+def test_a_dead_agents_record_is_not_kept_alive(
+    bench: AgentBench, sleeper: "subprocess.Popen[bytes]"
+) -> None:
     with serving(bench, "gpu", *BEFORE_IT):
         agent = published(bench, lease_s=1.5, holder=bench.hf.processes.of(sleeper.pid))
         bench.told("agent.refreshed", agent.agent_id, times=2)
@@ -199,14 +243,25 @@ def test_a_dead_agents_record_is_not_kept_alive(bench: AgentBench, sleeper: "sub
         assert bench.hf.gateway("gpu").status()["gateway_health"] == "healthy"
 
 
-def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(bench: AgentBench) -> None:
+def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(
+    bench: AgentBench,
+) -> None:
     manifest = bench.folder / "manifest.json"
     bench.tmux.listen("claude")
-    facts = {"backend": "local_interactive", "tool": "claude", "manifest_path": str(manifest), "session_name": "claude"}
+    facts = {
+        "backend": "local_interactive",
+        "tool": "claude",
+        "manifest_path": str(manifest),
+        "session_name": "claude",
+    }
     before_it = ("--adapter", "tmux", "--session", "claude")
     with serving(bench, "gpu", *before_it):
         agent = bench.hf.agents.publish("gpu", lease_s=1.5, **facts)  # type: ignore[arg-type]
-        names = {"agent_id": agent.agent_id, "agent_name": agent.agent_name, "tmux": {"session_name": "claude"}}
+        names = {
+            "agent_id": agent.agent_id,
+            "agent_name": agent.agent_name,
+            "tmux": {"session_name": "claude"},
+        }
         manifest.write_text(json.dumps(names | {"adapter": {"kind": "tmux"}}))
         bench.told("agent.refreshed", agent.agent_id, times=2)
         bench.tmux.replace("claude")
@@ -245,7 +300,9 @@ def test_a_gateway_ends_when_another_generation_is_reached_otherwise(bench: Agen
         # Its manifest first: the gateway looks as soon as it is published.
         manifest = bench.folder / "other.json"
         names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu"}
-        manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": ["tac"]}}))
+        manifest.write_text(
+            json.dumps(names | {"adapter": {"kind": "command", "command": ["tac"]}})
+        )
         facts = {"backend": "command", "tool": "tac", "manifest_path": str(manifest)}
         other = bench.hf.agents.publish("gpu", lease_s=60, take_over=True, **facts)  # type: ignore[arg-type]
         assert gateway.wait(PATIENCE_S) == 4
@@ -258,15 +315,30 @@ def test_a_gateway_ends_when_another_generation_is_reached_otherwise(bench: Agen
 def in_session(bench: AgentBench, session_name: str, **more: object) -> Agent:
     """An agent that is published by hand in a tmux session, with a manifest that says so."""
     manifest = bench.folder / f"{session_name}.json"
-    names = {"agent_id": id_of("HOLDFAST-gpu"), "agent_name": "HOLDFAST-gpu", "tmux": {"session_name": session_name}}
+    names = {
+        "agent_id": id_of("HOLDFAST-gpu"),
+        "agent_name": "HOLDFAST-gpu",
+        "tmux": {"session_name": session_name},
+    }
     manifest.write_text(json.dumps(names | {"adapter": {"kind": "tmux"}}))
-    facts = {"backend": "local_interactive", "tool": "claude", "manifest_path": str(manifest), "session_name": session_name}
+    facts = {
+        "backend": "local_interactive",
+        "tool": "claude",
+        "manifest_path": str(manifest),
+        "session_name": session_name,
+    }
     return bench.hf.agents.publish("gpu", **facts, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("told", [(), ("--adapter", "tmux", "--session", "first")], ids=["by manifest", "by options"])
-def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(bench: AgentBench, told: tuple[str, ...]) -> None:
-    """The one before stayed, as it may: prompts for the agent went on reaching it, though the agent was in another session."""
+@pytest.mark.parametrize(
+    "told", [(), ("--adapter", "tmux", "--session", "first")], ids=["by manifest", "by options"]
+)
+def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(
+    bench: AgentBench, told: tuple[str, ...]
+) -> None:
+    """The one before stayed, as it may: prompts for the agent went on reaching it, though the agent
+    was in another session.
+    """
     bench.tmux.listen("first")
     in_session(bench, "first")
     gateway = bench.start("gateway", "serve", "gpu", *told)
@@ -282,9 +354,15 @@ def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(bench: A
         gateway.communicate()
 
 
-@pytest.mark.parametrize("serving_then", [True, False], ids=["while it serves", "while it does not"])
-def test_a_stranger_in_a_session_of_the_same_name_gets_no_prompt(bench: AgentBench, serving_then: bool) -> None:
-    """The prompt ran in the stranger's shell: the tmux session had the right name, and that was all that was compared."""
+@pytest.mark.parametrize(
+    "serving_then", [True, False], ids=["while it serves", "while it does not"]
+)
+def test_a_stranger_in_a_session_of_the_same_name_gets_no_prompt(
+    bench: AgentBench, serving_then: bool
+) -> None:
+    """The prompt ran in the stranger's shell: the tmux session had the right name, and that was all
+    that was compared.
+    """
     agent = bench.start_agent("gpu", command=SHELL)
     ran = bench.folder / "ran"
     with ExitStack() as begun:
@@ -322,10 +400,22 @@ def test_without_a_pattern_a_prompt_is_delivered_and_its_end_unknown(bench: Agen
     begun = bench.start("gateway", "serve", "gpu", "--settle", "0.5")
     try:
         assert line(begun).startswith("gateway of gpu at ")
-        done = bench("gateway", "prompt", "gpu", "sleep 600", "--wait", "--json", "--timeout", str(PATIENCE_S))
+        done = bench(
+            "gateway",
+            "prompt",
+            "gpu",
+            "sleep 600",
+            "--wait",
+            "--json",
+            "--timeout",
+            str(PATIENCE_S),
+        )
         assert done.status == 0, done.err
         request = json.loads(done.out)
-        assert (request["state"], request["result"]) == ("completed", {"receipt": "delivered", "end_unknown": True})
+        assert (request["state"], request["result"]) == (
+            "completed",
+            {"receipt": "delivered", "end_unknown": True},
+        )
         waiting = bench.hf.gateway("gpu").prompt("echo next")["request_id"]
         until(lambda: "sleep is" in bench.hf.gateway("gpu").status()["detail"])
         assert bench.hf.gateway("gpu").request(waiting)["state"] == "accepted"
@@ -352,7 +442,10 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
     assert "the manifest of gpu is overridden by --ready-regex, --quiet-ms, --interrupt-key" in said
     assert "no --ready-regex" not in said
     for wrong, says in (
-        (("--prompt-as", "stdin"), "--prompt-as means nothing beside a manifest whose adapter is tmux"),
+        (
+            ("--prompt-as", "stdin"),
+            "--prompt-as means nothing beside a manifest whose adapter is tmux",
+        ),
         (("--ready-regex", "("), "no regular expression"),
         (("--interrupt-key", "C-z"), "interrupt_key"),
         (("--session", "other"), "its manifest says other"),
@@ -364,25 +457,35 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
 
 _PUBLISHER = """
 import sys
-from holdfast.app import connect
+from holdfast.runtime.connection import connect
 with connect(sys.argv[1]) as hf:
     for _ in range(5):
         hf.agents.publish("gpu", backend="command", tool="cat", manifest_path=sys.argv[2], lease_s=60, take_over=True)
 """
 
 
-def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record(bench: AgentBench) -> None:
+def test_sixteen_publishers_under_a_gateway_leave_its_address_in_the_last_record(
+    bench: AgentBench,
+) -> None:
     agent = published(bench, lease_s=60)
     with serving(bench, "gpu"):
         place = bench.hf.agents.get(agent.agent_id).gateway
-        words = [sys.executable, "-c", _PUBLISHER, bench.environment["HOLDFAST_STORE"], agent.runtime.manifest_path]
+        words = [
+            sys.executable,
+            "-c",
+            _PUBLISHER,
+            bench.environment["HOLDFAST_STORE"],
+            agent.runtime.manifest_path,
+        ]
         publishers = [subprocess.Popen(words) for _ in range(16)]
         assert {publisher.wait(2 * PATIENCE_S) for publisher in publishers} == {0}
         until(lambda: bench.hf.agents.get(agent.agent_id).gateway == place)
         assert bench.hf.agents.get(agent.agent_id).token > agent.token
 
 
-def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(bench: AgentBench) -> None:
+def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(
+    bench: AgentBench,
+) -> None:
     first = bench.start_agent("gpu", "--lease", "5", command=SHELL)
     with serving(bench, "gpu", *AT_ITS_PROMPT):
         bench.tmux("kill-server")
@@ -396,7 +499,9 @@ def test_a_tmux_server_killed_and_begun_anew_under_a_gateway_keeps_nobody_alive(
         assert "sum-42" in gateway.prompt("echo sum-$((40+2))", wait_s=PATIENCE_S)["result"]["text"]
 
 
-def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(bench: AgentBench) -> None:
+def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(
+    bench: AgentBench,
+) -> None:
     """The two had one queue: a prompt for the one was delivered to the other."""
     with serving(bench, "gpu", *BEFORE_IT) as plain:
         first = published(bench, lease_s=60)
@@ -404,17 +509,30 @@ def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(
         manifest = bench.folder / "worker.json"
         names = {"agent_id": "gpu", "agent_name": "HOLDFAST-worker"}
         command = ["sh", "-c", "echo by worker; cat"]
-        manifest.write_text(json.dumps(names | {"adapter": {"kind": "command", "command": command}}))
+        manifest.write_text(
+            json.dumps(names | {"adapter": {"kind": "command", "command": command}})
+        )
         facts = {"backend": "command", "tool": "sh", "manifest_path": str(manifest)}
         second = bench.hf.agents.publish("worker", agent_id="gpu", **facts)  # type: ignore[arg-type]
         lone = bench("gateway", "prompt", "worker", "astray")
         assert (lone.status, "no gateway of worker runs" in lone.err) == (6, True), lone
         unclear = bench("gateway", "serve", "gpu")
-        assert (unclear.status, "call the one with the id gpu worker" in unclear.err) == (4, True), unclear
+        assert (unclear.status, "call the one with the id gpu worker" in unclear.err) == (
+            4,
+            True,
+        ), unclear
         with serving(bench, "worker") as apart:
             assert (plain, apart != plain) == ("gpu", True)
-            for word, said in (("worker", "by worker\n"), (apart, "by worker\n"), ("gpu", ""), (first.agent_id, "")):
-                assert bench("gateway", "prompt", word, f"for {word}", "--wait").out.rstrip("\n") == f"{said}for {word}"
+            for word, said in (
+                ("worker", "by worker\n"),
+                (apart, "by worker\n"),
+                ("gpu", ""),
+                (first.agent_id, ""),
+            ):
+                assert (
+                    bench("gateway", "prompt", word, f"for {word}", "--wait").out.rstrip("\n")
+                    == f"{said}for {word}"
+                )
             for agent, key in ((first, plain), (second, apart)):
                 told = bench.hf.agents.get(agent.agent_id).gateway
                 assert told is not None and Path(told.state_path).parent.name == key
@@ -444,10 +562,14 @@ def test_a_gateway_serves_though_its_agent_is_in_no_registry(bench: AgentBench) 
 def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another was found in the moment before there was a server to stop: it served on, and both had the agent."""
+    """Another was found in the moment before there was a server to stop: it served on, and both had
+    the agent.
+    """
 
     @contextmanager
-    def lost_at_once(_: Announcement, __: Settings, *, on_lost: Callable[[str], None]) -> Iterator[None]:
+    def lost_at_once(
+        _: Announcement, __: Settings, *, on_lost: Callable[[str], None]
+    ) -> Iterator[None]:
         on_lost("another gateway has taken over gpu")
         yield
 
@@ -458,6 +580,14 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     served, spec = Served("gpu"), CommandSpec(argv=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):
         process.run(
-            "gpu", served, spec, settings, adapt=lambda spec: spec, host="127.0.0.1", port=0, more_hosts=(), depth_max=10
+            "gpu",
+            served,
+            spec,
+            settings,
+            adapt=lambda spec: spec,
+            host="127.0.0.1",
+            port=0,
+            more_hosts=(),
+            depth_max=10,
         )
     assert began == []

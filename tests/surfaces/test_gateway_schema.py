@@ -1,4 +1,6 @@
-"""What the gateway's OpenAPI says is what it does: schemathesis asks for everything, rightly and wrongly."""
+"""What the gateway's OpenAPI says is what it does: schemathesis asks for everything, rightly and
+wrongly.
+"""
 
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from holdfast.domains.gateway.drafting import check_prompt
+from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel.errors import Misuse
 from holdfast.kernel.names import check_label
 from tests.surfaces.gateway_http import TOKEN, served
@@ -22,7 +24,9 @@ EXAMPLES = 15
 
 def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path) -> None:
     with served(tmp_path, depth_max=100_000, work=False) as gate:
-        described = schemathesis.openapi.from_url(f"{gate.url}/schema/openapi.json", headers=AUTHORISED)
+        described = schemathesis.openapi.from_url(
+            f"{gate.url}/schema/openapi.json", headers=AUTHORISED
+        )
         operations = [found.ok() for found in described.get_all_operations()]
         asked = {(operation.method.upper(), operation.path) for operation in operations}
         assert asked == {
@@ -46,9 +50,15 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path) -> None:
 
 def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -> None:  # type: ignore[type-arg]
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
     def ask(case: schemathesis.Case) -> None:
-        # No schema can say which characters a terminal obeys: what is refused for that alone need not be accepted.
+        # No schema can say which characters a terminal obeys: what is refused for that alone need
+        # not be accepted.
         excluded = [] if _deliverable(case) else [positive_data_acceptance]
         case.call_and_validate(headers=AUTHORISED, excluded_checks=excluded)
 
@@ -56,7 +66,11 @@ def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -
         ask()
     except Unsatisfiable:
         # Nothing about it can be wrong: it takes nothing.
-        assert mode is GenerationMode.NEGATIVE and operation.path in ("/health", "/v1/status", "/v1/detach")
+        assert mode is GenerationMode.NEGATIVE and operation.path in (
+            "/health",
+            "/v1/status",
+            "/v1/detach",
+        )
 
 
 def _deliverable(case: schemathesis.Case) -> bool:

@@ -1,4 +1,6 @@
-"""A command that a message shows can be pasted: it looks where the command that showed it looked."""
+"""A command that a message shows can be pasted: it looks where the command that showed it
+looked.
+"""
 
 import json
 import re
@@ -31,7 +33,9 @@ def shown(text: str) -> str:
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before the verb", "behind it"])
-def test_a_hint_names_the_store_that_was_given(holdfast: CommandLine, tmp_path: Path, behind: bool) -> None:
+def test_a_hint_names_the_store_that_was_given(
+    holdfast: CommandLine, tmp_path: Path, behind: bool
+) -> None:
     place = ["--store", f"sqlite:{tmp_path}/a lab/s.sqlite", "--namespace", "night"]
     held = ["locks", "acquire", "router 1", "--by", "desk", "--ttl", "600"]
     asked = ["locks", "acquire", "router 1", "--by", "me", "--ttl", "600", "-n"]
@@ -39,15 +43,22 @@ def test_a_hint_names_the_store_that_was_given(holdfast: CommandLine, tmp_path: 
     late = holdfast(*asked, *place) if behind else holdfast(*place, *asked)
     assert late.status == 5
     explained = holdfast.shell(shown(late.err))
-    assert explained.status == 0 and explained.out.startswith("router 1 is held by desk"), (late.err, explained)
+    assert explained.status == 0 and explained.out.startswith("router 1 is held by desk"), (
+        late.err,
+        explained,
+    )
     advised = next(line for line in explained.out.splitlines() if "to end it now" in line)
     assert holdfast.shell(advised.partition("to end it now: ")[2]).status == 0
     assert holdfast(*place, "locks", "status", "--json", "router 1").out.count('"by"') == 0
 
 
-def test_a_hint_names_the_folder_of_jobs_that_was_given(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_hint_names_the_folder_of_jobs_that_was_given(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     place = ["--registry-dir", str(tmp_path / "a lab")]
-    job_id = holdfast("jobs", "register", *place, "--prompt", "p", "--agent-session", "q").out.strip()
+    job_id = holdfast(
+        "jobs", "register", *place, "--prompt", "p", "--agent-session", "q"
+    ).out.strip()
     missing = holdfast("jobs", "get", *place, "--job", "nosuchjob")
     assert missing.status == 1
     assert job_id in holdfast.shell(shown(missing.err)).out, missing.err
@@ -57,11 +68,16 @@ def test_the_advice_in_json_is_completed_too(holdfast: CommandLine, tmp_path: Pa
     place = ["--store", f"sqlite:{tmp_path}/s.sqlite"]
     holdfast(*place, "locks", "acquire", "a", "--by", "desk", "--ttl", "600")
     told = json.loads(holdfast(*place, "locks", "explain", "a", "--json").out)
-    assert any(f"holdfast --store sqlite:{tmp_path}/s.sqlite locks release" in line for line in told["advice"])
+    assert any(
+        f"holdfast --store sqlite:{tmp_path}/s.sqlite locks release" in line
+        for line in told["advice"]
+    )
 
 
 def test_what_the_environment_chose_is_not_repeated(tmp_path: Path) -> None:
-    holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite", HOLDFAST_NAMESPACE="n")
+    holdfast = CommandLine(
+        tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite", HOLDFAST_NAMESPACE="n"
+    )
     assert shown(holdfast("jobs", "get", "--job", "nosuchjob").err) == "holdfast jobs list"
 
 
@@ -79,7 +95,10 @@ def given() -> Iterator[None]:
     [
         ("try: holdfast locks run A -- B", "try: holdfast --store sqlite:x locks run A -- B"),
         ("(see `holdfast locks run --help`)", "(see `holdfast locks run --help`)"),
-        ("(see `holdfast network routers lock --help`)", "(see `holdfast network routers lock --help`)"),
+        (
+            "(see `holdfast network routers lock --help`)",
+            "(see `holdfast network routers lock --help`)",
+        ),
         ("use a newer holdfast", "use a newer holdfast"),
         ("restore schema holdfast from a backup", "restore schema holdfast from a backup"),
         ("/opt/holdfast jobs", "/opt/holdfast jobs"),
@@ -96,7 +115,12 @@ def test_only_commands_about_a_store_are_completed(text: str, completed: str) ->
 
 @pytest.mark.usefixtures("given")
 @pytest.mark.parametrize(
-    "url", ["postgresql://me:s3cret@db/d", "postgres://me:s3c:ret@db/d", "postgresql://db/d?user=me&password=s3cret&x=1"]
+    "url",
+    [
+        "postgresql://me:s3cret@db/d",
+        "postgres://me:s3c:ret@db/d",
+        "postgresql://db/d?user=me&password=s3cret&x=1",
+    ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
     hints.remember("store", url)

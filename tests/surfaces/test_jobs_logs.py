@@ -1,4 +1,6 @@
-"""The audit log: plain files that follow the journal, outlive the registry, and never break what they tell of."""
+"""The audit log: plain files that follow the journal, outlive the registry, and never break what
+they tell of.
+"""
 
 import json
 import multiprocessing
@@ -14,8 +16,8 @@ from typing import Any
 import pytest
 
 import holdfast as library
-from holdfast.adapters import flock, joblog
-from holdfast.adapters.joblog import JobLog
+from holdfast.adapters import flock, job_log
+from holdfast.adapters.job_log import JobLog
 from holdfast.kernel.errors import LockTimeout, status_of
 from holdfast.kernel.store import Batch, Entry
 from holdfast.surfaces.cli.root import run
@@ -44,14 +46,26 @@ def test_what_lies_where(holdfast: CommandLine, tmp_path: Path) -> None:
     holdfast("jobs", "pick", "--agent-session", LABEL)
     holdfast("jobs", "status", "--job", job_id, "--set", "completed")
     home = tmp_path / "store.sqlite-job-logs" / job_id
-    assert sorted(path.name for path in home.iterdir()) == ["events.ndjson", "meta.json", "status.json"]
+    assert sorted(path.name for path in home.iterdir()) == [
+        "events.ndjson",
+        "meta.json",
+        "status.json",
+    ]
     meta = json.loads((home / "meta.json").read_text())
-    assert (meta["job_id"], meta["prompt"], meta["status"], meta["attempt"]) == (job_id, "sort it", "pending", 0)
+    assert (meta["job_id"], meta["prompt"], meta["status"], meta["attempt"]) == (
+        job_id,
+        "sort it",
+        "pending",
+        0,
+    )
     assert "auth_token" not in meta
     assert json.loads((home / "status.json").read_text())["status"] == "completed"
     told = lines(home)
     assert [line["event"] for line in told] == ["registered", "status_changed", "status_changed"]
-    assert [(line.get("from"), line.get("to")) for line in told[1:]] == [("pending", "running"), ("running", "completed")]
+    assert [(line.get("from"), line.get("to")) for line in told[1:]] == [
+        ("pending", "running"),
+        ("running", "completed"),
+    ]
     assert all(path.stat().st_mode & 0o077 == 0 for path in (home, *home.iterdir()))
     shown = holdfast("jobs", "logs", job_id, "--tail", "1").out
     assert shown.count("\n") == 1
@@ -59,21 +73,28 @@ def test_what_lies_where(holdfast: CommandLine, tmp_path: Path) -> None:
     assert holdfast("jobs", "logs", "--list").out.split("\t")[:2] == [job_id, "completed"]
 
 
-def test_it_outlives_the_registry_and_can_be_put_elsewhere(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_it_outlives_the_registry_and_can_be_put_elsewhere(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(tmp_path / "elsewhere")
     job_id = register(holdfast)
     holdfast("jobs", "cancel", "--job", job_id)
     for path in tmp_path.glob("store.sqlite*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert holdfast("jobs", "get", "--job", job_id).status == 1
-    assert [json.loads(line)["event"] for line in holdfast("jobs", "logs", job_id, "--json").out.splitlines()] == [
+    assert [
+        json.loads(line)["event"]
+        for line in holdfast("jobs", "logs", job_id, "--json").out.splitlines()
+    ] == [
         "registered",
         "status_changed",
     ]
     assert json.loads(holdfast("jobs", "logs", "--list", "--json").out)[0]["status"] == "cancelled"
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning_and_the_job_runs(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_warning_and_the_job_runs(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(in_the_way / "logs")
@@ -94,10 +115,15 @@ def test_a_folder_that_cannot_be_written_is_a_warning_and_the_job_runs(holdfast:
         *("registered", "status_changed", "published"),
         *("published", "status_changed"),
     ]
-    assert json.loads((in_the_way / "logs" / job_id / "status.json").read_text())["status"] == "completed"
+    assert (
+        json.loads((in_the_way / "logs" / job_id / "status.json").read_text())["status"]
+        == "completed"
+    )
 
 
-def test_rebuilding_restores_what_was_damaged_and_keeps_what_is_older_than_the_journal(tmp_path: Path) -> None:
+def test_rebuilding_restores_what_was_damaged_and_keeps_what_is_older_than_the_journal(
+    tmp_path: Path,
+) -> None:
     with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
         log = JobLog(tmp_path / "logs", store="s")
         job = hf.jobs.register_job("x", agent="a", agent_session="s")
@@ -152,14 +178,18 @@ class _Told:
 
 def _entry(revision: int, kind: str, at: int, **data: Any) -> Entry:
     moment = datetime(2026, 6, 19, 9, 30, at, tzinfo=UTC)
-    return Entry(revision=revision, at=moment, actor="me", kind=f"job.{kind}", subject="j1", data=data)
+    return Entry(
+        revision=revision, at=moment, actor="me", kind=f"job.{kind}", subject="j1", data=data
+    )
 
 
 def _nobody(_: str) -> None:
     return None
 
 
-def test_entries_of_one_transaction_are_all_written_also_after_a_kill_between_them(tmp_path: Path) -> None:
+def test_entries_of_one_transaction_are_all_written_also_after_a_kill_between_them(
+    tmp_path: Path,
+) -> None:
     log = JobLog(tmp_path, store="s")
     first, second = _entry(7, "published", 1, seq=1), _entry(7, "status_changed", 1, to="running")
     told: Any = _Told(first)
@@ -173,7 +203,9 @@ def test_entries_of_one_transaction_are_all_written_also_after_a_kill_between_th
     assert (log.status("j1") or {})["status"] == "running"
 
 
-def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each_other(tmp_path: Path) -> None:
+def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each_other(
+    tmp_path: Path,
+) -> None:
     here, there = JobLog(tmp_path, store="here"), JobLog(tmp_path, store="there")
     mine: Any = _Told(_entry(900, "registered", 1), _entry(901, "status_changed", 3, to="running"))
     theirs: Any = _Told(_entry(5, "registered", 2), _entry(6, "status_changed", 4, to="cancelled"))
@@ -191,17 +223,29 @@ def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each
 def test_a_removed_job_of_another_program_is_logged(holdfast: CommandLine, tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
-    record = {"schema_version": 1, "job_id": "theirs", "status": "error", "prompt": "x", "agent": "a", "agent_session": "s"}
+    record = {
+        "schema_version": 1,
+        "job_id": "theirs",
+        "status": "error",
+        "prompt": "x",
+        "agent": "a",
+        "agent_session": "s",
+    }
     record |= {"created_at": "2020-06-19T09:30:00Z", "updated_at": "2020-06-19T09:32:00Z"}
     (folder / "theirs.json").write_text(json.dumps(record))
     there = ("--registry-dir", str(folder))
-    # Without an age that somebody names, the last ones stay however old; without --adopted, those of others.
+    # Without an age that somebody names, the last ones stay however old; without --adopted, those
+    # of others.
     for asked in (["--adopted"], ["--keep-days", "30"]):
         assert holdfast("jobs", "prune", *asked, *there).out == "0 jobs removed\n"
         assert (folder / "theirs.json").exists()
-    assert holdfast("jobs", "prune", "--adopted", "--keep-days", "30", *there).out == "1 job removed\n"
+    assert (
+        holdfast("jobs", "prune", "--adopted", "--keep-days", "30", *there).out == "1 job removed\n"
+    )
     assert not (folder / "theirs.json").exists()
-    assert "removed         from the registry, error" in holdfast("jobs", "logs", "theirs", *there).out
+    assert (
+        "removed         from the registry, error" in holdfast("jobs", "logs", "theirs", *there).out
+    )
     assert holdfast("jobs", "logs", "--list", *there).out.split("\t")[:2] == ["theirs", "error"]
     meta = json.loads((tmp_path / "delegate_job_logs" / "theirs" / "meta.json").read_text())
     assert (meta["created_at"], meta["agent_session"]) == ("2020-06-19T09:30:00.000000Z", "s")
@@ -215,14 +259,28 @@ THEIRS = [
 ]
 
 
-def test_a_log_that_another_program_wrote_is_read_as_far_as_it_goes(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_log_that_another_program_wrote_is_read_as_far_as_it_goes(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     logs = tmp_path / ".hermes" / "delegate_job_logs"
-    for name, status in (("told", {"status": "completed"}), ("mute", ["completed"]), ("odd", {"status": 3}), ("no job", {})):
+    for name, status in (
+        ("told", {"status": "completed"}),
+        ("mute", ["completed"]),
+        ("odd", {"status": 3}),
+        ("no job", {}),
+    ):
         (logs / name).mkdir(parents=True)
         (logs / name / "status.json").write_text(json.dumps(status))
-    (logs / "told" / "events.ndjson").write_text("".join(json.dumps(line) + "\n" for line in THEIRS))
+    (logs / "told" / "events.ndjson").write_text(
+        "".join(json.dumps(line) + "\n" for line in THEIRS)
+    )
     where = ("--registry-dir", str(tmp_path / ".hermes" / "jobs"))
-    assert holdfast("jobs", "register", "--id", "ours", "--prompt", "x", "--agent-session", "a", *where).status == 0
+    assert (
+        holdfast(
+            "jobs", "register", "--id", "ours", "--prompt", "x", "--agent-session", "a", *where
+        ).status
+        == 0
+    )
     listed = holdfast("jobs", "logs", "--list", *where)
     assert [line.split("\t")[:2] for line in listed.out.splitlines()] == [
         ["mute", "unknown"],
@@ -257,7 +315,9 @@ def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> Non
     holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(blocked)
     ran = holdfast("jobs", "register", "--prompt", "sort it", "--agent-session", LABEL)
     assert ran.status == 0
-    assert ran.err.count("cannot be written") == 1 and ran.err.startswith("holdfast: the audit log"), ran.err
+    assert ran.err.count("cannot be written") == 1 and ran.err.startswith(
+        "holdfast: the audit log"
+    ), ran.err
     ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "--", "true")
     assert (ran.status, ran.err.count("cannot be written")) == (0, 1), ran.err
 
@@ -278,7 +338,11 @@ def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert log.catch_up(hf.log, hf.jobs.peek) is None
-        told = [line["payload"]["seq"] for line in log.events(job.job_id) if line["event"] == "published"]
+        told = [
+            line["payload"]["seq"]
+            for line in log.events(job.job_id)
+            if line["event"] == "published"
+        ]
         assert told == list(range(1, 21))
 
 
@@ -291,7 +355,9 @@ def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> 
         told = [entry for batch in hf.log.since() for entry in batch.entries]
         assert len(log.jobs()) == 60
         for job_id in log.jobs():
-            assert [line["revision"] for line in log.events(job_id)] == [e.revision for e in told if e.subject == job_id]
+            assert [line["revision"] for line in log.events(job_id)] == [
+                e.revision for e in told if e.subject == job_id
+            ]
 
 
 def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path) -> None:
@@ -304,18 +370,30 @@ def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path)
         hf.job_events.publish(job.job_id, "completed", detail="done")
         log.catch_up(hf.log, hf.jobs.peek)
         told = (tmp_path / "jobs" / f"{job.job_id}.events.log").read_text().splitlines()
-        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [(1, "started"), (2, "completed")]
+        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [
+            (1, "started"),
+            (2, "completed"),
+        ]
 
 
-def test_a_watcher_that_comes_after_a_job_was_removed_is_told_how_it_ended(holdfast: CommandLine) -> None:
+def test_a_watcher_that_comes_after_a_job_was_removed_is_told_how_it_ended(
+    holdfast: CommandLine,
+) -> None:
     for job_id, status in (("done-1", "completed"), ("bad-1", "error")):
         holdfast("jobs", "register", "--id", job_id, "--prompt", "x", "--agent-session", "s")
         holdfast("jobs", "pick", "--agent-session", "s")
         assert holdfast("jobs", "status", "--job", job_id, "--set", status).status == 0
     assert json.loads(holdfast("jobs", "prune", "--keep", "0", "--json").out) == {"removed": 2}
-    assert holdfast("jobs", "watch", "done-1") == (0, "done-1 is completed, and removed from the registry since\n", "")
+    assert holdfast("jobs", "watch", "done-1") == (
+        0,
+        "done-1 is completed, and removed from the registry since\n",
+        "",
+    )
     assert holdfast("jobs", "watch", "done-1", "bad-1", "--json").status == 1
-    assert json.loads(holdfast("jobs", "watch", "bad-1", "--json").out) == {"job_id": "bad-1", "status": "error"}
+    assert json.loads(holdfast("jobs", "watch", "bad-1", "--json").out) == {
+        "job_id": "bad-1",
+        "status": "error",
+    }
     ran = holdfast("jobs", "watch", "done-1", "never-1")
     assert ran.status == 1 and "there is no job never-1" in ran.err
 
@@ -342,20 +420,24 @@ def test_one_that_was_stopped_while_it_wrote_keeps_nobody_for_ever(
     """Each of an agent's calls about jobs waited for it, without an end."""
     register(holdfast)
     hurried = partial(flock.FlockGuard, timeout_s=0.05)
-    monkeypatch.setattr(joblog, "FlockGuard", hurried, raising=False)
+    monkeypatch.setattr(job_log, "FlockGuard", hurried, raising=False)
     log, told = JobLog(tmp_path / "logs", store="s"), []
     with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         assert log.catch_up(hf.log, hf.jobs.peek) is None
         with closing(flock.FlockLock(tmp_path / "logs" / ".lock").contender()) as stopped:
             assert stopped.try_take()
             assert log.catch_up(hf.log, hf.jobs.peek, wait=False) is None
-            asked = threading.Thread(target=lambda: told.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True)
+            asked = threading.Thread(
+                target=lambda: told.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True
+            )
             asked.start()
             asked.join(PATIENCE_S)
     assert [words and ".lock" in words for words in told] == [True]
 
 
-def test_a_full_disk_leaves_no_drafts_behind(holdfast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_drafts_behind(
+    holdfast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(holdfast)
     log = JobLog(tmp_path / "logs", store="s")
 
@@ -363,7 +445,7 @@ def test_a_full_disk_leaves_no_drafts_behind(holdfast: CommandLine, tmp_path: Pa
         raise OSError(28, "No space left on device")
 
     with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
-        monkeypatch.setattr(joblog.os, "rename", full)
+        monkeypatch.setattr(job_log.os, "rename", full)
         for _ in range(3):
             assert "No space left" in (log.catch_up(hf.log, hf.jobs.peek) or "")
         monkeypatch.undo()
@@ -372,14 +454,16 @@ def test_a_full_disk_leaves_no_drafts_behind(holdfast: CommandLine, tmp_path: Pa
         assert log.catch_up(hf.log, hf.jobs.peek) is None
 
 
-def test_a_rebuild_that_waits_in_vain_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_that_waits_in_vain_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LockTimeout is an OSError too: the log's folder must not be blamed for it."""
     monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}/store.sqlite")
     with library.connect() as hf:
         assert hf.job_log is not None
         hf.jobs.register_job("sort it", agent="a", agent_session=LABEL)
         hf.job_log.folder.mkdir(exist_ok=True)
-        monkeypatch.setattr(joblog, "FlockGuard", partial(flock.FlockGuard, timeout_s=0.05))
+        monkeypatch.setattr(job_log, "FlockGuard", partial(flock.FlockGuard, timeout_s=0.05))
         with closing(flock.FlockLock(hf.job_log.folder / ".lock").contender()) as stopped:
             assert stopped.try_take()
             with pytest.raises(LockTimeout) as caught:

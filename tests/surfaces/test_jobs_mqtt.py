@@ -1,4 +1,6 @@
-"""Events over a real broker: sent, kept while it is away, and believed only when genuine; watchers that end rightly."""
+"""Events over a real broker: sent, kept while it is away, and believed only when genuine; watchers
+that end rightly.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 import holdfast as library
 from holdfast.domains.jobs.events import signature
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.patience import NEVER_S, PATIENCE_S
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.slow
 LABEL = "tmux:a"
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls and a password"])
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls and a password"]
+)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     with running(tmp_path / "broker", secured=request.param) as made:
         yield made
@@ -42,7 +46,9 @@ def plain(tmp_path: Path) -> Iterator[Broker]:
 def command_line(tmp_path: Path, broker: Broker) -> CommandLine:
     folder = tmp_path / "work"
     folder.mkdir()
-    return CommandLine(folder, HOLDFAST_STORE=f"sqlite:{folder}/state/store.sqlite", **broker.environment)
+    return CommandLine(
+        folder, HOLDFAST_STORE=f"sqlite:{folder}/state/store.sqlite", **broker.environment
+    )
 
 
 def register(holdfast: CommandLine, *more: str) -> str:
@@ -68,7 +74,7 @@ def direct(broker: Broker, topic: str, *payloads: bytes) -> None:
     """Send as anybody could who reaches the broker."""
     from holdfast.adapters.mqtt import Publisher
     from holdfast.domains.jobs import Broker as Record
-    from holdfast.domains.jobs.reach import reach_of
+    from holdfast.domains.jobs.broker_address import reach_of
 
     publisher = Publisher(reach_of(Record(), broker.environment))
     for payload in payloads:
@@ -81,16 +87,24 @@ def test_a_job_from_register_to_the_end_of_the_watch(broker: Broker, tmp_path: P
     job_id = register(holdfast)
     watcher = watching(holdfast, broker, job_id, "--timeout", str(PATIENCE_S))
     assert holdfast("jobs", "publish", job_id, "started") == (0, "1\n", "")
-    assert holdfast("jobs", "publish", job_id, "progress", "--detail", "half", "--data", '{"percent": 50}').status == 0
+    assert (
+        holdfast(
+            "jobs", "publish", job_id, "progress", "--detail", "half", "--data", '{"percent": 50}'
+        ).status
+        == 0
+    )
     assert holdfast("jobs", "publish", job_id, "completed", "--detail", "sorted").status == 0
     assert ended(watcher) == (
         0,
-        f"{job_id} #1 started\n{job_id} #2 progress: half\n{job_id} #3 completed: sorted\n{job_id} is completed: sorted\n",
+        f"{job_id} #1 started\n{job_id} #2 progress: half\n{job_id} #3 completed: "
+        f"sorted\n{job_id} is completed: sorted\n",
         "",
     )
     shown = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)
     assert (shown["status"], shown["result"], shown["last_seq"]) == ("completed", "sorted", 3)
-    logged = [json.loads(line) for line in holdfast("jobs", "logs", job_id, "--json").out.splitlines()]
+    logged = [
+        json.loads(line) for line in holdfast("jobs", "logs", job_id, "--json").out.splitlines()
+    ]
     assert [line["event"] for line in logged] == [
         *("registered", "published", "status_changed"),
         *("published", "published", "status_changed"),
@@ -105,7 +119,8 @@ def test_no_secret_is_in_any_file_line_or_output(tmp_path: Path) -> None:
         job_id = register(holdfast, "--broker-username", "worker")
         watcher = watching(holdfast, broker, job_id, "--json")
         script = (
-            "holdfast() { %s \"$@\"; }; holdfast -v jobs run --agent-session tmux:a --once -- sh -c 'cat; env | grep HOLDFAST'"
+            'holdfast() { %s "$@"; }; holdfast -v jobs run --agent-session tmux:a --once -- sh '
+            "-c 'cat; env | grep HOLDFAST'"
         )
         from tests.surfaces.command import ENTRY
 
@@ -145,12 +160,20 @@ def test_a_broker_that_does_not_let_us_in_is_one_clear_error(tmp_path: Path) -> 
     with running(tmp_path / "broker", secured=True) as broker:
         holdfast = command_line(tmp_path, broker)
         job_id = register(holdfast)
-        wrongs = ({"MQTT_PASSWORD": "wrong"}, {"MQTT_CA_CERTS": ""}, {"MQTT_CA_CERTS": "/no"}, {"MQTT_TLS": "0"})
+        wrongs = (
+            {"MQTT_PASSWORD": "wrong"},
+            {"MQTT_CA_CERTS": ""},
+            {"MQTT_CA_CERTS": "/no"},
+            {"MQTT_TLS": "0"},
+        )
         for number, wrong in enumerate(wrongs, 1):
             holdfast.environment.update({**broker.environment, **wrong})
             ran = holdfast("jobs", "publish", job_id, "started")
             assert (ran.status, ran.out) == (6, f"{number}\n"), (wrong, ran)
-            kept = f"holdfast: event {number} of job {job_id} is kept and not sent yet: the message broker localhost:"
+            kept = (
+                f"holdfast: event {number} of job {job_id} is kept and not sent yet: the message "
+                "broker localhost:"
+            )
             assert ran.err.startswith(kept)
             assert ran.err.count("\n") == 1
             assert PASSWORD not in ran.err
@@ -187,14 +210,18 @@ def test_progress_is_sent_while_the_work_goes_on(plain: Broker, tmp_path: Path) 
     assert ended(worker)[0] == 0
 
 
-def test_all_that_waits_is_sent_and_a_topic_that_cannot_be_holds_up_nothing(plain: Broker, tmp_path: Path) -> None:
+def test_all_that_waits_is_sent_and_a_topic_that_cannot_be_holds_up_nothing(
+    plain: Broker, tmp_path: Path
+) -> None:
     holdfast = command_line(tmp_path, plain)
     with library.connect(holdfast.environment["HOLDFAST_STORE"]) as hf:
         for job_id in ("a", "b", "c"):
             hf.jobs.register_job("sort it", agent="agent", agent_session=LABEL, job_id=job_id)
         hf.job_events.publish("a", "progress")
         job = hf.jobs.get_job("a")
-        hf.store.transact(lambda tx: tx.put(JOBS, "a", replace(job, topic_prefix="a/#")), scope=[JOBS])
+        hf.store.transact(
+            lambda tx: tx.put(JOBS, "a", replace(job, topic_prefix="a/#")), scope=[JOBS]
+        )
         for number in range(1100):
             hf.job_events.publish("bc"[number % 2], "progress")
     ran = holdfast("jobs", "publish", "--unsent")
@@ -205,14 +232,24 @@ def test_all_that_waits_is_sent_and_a_topic_that_cannot_be_holds_up_nothing(plai
     assert "event 2 of job a is kept and not sent yet" in ran.err
 
 
-def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(plain: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_goes_and_comes_under_a_worker_and_a_watcher(
+    plain: Broker, tmp_path: Path
+) -> None:
     holdfast = command_line(tmp_path, plain)
     job_id = register(holdfast)
     watcher = watching(holdfast, plain, job_id, "--timeout", str(PATIENCE_S))
     go = tmp_path / "go"
     os.mkfifo(go)
     worker = holdfast.start(
-        "jobs", "run", "--agent-session", LABEL, "--once", "--", "sh", "-c", f"echo on; cat {go}; echo done"
+        "jobs",
+        "run",
+        "--agent-session",
+        LABEL,
+        "--once",
+        "--",
+        "sh",
+        "-c",
+        f"echo on; cat {go}; echo done",
     )
     plain.wait_for("Received PUBLISH")
     plain.stop()
@@ -231,7 +268,19 @@ def test_a_worker_sends_by_itself_what_an_outage_kept(plain: Broker, tmp_path: P
     go = tmp_path / "go"
     os.mkfifo(go)
     script = f"cat {go} >/dev/null; echo half; cat {go} >/dev/null"
-    worker = holdfast.start("jobs", "run", "--agent-session", LABEL, "--once", "--heartbeat", "0.1", "--", "sh", "-c", script)
+    worker = holdfast.start(
+        "jobs",
+        "run",
+        "--agent-session",
+        LABEL,
+        "--once",
+        "--heartbeat",
+        "0.1",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     plain.wait_for("Received PUBLISH", 1)
     plain.stop()
     with library.connect(holdfast.environment["HOLDFAST_STORE"]) as hf:
@@ -245,10 +294,16 @@ def test_a_worker_sends_by_itself_what_an_outage_kept(plain: Broker, tmp_path: P
         go.write_text("")
         assert ended(worker)[0] == 0
         assert hf.job_events.unsent() == []
-        assert [one.event.value for one in hf.job_events.of_job(job_id)] == ["started", "progress", "completed"]
+        assert [one.event.value for one in hf.job_events.of_job(job_id)] == [
+            "started",
+            "progress",
+            "completed",
+        ]
 
 
-def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(plain: Broker, tmp_path: Path) -> None:
+def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(
+    plain: Broker, tmp_path: Path
+) -> None:
     holdfast = command_line(tmp_path, plain)
     job_id = register(holdfast)
     holdfast("jobs", "pick", "--agent-session", LABEL)
@@ -267,11 +322,17 @@ def test_a_watcher_reconnects_and_hears_of_jobs_that_another_copy_ends(plain: Br
             "detail": "no",
             "timestamp": "2026-01-01T00:00:00Z",
         }
-        direct(plain, job.events_topic, json.dumps({**event, "sig": signature(event, job.auth_token)}).encode())
+        direct(
+            plain,
+            job.events_topic,
+            json.dumps({**event, "sig": signature(event, job.auth_token)}).encode(),
+        )
     assert ended(watcher) == (1, f"{job_id} #1 error: no\n{job_id} is error: no\n", "")
 
 
-def test_a_forged_replayed_or_altered_completed_ends_no_watch(plain: Broker, tmp_path: Path) -> None:
+def test_a_forged_replayed_or_altered_completed_ends_no_watch(
+    plain: Broker, tmp_path: Path
+) -> None:
     holdfast = command_line(tmp_path, plain)
     job_id = register(holdfast)
     assert holdfast("jobs", "publish", job_id, "started").status == 0
@@ -293,12 +354,15 @@ def test_a_forged_replayed_or_altered_completed_ends_no_watch(plain: Broker, tmp
         json.dumps(genuine).encode(),
         json.dumps(late).encode(),
     )
-    # It has looked at all of these before its own end comes, of which the registry tells too, and sooner.
+    # It has looked at all of these before its own end comes, of which the registry tells too, and
+    # sooner.
     dropped = [remark(watcher) for _ in range(5)]
     assert holdfast("jobs", "publish", job_id, "error", "--detail", "the truth").status == 0
     status, out, err = ended(watcher)
     assert status == 1
-    assert out == f"{job_id} #1 started\n{job_id} #2 error: the truth\n{job_id} is error: the truth\n"
+    assert (
+        out == f"{job_id} #1 started\n{job_id} #2 error: the truth\n{job_id} is error: the truth\n"
+    )
     assert all("event dropped" in said for said in dropped) and "event dropped" not in err
     assert not [said for said in (*dropped, err) if job.auth_token in said]
 
@@ -321,7 +385,9 @@ def test_a_watcher_alone_sees_the_end_of_a_job_that_nobody_works_on(
     """Nobody else looks, and no event tells of it."""
     holdfast = command_line(tmp_path, plain)
     orphan, late = register(holdfast, "--max-attempts", "1"), register(holdfast, "--timeout", "1")
-    watchers = [watching(holdfast, plain, job_id, "--timeout", str(PATIENCE_S)) for job_id in (late, orphan)]
+    watchers = [
+        watching(holdfast, plain, job_id, "--timeout", str(PATIENCE_S)) for job_id in (late, orphan)
+    ]
     for pid in (("--pid", str(sleeper.pid)), ()):
         assert holdfast("jobs", "pick", "--agent-session", LABEL, *pid).status == 0
     sleeper.kill()
@@ -343,7 +409,16 @@ def test_a_broker_that_says_nothing_does_not_hold_up_the_end_of_a_watch(tmp_path
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
         holdfast = CommandLine(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT=port, MQTT_TLS="1")
-        words = [sys.executable, "-c", _PATIENT, "jobs", "watch", register(holdfast), "--timeout", "0.2"]
+        words = [
+            sys.executable,
+            "-c",
+            _PATIENT,
+            "jobs",
+            "watch",
+            register(holdfast),
+            "--timeout",
+            "0.2",
+        ]
         watcher = subprocess.Popen(words, cwd=tmp_path, env=holdfast.environment)
         # It waits for the answer to its greeting now.
         with silent.accept()[0]:
@@ -399,7 +474,7 @@ class _Ears:
     def __init__(self, broker: Broker, topic: str) -> None:
         from holdfast.adapters.mqtt import Subscriber
         from holdfast.domains.jobs import Broker as Record
-        from holdfast.domains.jobs.reach import reach_of
+        from holdfast.domains.jobs.broker_address import reach_of
 
         before = broker.logged("Sending SUBACK")
         self.subscriber = Subscriber(reach_of(Record(), broker.environment), [topic])

@@ -1,4 +1,6 @@
-"""Prompts that no argument could carry: from standard input, from a file, over HTTP and MCP, whole to the worker."""
+"""Prompts that no argument could carry: from standard input, from a file, over HTTP and MCP, whole
+to the worker.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import connect
+from holdfast.runtime.connection import connect
 from tests.surfaces.command import CommandLine
 from tests.surfaces.mcp_agent import agents_on
 from tests.surfaces.server_http import Served, served
@@ -28,19 +30,40 @@ def holdfast(tmp_path: Path, url: str) -> CommandLine:
 
 
 @pytest.mark.parametrize("way", ["stdin", "file", "file of stdin"])
-def test_a_long_prompt_comes_whole_to_the_worker(holdfast: CommandLine, tmp_path: Path, way: str) -> None:
+def test_a_long_prompt_comes_whole_to_the_worker(
+    holdfast: CommandLine, tmp_path: Path, way: str
+) -> None:
     path = tmp_path / "prompt.txt"
     path.write_text(f"{LONG}\n")
-    words = {"stdin": ["--prompt", "-"], "file": ["--prompt-file", str(path)], "file of stdin": ["--prompt-file", "-"]}[way]
+    words = {
+        "stdin": ["--prompt", "-"],
+        "file": ["--prompt-file", str(path)],
+        "file of stdin": ["--prompt-file", "-"],
+    }[way]
     stdin = None if way == "file" else path.read_bytes()
     for label in ("picked", "run"):
-        ran = holdfast("jobs", "register", *words, "--agent-session", label, "--id", label, stdin=stdin)
+        ran = holdfast(
+            "jobs", "register", *words, "--agent-session", label, "--id", label, stdin=stdin
+        )
         assert (ran.status, ran.out, ran.err) == (0, f"{label}\n", "")
     picked = holdfast("jobs", "pick", "--agent-session", "picked", "--json")
     assert json.loads(picked.out)["prompt"] == LONG
     # Whole on the command's standard input, too long for its environment, and a line in a list.
     script = 'cat > got; echo "${HOLDFAST_JOB_PROMPT-none}"'
-    ran = holdfast("jobs", "run", "--agent-session", "run", "--once", "-q", "--stdin", "prompt", "--", "sh", "-c", script)
+    ran = holdfast(
+        "jobs",
+        "run",
+        "--agent-session",
+        "run",
+        "--once",
+        "-q",
+        "--stdin",
+        "prompt",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     assert (ran.status, ran.out) == (0, "none\n")
     assert (tmp_path / "got").read_bytes() == LONG.encode()
     assert max(map(len, holdfast("jobs", "list").out.splitlines())) < 200
@@ -64,7 +87,9 @@ def test_a_dash_in_a_prompt_is_only_a_dash(holdfast: CommandLine) -> None:
         (["--prompt", "-"], b"x" * 800_000, "the prompt has 800002 bytes"),
     ],
 )
-def test_a_prompt_that_cannot_be_is_told_in_one_line(tmp_path: Path, words: list[str], stdin: bytes | None, says: str) -> None:
+def test_a_prompt_that_cannot_be_is_told_in_one_line(
+    tmp_path: Path, words: list[str], stdin: bytes | None, says: str
+) -> None:
     holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite")
     ran = holdfast("jobs", "register", "--agent-session", "s", *words, stdin=stdin)
     assert ran.status == 2
@@ -85,7 +110,10 @@ def test_a_long_prompt_over_http_and_on_the_page(server: Served) -> None:
     assert server.http.get("/v1/jobs").json()[0]["prompt"] == LONG
     [line] = server.http.get("/v1/overview/jobs").json()["lines"]
     assert len(line["prompt"]) <= 200
-    assert len(server.http.get(f"/v1/overview/jobs/{line['job_id']}").json()["job"]["prompt"]) == 20_000
+    assert (
+        len(server.http.get(f"/v1/overview/jobs/{line['job_id']}").json()["job"]["prompt"])
+        == 20_000
+    )
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).json()["prompt"] == LONG
 
 

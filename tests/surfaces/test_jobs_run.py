@@ -1,4 +1,6 @@
-"""`holdfast jobs run`: a worker that really runs its command, judges what came of it, and stops when it must."""
+"""`holdfast jobs run`: a worker that really runs its command, judges what came of it, and stops
+when it must.
+"""
 
 import json
 import shlex
@@ -42,7 +44,9 @@ def once(holdfast: CommandLine, *words: str, options: tuple[str, ...] = ()) -> R
 
 
 def worker(holdfast: CommandLine, script: str, *options: str) -> "subprocess.Popen[str]":
-    return holdfast.start("jobs", "run", "--agent-session", LABEL, *options, "--", "sh", "-c", script)
+    return holdfast.start(
+        "jobs", "run", "--agent-session", LABEL, *options, "--", "sh", "-c", script
+    )
 
 
 def line(process: "subprocess.Popen[str]") -> str:
@@ -50,9 +54,18 @@ def line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline()
 
 
-def test_the_command_finds_the_job_in_its_environment_and_on_stdin(holdfast: CommandLine, tmp_path: Path) -> None:
-    job_id = register(holdfast, "--artifact", "a.md", "--artifact", "b.md", "--workdir", str(tmp_path))
-    ran = once(holdfast, "sh", "-c", "touch a.md b.md; cat; env | grep ^HOLDFAST_JOB | sort; pwd; echo fine")
+def test_the_command_finds_the_job_in_its_environment_and_on_stdin(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
+    job_id = register(
+        holdfast, "--artifact", "a.md", "--artifact", "b.md", "--workdir", str(tmp_path)
+    )
+    ran = once(
+        holdfast,
+        "sh",
+        "-c",
+        "touch a.md b.md; cat; env | grep ^HOLDFAST_JOB | sort; pwd; echo fine",
+    )
     assert ran.status == 0, ran
     lines = ran.out.splitlines()
     told = json.loads(lines[0])
@@ -85,7 +98,12 @@ def test_the_prompt_alone_on_stdin_or_nothing(holdfast: CommandLine) -> None:
     [
         ("echo oh no; exit 3", (), "command_failed", "the command ended with 3: oh no"),
         ("kill -9 $$", (), "command_failed", "the command was ended by signal 9"),
-        ("true", ("--artifact", "never.md"), "artifacts_missing", "expected and not there: never.md"),
+        (
+            "true",
+            ("--artifact", "never.md"),
+            "artifacts_missing",
+            "expected and not there: never.md",
+        ),
         ("sleep 60", ("--timeout", "0.3"), "timed_out", "it took longer than 0.3 s"),
         ("true", ("--workdir", "/no/such/folder"), "not_started", "/no/such/folder is not there"),
     ],
@@ -104,12 +122,18 @@ def test_a_job_that_does_not_come_out_right_ends_in_error(
 
 
 def test_a_validation_decides(holdfast: CommandLine, tmp_path: Path) -> None:
-    good, bad = register(holdfast, "--workdir", str(tmp_path)), register(holdfast, "--workdir", str(tmp_path))
+    good, bad = (
+        register(holdfast, "--workdir", str(tmp_path)),
+        register(holdfast, "--workdir", str(tmp_path)),
+    )
     check = ("--validate", "sh -c 'grep -q sorted out.txt && test -n \"$HOLDFAST_JOB_ID\"'")
     assert once(holdfast, "sh", "-c", "echo sorted > out.txt", options=check).status == 0
     assert once(holdfast, "sh", "-c", "echo mess > out.txt", options=check).status == 1
     assert get(holdfast, good)["status"] == "completed"
-    assert (get(holdfast, bad)["error_code"], get(holdfast, bad)["status"]) == ("not_valid", "error")
+    assert (get(holdfast, bad)["error_code"], get(holdfast, bad)["status"]) == (
+        "not_valid",
+        "error",
+    )
 
 
 def test_a_command_that_is_none_picks_no_job(holdfast: CommandLine) -> None:
@@ -119,28 +143,52 @@ def test_a_command_that_is_none_picks_no_job(holdfast: CommandLine) -> None:
         assert ran.status == 2, ran
         assert "no command" in ran.err
     assert holdfast("jobs", "run", "--agent-session", LABEL).status == 2
-    for option, value in (("--validate", "nosuch"), ("--validate", "sh -c 'x"), ("--validate", ""), ("--heartbeat", "nan")):
+    for option, value in (
+        ("--validate", "nosuch"),
+        ("--validate", "sh -c 'x"),
+        ("--validate", ""),
+        ("--heartbeat", "nan"),
+    ):
         ran = holdfast("jobs", "run", "--agent-session", LABEL, option, value, "--", "true")
         assert (ran.status, option in ran.err) == (2, True), ran
     assert get(holdfast, job_id)["attempt"] == 0
 
 
-def test_a_worker_does_one_job_after_the_other_and_ends_when_there_is_none(holdfast: CommandLine) -> None:
+def test_a_worker_does_one_job_after_the_other_and_ends_when_there_is_none(
+    holdfast: CommandLine,
+) -> None:
     ids = [register(holdfast) for _ in range(3)]
-    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "--", "sh", "-c", "echo $HOLDFAST_JOB_ID")
+    ran = holdfast(
+        "jobs",
+        "run",
+        "--agent-session",
+        LABEL,
+        "--wait",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo $HOLDFAST_JOB_ID",
+    )
     assert (ran.status, ran.out.split()) == (0, ids)
     assert [get(holdfast, job_id)["status"] for job_id in ids] == ["completed"] * 3
     told = [json.loads(text) for text in holdfast("log", "--json").out.splitlines()]
     moves = [entry["revision"] for entry in told if entry["kind"] == "job.status_changed"]
-    # An end and the next beginning are one transaction: their revisions follow each other at once, but for the event's.
+    # An end and the next beginning are one transaction: their revisions follow each other at once,
+    # but for the event's.
     assert len(moves) == 6
     kinds = [entry["kind"] for entry in told[3:]]
     assert kinds[2:5] == ["job.published", "job.status_changed", "job.status_changed"]
 
 
-def test_sigterm_ends_the_command_and_puts_the_job_back(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_sigterm_ends_the_command_and_puts_the_job_back(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     job_id = register(holdfast)
-    process = worker(holdfast, f"trap 'touch {tmp_path}/told; exit 0' TERM; echo on; while :; do sleep 0.05; done")
+    process = worker(
+        holdfast,
+        f"trap 'touch {tmp_path}/told; exit 0' TERM; echo on; while :; do sleep 0.05; done",
+    )
     assert line(process) == "on\n"
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE_S)
@@ -172,7 +220,9 @@ def test_a_job_that_is_taken_away_ends_its_command(holdfast: CommandLine, verb: 
     assert get(holdfast, job_id)["status"] == {"cancel": "cancelled", "requeue": "pending"}[verb]
 
 
-def test_a_killed_worker_takes_its_command_along_and_the_next_one_gets_the_job(holdfast: CommandLine) -> None:
+def test_a_killed_worker_takes_its_command_along_and_the_next_one_gets_the_job(
+    holdfast: CommandLine,
+) -> None:
     job_id = register(holdfast)
     process = worker(holdfast, "echo $$ $HOLDFAST_JOB_TOKEN; exec sleep 60")
     pid, token = line(process).split()
@@ -190,9 +240,19 @@ def test_heartbeats_keep_a_quiet_job_alive_and_tell_progress(holdfast: CommandLi
     job_id = register(holdfast, "--idle-timeout", "2")
     ran = once(holdfast, "sh", "-c", "echo first; sleep 4; echo last")
     assert (ran.status, ran.out) == (0, "first\nlast\n"), ran
-    told = [json.loads(text) for text in holdfast("jobs", "logs", job_id, "--json").out.splitlines()]
-    events = [(one["payload"]["event"], one["payload"]["detail"]) for one in told if one["event"] == "published"]
-    assert [*events[:2], events[-1]] == [("started", ""), ("progress", "first"), ("completed", "last")]
+    told = [
+        json.loads(text) for text in holdfast("jobs", "logs", job_id, "--json").out.splitlines()
+    ]
+    events = [
+        (one["payload"]["event"], one["payload"]["detail"])
+        for one in told
+        if one["event"] == "published"
+    ]
+    assert [*events[:2], events[-1]] == [
+        ("started", ""),
+        ("progress", "first"),
+        ("completed", "last"),
+    ]
     # A heartbeat may come between the last line and the end.
     assert events[2:-1] in ([], [("progress", "last")])
 
@@ -206,7 +266,8 @@ def test_a_command_can_speak_for_its_job(holdfast: CommandLine) -> None:
         holdfast,
         "sh",
         "-c",
-        f'{call} jobs publish "$HOLDFAST_JOB_ID" permission_required --token "$HOLDFAST_JOB_TOKEN" 2>/dev/null; '
+        f'{call} jobs publish "$HOLDFAST_JOB_ID" permission_required --token '
+        '"$HOLDFAST_JOB_TOKEN" 2>/dev/null; '
         f'{call} jobs get --job "$HOLDFAST_JOB_ID" | grep waiting_since',
     )
     assert ran.status == 0, ran
@@ -228,13 +289,21 @@ def test_a_broker_that_is_away_is_told_once_and_nothing_fails(holdfast: CommandL
 
 def test_one_shot_commands(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
-    token = str(json.loads(holdfast("jobs", "pick", "--agent-session", LABEL, "--json").out)["token"])
+    token = str(
+        json.loads(holdfast("jobs", "pick", "--agent-session", LABEL, "--json").out)["token"]
+    )
     assert holdfast("jobs", "heartbeat", "--job", job_id, "--token", token) == (0, "", "")
     assert holdfast("jobs", "heartbeat", "--job", job_id, "--token", "1").status == 4
     assert holdfast("jobs", "reap") == (0, "nothing to reap\n", "")
-    assert holdfast("jobs", "requeue", "--job", job_id, "--token", token).out == f"{job_id} is pending\n"
+    assert (
+        holdfast("jobs", "requeue", "--job", job_id, "--token", token).out
+        == f"{job_id} is pending\n"
+    )
     assert holdfast("jobs", "requeue", "--job", job_id).status == 1
-    assert holdfast("jobs", "cancel", "--job", job_id, "--reason", "no use").out == f"{job_id} is cancelled: no use\n"
+    assert (
+        holdfast("jobs", "cancel", "--job", job_id, "--reason", "no use").out
+        == f"{job_id} is cancelled: no use\n"
+    )
     assert json.loads(holdfast("jobs", "prune", "--keep", "0", "--json").out) == {"removed": 1}
     assert holdfast("jobs", "get", "--job", job_id).status == 1
 
@@ -251,7 +320,10 @@ def test_a_job_picked_for_a_process_is_pending_when_that_dies(
     holdfast: CommandLine, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     job_id = register(holdfast)
-    assert holdfast("jobs", "pick", "--agent-session", LABEL, "--pid", str(sleeper.pid)).out == f"{job_id}\n"
+    assert (
+        holdfast("jobs", "pick", "--agent-session", LABEL, "--pid", str(sleeper.pid)).out
+        == f"{job_id}\n"
+    )
     assert holdfast("jobs", "pick", "--agent-session", LABEL).status == 3
     sleeper.kill()
     sleeper.wait()
@@ -275,30 +347,53 @@ def test_a_damaged_job_is_one_clear_error_and_holds_up_no_other(holdfast: Comman
         assert (ran.status, ran.out) == (7, ""), (words, ran)
         assert f"holdfast store remove jobs {damaged}" in ran.err
         assert "Traceback" not in ran.err
-    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "-q", "--", "sh", "-c", "echo $HOLDFAST_JOB_ID")
+    ran = holdfast(
+        "jobs",
+        "run",
+        "--agent-session",
+        LABEL,
+        "--wait",
+        "0",
+        "-q",
+        "--",
+        "sh",
+        "-c",
+        "echo $HOLDFAST_JOB_ID",
+    )
     assert (ran.status, ran.out) == (0, f"{sound}\n")
 
 
-def test_a_command_finds_the_folder_of_jobs_that_its_worker_works_in(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_command_finds_the_folder_of_jobs_that_its_worker_works_in(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     there = ("--registry-dir", str(tmp_path / "jobs"))
-    ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "mine", *there)
+    ran = holdfast(
+        "jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "mine", *there
+    )
     assert ran.status == 0, ran
     holdfast("jobs", "register", "--prompt", "x", "--agent-session", LABEL, "--id", "next", *there)
     script = (
         f"{shlex.join(ENTRY)} jobs list | cut -f1; "
         f"{shlex.join(ENTRY)} jobs pick --agent-session {LABEL}; "
-        f"{shlex.join(ENTRY)} jobs pick --agent-session {LABEL} --store sqlite:{tmp_path}/other.sqlite; echo $?"
+        f"{shlex.join(ENTRY)} jobs pick --agent-session {LABEL} --store "
+        f"sqlite:{tmp_path}/other.sqlite; echo $?"
     )
-    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--once", "-q", *there, "--", "sh", "-c", script)
+    ran = holdfast(
+        "jobs", "run", "--agent-session", LABEL, "--once", "-q", *there, "--", "sh", "-c", script
+    )
     assert ran.out.splitlines() == ["mine", "next", "next", "3"], ran
 
 
-def test_a_worker_of_a_store_inside_one_of_a_folder_works_on_the_store(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_a_worker_of_a_store_inside_one_of_a_folder_works_on_the_store(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     job_id = register(holdfast)
     holdfast.environment["HOLDFAST_REGISTRY_DIR"] = str(tmp_path / "jobs")
     store = holdfast.environment["HOLDFAST_STORE"]
     words = ("sh", "-c", f"{shlex.join(ENTRY)} jobs list | cut -f1")
-    ran = holdfast("jobs", "run", "--agent-session", LABEL, "--once", "-q", "--store", store, "--", *words)
+    ran = holdfast(
+        "jobs", "run", "--agent-session", LABEL, "--once", "-q", "--store", store, "--", *words
+    )
     assert (ran.status, ran.out) == (0, f"{job_id}\n"), ran
     assert holdfast("jobs", "list", "--json").out.split() == ["[]"]
 
@@ -307,7 +402,10 @@ def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     for what, words in (
         ("prompt", ["register", "--agent-session", LABEL, "--prompt", "caf\udce9"]),
-        ("expected artifact", ["register", "--agent-session", LABEL, "--prompt", "x", "--artifact", "caf\udce9"]),
+        (
+            "expected artifact",
+            ["register", "--agent-session", LABEL, "--prompt", "x", "--artifact", "caf\udce9"],
+        ),
         ("detail", ["publish", job_id, "progress", "--detail", "caf\udce9"]),
         ("result", ["status", "--job", job_id, "--set", "completed", "--result", "caf\udce9"]),
     ):
@@ -365,18 +463,30 @@ def test_a_job_that_an_event_cancelled_is_no_success_of_its_worker(holdfast: Com
 
 def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
-    ran = once(holdfast, "sh", "-c", f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0")
+    ran = once(
+        holdfast,
+        "sh",
+        "-c",
+        f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID error --detail no; exit 0",
+    )
     assert (ran.status, get(holdfast, job_id)["status"]) == (1, "error")
     assert f"job {job_id} failed" in ran.err
 
 
 @pytest.mark.parametrize(("event", "status"), [("completed", 0), ("error", 1)])
-def test_a_command_that_told_its_end_may_finish(holdfast: CommandLine, tmp_path: Path, event: str, status: int) -> None:
+def test_a_command_that_told_its_end_may_finish(
+    holdfast: CommandLine, tmp_path: Path, event: str, status: int
+) -> None:
     job_id = register(holdfast)
     said = f"{shlex.join(ENTRY)} jobs publish $HOLDFAST_JOB_ID {event} --token $HOLDFAST_JOB_TOKEN"
     # Signs of life fall due many times while it tidies up.
-    ran = once(holdfast, "sh", "-c", f"{said}; sleep 1; echo tidied", options=("--heartbeat", "0.05"))
-    assert (ran.status, get(holdfast, job_id)["status"]) == (status, "completed" if status == 0 else "error")
+    ran = once(
+        holdfast, "sh", "-c", f"{said}; sleep 1; echo tidied", options=("--heartbeat", "0.05")
+    )
+    assert (ran.status, get(holdfast, job_id)["status"]) == (
+        status,
+        "completed" if status == 0 else "error",
+    )
     assert ran.out.endswith("tidied\n")
 
 
@@ -384,18 +494,27 @@ def test_an_operator_s_verdict_ends_the_command(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     process = worker(holdfast, "echo on; exec sleep 600", "--once", "--heartbeat", "600")
     assert line(process) == "on\n"
-    assert holdfast("jobs", "status", "--job", job_id, "--set", "error", "--error", "enough").status == 0
+    assert (
+        holdfast("jobs", "status", "--job", job_id, "--set", "error", "--error", "enough").status
+        == 0
+    )
     process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, get(holdfast, job_id)["error"]) == (1, "enough")
 
 
-def test_more_missing_artifacts_than_an_event_can_tell_end_the_job_and_not_the_worker(holdfast: CommandLine) -> None:
-    job_id = register(holdfast, *(word for n in range(400) for word in ("--artifact", f"{n:0100d}.md")))
+def test_more_missing_artifacts_than_an_event_can_tell_end_the_job_and_not_the_worker(
+    holdfast: CommandLine,
+) -> None:
+    job_id = register(
+        holdfast, *(word for n in range(400) for word in ("--artifact", f"{n:0100d}.md"))
+    )
     assert once(holdfast, "true").status == 1
     assert get(holdfast, job_id)["error_code"] == "artifacts_missing"
 
 
-def test_a_silent_validation_is_not_told_with_the_words_of_the_command(holdfast: CommandLine) -> None:
+def test_a_silent_validation_is_not_told_with_the_words_of_the_command(
+    holdfast: CommandLine,
+) -> None:
     job_id = register(holdfast)
     assert once(holdfast, "echo", "all good", options=("--validate", "false")).status == 1
     assert get(holdfast, job_id)["error"] == "the validation ended with 1"

@@ -1,4 +1,6 @@
-"""`holdfast locks` and `holdfast token` but for `run`: what they print, in every shape that a lock can have."""
+"""`holdfast locks` and `holdfast token` but for `run`: what they print, in every shape that a lock
+can have.
+"""
 
 import json
 import os
@@ -14,12 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_label
-from holdfast.primitives.locks import Mode, wish
-from holdfast.primitives.locks.picture import Alive, WaitStatus
+from holdfast.primitives.locks import Mode, request
+from holdfast.primitives.locks.inspect import Alive, WaitStatus
+from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import entry, root
 from holdfast.surfaces.cli.locks.telling import waiting_line
 from tests.patience import PATIENCE_S
@@ -42,7 +44,9 @@ def hf(url: str) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def say(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Run `holdfast WORDS` in this process, which is much quicker than another; what it prints is captured."""
+    """Run `holdfast WORDS` in this process, which is much quicker than another; what it prints is
+    captured.
+    """
     monkeypatch.setenv("HOLDFAST_STORE", url)
     monkeypatch.delenv("HOLDFAST_LOCK_BY", raising=False)
 
@@ -62,12 +66,16 @@ def say(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 @contextmanager
 def waiting(hf: Holdfast, names: list[str], by: str, **how: object) -> Iterator[None]:
-    """In the block, a job waits for names in another thread. At its end, all is released, what it has got by then too."""
+    """In the block, a job waits for names in another thread. At its end, all is released, what it
+    has got by then too.
+    """
     asleep = threading.Event()
 
     def ask() -> None:
         with suppress(LeaseLost):
-            hf.locks.acquire(names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: asleep.set(), **how).release()  # type: ignore[arg-type]
+            hf.locks.acquire(
+                names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: asleep.set(), **how
+            ).release()  # type: ignore[arg-type]
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -108,19 +116,32 @@ def test_acquire_prints_the_token_alone(say: Say, hf: Holdfast) -> None:
 
 
 def test_acquire_as_json(say: Say, hf: Holdfast) -> None:
-    shown = json.loads(say("locks", "acquire", "a", "--by", "job-7", "--pid", str(os.getpid()), "-s", "--json").out)
-    assert (shown["by"], shown["names"], shown["mode"], shown["ttl_s"]) == ("job-7", ["a"], "shared", None)
+    shown = json.loads(
+        say("locks", "acquire", "a", "--by", "job-7", "--pid", str(os.getpid()), "-s", "--json").out
+    )
+    assert (shown["by"], shown["names"], shown["mode"], shown["ttl_s"]) == (
+        "job-7",
+        ["a"],
+        "shared",
+        None,
+    )
     assert shown["tokens"] == {"a": shown["token"]}
     assert shown["reentered"] is False
-    again = json.loads(say("locks", "acquire", "a", "--by", "job-7", "--ttl", "9", "-s", "--json").out)
+    again = json.loads(
+        say("locks", "acquire", "a", "--by", "job-7", "--ttl", "9", "-s", "--json").out
+    )
     assert (again["token"], again["reentered"]) == (shown["token"], True)
     [hold] = hf.locks.status("a").holds
     assert hold.process is not None
     assert (hold.process.pid, hold.process.label) == (os.getpid(), "job-7")
-    assert json.loads(say("locks", "release", str(shown["token"]), "--json").out) == {"released": shown["token"]}
+    assert json.loads(say("locks", "release", str(shown["token"]), "--json").out) == {
+        "released": shown["token"]
+    }
 
 
-def test_acquire_asks_for_its_job_also_inside_a_run(say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acquire_asks_for_its_job_also_inside_a_run(
+    say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two parts of one command that both acquired by its job would share what each wants alone."""
     monkeypatch.setenv("HOLDFAST_LOCK_BY", "job-7")
     assert say("locks", "acquire", "a", "--ttl", "60").status == 2
@@ -167,11 +188,18 @@ def test_what_the_dead_hold_is_not_said_to_be_waited_for(hf: Holdfast) -> None:
     assert waiting_line([mine], "job-1", Mode.EXCLUSIVE) is None
     other = msgspec.structs.replace(me, by="job-2")
     line = waiting_line(
-        [msgspec.structs.replace(status, queue=(other, msgspec.structs.replace(me, position=2)))], "job-1", me.mode
+        [msgspec.structs.replace(status, queue=(other, msgspec.structs.replace(me, position=2)))],
+        "job-1",
+        me.mode,
     )
-    assert line is not None and line[1] == "waiting for a: free, and others are before you; 1 ahead of you"
+    assert (
+        line is not None
+        and line[1] == "waiting for a: free, and others are before you; 1 ahead of you"
+    )
     hf.locks.acquire("b", by="alive")
-    held = msgspec.structs.replace(hf.locks.status("b"), queue=(msgspec.structs.replace(me, names=("a", "b")),))
+    held = msgspec.structs.replace(
+        hf.locks.status("b"), queue=(msgspec.structs.replace(me, names=("a", "b")),)
+    )
     line = waiting_line([mine, held], "job-1", Mode.EXCLUSIVE)
     assert line is not None and line[1].startswith("waiting for b: held by alive (process ")
 
@@ -201,7 +229,9 @@ def test_release_by_name(say: Say, hf: Holdfast) -> None:
     none = say("locks", "release", "d", "--by", "job-1")
     assert (none.status, none.out) == (1, "")
     assert "holdfast locks status d" in none.err
-    assert json.loads(say("locks", "release", "c", "--by", "job-1", "--json").out) == {"released": ["c"]}
+    assert json.loads(say("locks", "release", "c", "--by", "job-1", "--json").out) == {
+        "released": ["c"]
+    }
     assert [status.name for status in hf.locks.list_held()] == ["d"]
 
 
@@ -214,7 +244,10 @@ def test_wait(say: Say, hf: Holdfast) -> None:
         assert (ran.status, ran.out) == (5, "")
         assert "a is held by job-1 (process" in ran.err and "holdfast locks explain a`" in ran.err
     told = json.loads(say("locks", "wait", "a", "-n", "--json").out)
-    assert (told["free"], [(one["resource"], one["by"]) for one in told["holders"]]) == (False, [("a", "job-1")])
+    assert (told["free"], [(one["resource"], one["by"]) for one in told["holders"]]) == (
+        False,
+        [("a", "job-1")],
+    )
     assert hf.locks.status("a").queue == ()
     hf.locks.release(grant)
     assert say("locks", "wait", "a") == (0, "", "")
@@ -236,7 +269,10 @@ def test_kick(say: Say, hf: Holdfast) -> None:
     assert nobody.status == 1
     assert "holdfast locks status a" in nobody.err
     entries = [json.loads(line) for line in say("log", "--json", "--subject", "a").out.splitlines()]
-    assert [one["data"]["why"] for one in entries if one["kind"] == "lock.kicked"] == ["it hangs", "it hangs"]
+    assert [one["data"]["why"] for one in entries if one["kind"] == "lock.kicked"] == [
+        "it hangs",
+        "it hangs",
+    ]
 
 
 def test_token_check(say: Say, hf: Holdfast) -> None:
@@ -279,14 +315,23 @@ def test_status_of_every_shape(say: Say, hf: Holdfast) -> None:
 
 def test_explain_what_is_free(say: Say, hf: Holdfast) -> None:
     ran = say("locks", "explain", "a")
-    told = "a is free; nobody waits for it\n\nWhat to do\n  - a is free: nothing to do\n  - if it should be held: "
-    assert ran == (0, f"{told}holdfast store info shows which store, and which part of it, was looked at\n", "")
+    told = (
+        "a is free; nobody waits for it\n\nWhat to do\n  - a is free: nothing to do\n  - if it "
+        "should be held: "
+    )
+    assert ran == (
+        0,
+        f"{told}holdfast store info shows which store, and which part of it, was looked at\n",
+        "",
+    )
     shown = json.loads(say("locks", "explain", "a", "--json").out)
     assert (shown["status"]["name"], shown["blockages"]) == ("a", [])
 
 
 def test_explain_what_is_held_and_waited_for(say: Say, hf: Holdfast) -> None:
-    grant = hf.locks.acquire(["a", "b"], by="job-1", process=hf.processes.of(os.getpid(), "make all"))
+    grant = hf.locks.acquire(
+        ["a", "b"], by="job-1", process=hf.processes.of(os.getpid(), "make all")
+    )
     with waiting(hf, ["a", "c"], "job-2", mode="shared", priority=3):
         shown = say("locks", "explain", "a").out
     lines = shown.splitlines()
@@ -296,7 +341,11 @@ def test_explain_what_is_held_and_waited_for(say: Say, hf: Holdfast) -> None:
     assert f"      ends with its process; token {grant.token}" in lines
     assert "      taken together with b" in lines
     assert f"  a <- job-1 <- {process}" in lines
-    assert re.search(r"^  1  job-2  shared  .* s  process \d+, alive; priority 3; wants c too$", shown, re.MULTILINE)
+    assert re.search(
+        r"^  1  job-2  shared  .* s  process \d+, alive; priority 3; wants c too$",
+        shown,
+        re.MULTILINE,
+    )
     assert "holdfast locks kick a" in shown.partition("What to do")[2]
 
 
@@ -323,10 +372,15 @@ def test_explain_a_chain(say: Say, hf: Holdfast) -> None:
 def test_explain_leads_through_the_worker_and_the_agent(say: Say, hf: Holdfast) -> None:
     job = hf.jobs.register_job(prompt="p", agent="claude", agent_session="tmux:claude-a").job_id
     hf.jobs.pick_pending("tmux:claude-a")
-    hf.agents.publish("gpu", backend="claude_headless", tool="claude", manifest_path="/m", session_name="claude-a")
+    hf.agents.publish(
+        "gpu", backend="claude_headless", tool="claude", manifest_path="/m", session_name="claude-a"
+    )
     hf.locks.acquire("a", by=job, ttl_s=600, process=None)
     with waiting(hf, ["a", "b"], "job-2"):
-        assert f"  a <- {job} <- worker tmux:claude-a <- agent gpu <- no process\n" in say("locks", "explain", "a").out
+        assert (
+            f"  a <- {job} <- worker tmux:claude-a <- agent gpu <- no process\n"
+            in say("locks", "explain", "a").out
+        )
         shown = say("locks", "explain", "b").out
     chain = shown.partition("Chain\n")[2].partition("\n\n")[0].splitlines()
     assert [re.sub(r"\(.* s\)", "(T)", line) for line in chain] == [
@@ -339,7 +393,9 @@ def test_explain_leads_through_the_worker_and_the_agent(say: Say, hf: Holdfast) 
 def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfast) -> None:
     hf.locks.acquire("shared", by="job-1", mode="shared")
     hf.locks.acquire("shared", by="job-2", mode="shared")
-    assert "shared is shared by 2 jobs; nobody waits for it" in say("locks", "explain", "shared").out
+    assert (
+        "shared is shared by 2 jobs; nobody waits for it" in say("locks", "explain", "shared").out
+    )
     dead = a_dead_process()
     hf.locks.acquire("dead", by="job-3", process=dead)
     shown = say("locks", "explain", "dead").out
@@ -350,7 +406,9 @@ def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfas
     shown = say("locks", "explain", "timed").out
     assert re.search(r"ends \S+ \S+Z \(in 1 h 59 min\) unless renewed", shown)
     assert f"holdfast locks release {token}" in shown
-    far = msgspec.structs.replace(hf.processes.current("vlan test"), host_id="another-machine-far-away")
+    far = msgspec.structs.replace(
+        hf.processes.current("vlan test"), host_id="another-machine-far-away"
+    )
     hf.locks.acquire("far", by="job-5", process=far)
     shown = say("locks", "explain", "far").out
     assert f'process {far.pid} "vlan test", cannot be seen from here, host another-mach' in shown
@@ -372,7 +430,7 @@ def test_a_long_queue_is_cut(say: Say, hf: Holdfast) -> None:
 
 def test_graph_is_valid_dot(say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     # As earlier versions took names.
-    monkeypatch.setattr(wish, "check_new_label", check_label)
+    monkeypatch.setattr(request, "check_new_label", check_label)
     names = ['quo"ted', "back\\slash\\n", "ümlaut \u2192 \u202e", "{}[];->", "plain"]
     for number, name in enumerate(names):
         hf.locks.acquire(name, by=f"job {number}\\", mode="shared" if number else "exclusive")
@@ -383,7 +441,9 @@ def test_graph_is_valid_dot(say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPa
         assert shown == json.loads(say("locks", "graph", "--format", "json").out)
     nodes, edges = dot(drawn)
     written_out = {name.replace("\u202e", "\\u202e") for name in names}
-    assert {label for node, label in nodes.items() if node.startswith("r")} == written_out | {"gone"}
+    assert {label for node, label in nodes.items() if node.startswith("r")} == written_out | {
+        "gone"
+    }
     told = {(nodes[one], nodes[other], label) for one, other, label in edges}
     assert ('quo"ted', "job 0\\", "exclusive") in told
     assert ("back\\slash\\n", "job 1\\", "shared") in told
@@ -393,7 +453,9 @@ def test_graph_is_valid_dot(say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPa
 
 
 def dot(text: str) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
-    """Read DOT by its grammar, as far as it is used here: labels of nodes, and edges with their labels."""
+    """Read DOT by its grammar, as far as it is used here: labels of nodes, and edges with their
+    labels.
+    """
     quoted = r'"(?:[^"\\]|\\.)*"'
     value = rf"(?:{quoted}|[A-Za-z]+)"
     attributes = rf"\[((?:\w+={value}(?:, )?)*)\]"
@@ -417,7 +479,10 @@ def dot(text: str) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
 def test_an_empty_graph(say: Say, hf: Holdfast) -> None:
     assert say("locks", "graph").out == "Nothing is held and nobody waits.\n"
     assert dot(say("locks", "graph", "--format", "dot").out) == ({}, [])
-    assert json.loads(say("locks", "graph", "--format", "json").out) == {"edges": [], "deadlocks": []}
+    assert json.loads(say("locks", "graph", "--format", "json").out) == {
+        "edges": [],
+        "deadlocks": [],
+    }
 
 
 def test_stats(say: Say, hf: Holdfast) -> None:
@@ -426,7 +491,10 @@ def test_stats(say: Say, hf: Holdfast) -> None:
     hf.locks.acquire("b", by="job-1")
     assert say("locks", "acquire", "b", "--by", "job-2", "-n", "--ttl", "9").status == 5
     hf.locks.statistics()
-    rows = {row[0]: row[1:] for row in (line.split("\t") for line in say("locks", "stats").out.splitlines())}
+    rows = {
+        row[0]: row[1:]
+        for row in (line.split("\t") for line in say("locks", "stats").out.splitlines())
+    }
     assert set(rows) == {"a", "b"}
     assert rows["b"][2] == "1"
     assert re.fullmatch(r"[\d.]+ m?s", rows["a"][10])
@@ -492,8 +560,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "status", "says"), BAD, ids=[ascii(" ".join(words))[:50] for words, _, _ in BAD])
-def test_bad_input_gets_one_clear_error(say: Say, hf: Holdfast, words: list[str], status: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "says"), BAD, ids=[ascii(" ".join(words))[:50] for words, _, _ in BAD]
+)
+def test_bad_input_gets_one_clear_error(
+    say: Say, hf: Holdfast, words: list[str], status: int, says: str
+) -> None:
     ran = say("locks", *words)
     assert (ran.status, ran.out) == (status, ""), ran
     assert says in ran.err
@@ -517,7 +589,9 @@ def test_bad_tokens(say: Say, hf: Holdfast, words: list[str], status: int, says:
     assert says in ran.err
 
 
-def test_a_hold_that_nothing_would_end_is_refused_in_the_words_of_its_command(say: Say, hf: Holdfast) -> None:
+def test_a_hold_that_nothing_would_end_is_refused_in_the_words_of_its_command(
+    say: Say, hf: Holdfast
+) -> None:
     ran = say("holds", "take", "host-7", "--by", "run-1")
     assert (ran.status, ran.out) == (2, "")
     assert "give --ttl SECONDS, or --pid N" in ran.err
@@ -558,7 +632,13 @@ def test_a_token_that_cannot_be_told_is_given_back(locks: Bench) -> None:
 @pytest.mark.slow
 def test_whoever_stops_reading_gets_no_complaint(locks: Bench) -> None:
     locks.hf.locks.acquire("a", by="job-1")
-    for command in ("locks status", "locks explain a", "locks graph", "locks stats", "locks --help"):
+    for command in (
+        "locks status",
+        "locks explain a",
+        "locks graph",
+        "locks stats",
+        "locks --help",
+    ):
         ran = locks.shell(f"rm -f p; mkfifo p; (: <p) & exec 3>p; wait; holdfast {command} >&3")
         assert ran == (0, "", ""), command
 
@@ -584,7 +664,9 @@ def test_on_a_terminal(locks: Bench) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("verb", [["acquire", "--ttl", "60"], ["wait"]], ids=["acquire", "wait"])
-def test_a_signal_while_waiting_leaves_nothing_behind(locks: Bench, verb: list[str], number: signal.Signals) -> None:
+def test_a_signal_while_waiting_leaves_nothing_behind(
+    locks: Bench, verb: list[str], number: signal.Signals
+) -> None:
     grant = locks.hf.locks.acquire("a", by="job-1")
     process = locks.start("locks", *verb, "a", "--by", "job-2")
     assert "waiting for a: held by job-1" in remark(process)
@@ -598,11 +680,15 @@ def test_a_signal_while_waiting_leaves_nothing_behind(locks: Bench, verb: list[s
 @pytest.mark.slow
 def test_a_script_holds_by_its_own_process(locks: Bench) -> None:
     ran = locks.shell(
-        "token=$(holdfast locks acquire a --by job-7 --pid $$); holdfast token check a $token && holdfast locks release $token"
+        "token=$(holdfast locks acquire a --by job-7 --pid $$); holdfast token check a $token && "
+        "holdfast locks release $token"
     )
     assert ran.status == 0, ran
     # One that dies without a release has let go all the same.
-    assert locks.shell("holdfast locks acquire a --by job-7 --pid $$; kill -9 $$").status == -signal.SIGKILL
+    assert (
+        locks.shell("holdfast locks acquire a --by job-7 --pid $$; kill -9 $$").status
+        == -signal.SIGKILL
+    )
     assert locks("locks", "run", "-n", "a", "--", "echo", "mine")[:2] == (0, "mine\n")
 
 

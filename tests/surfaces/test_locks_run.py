@@ -42,7 +42,9 @@ def test_the_exit_status_is_the_commands(locks: Bench, command: list[str], statu
     assert locks.nothing_left()
 
 
-def test_a_command_that_cannot_be_run_is_one_line_and_releases(locks: Bench, tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_one_line_and_releases(
+    locks: Bench, tmp_path: Path
+) -> None:
     for command, status, says in (
         ("nosuch", 127, "there is no command nosuch"),
         (str(tmp_path / "nosuch"), 127, "there is no command"),
@@ -122,9 +124,14 @@ def test_who_is_being_waited_for_is_told(locks: Bench) -> None:
     first, pid = locks.hold("a", "b", "--by", "job-1")
     second = locks.run("a", "--by", "job-2", "--", "echo", "second")
     told = remark(second)
-    assert re.fullmatch(rf"holdfast: waiting for a: held by job-1 \(process {pid}, alive\) for .* s; you are next", told)
+    assert re.fullmatch(
+        rf"holdfast: waiting for a: held by job-1 \(process {pid}, alive\) for .* s; you are next",
+        told,
+    )
     third = locks.run("b", "a", "--by", "job-3", "--", "echo", "third")
-    assert re.match(r"holdfast: waiting for b, a: held by job-1 \(.*\) for .* s; 1 ahead of you$", remark(third))
+    assert re.match(
+        r"holdfast: waiting for b, a: held by job-1 \(.*\) for .* s; 1 ahead of you$", remark(third)
+    )
     quiet = locks.run("-q", "a", "--by", "job-4", "--", "echo", "quiet")
     locks.waiting("a", "job-4")
     # When the one ahead leaves, the next line says so.
@@ -154,11 +161,17 @@ def test_who_waits_in_vain_reads_who_holds_it_and_how_many_are_ahead(locks: Benc
     locks.waiting("b", "job-2")
     status, out, err = run(locks, "-n", "a", "b", "--by", "job-3", "--", "echo", "no")
     assert (status, out) == (5, "")
-    assert f"b is held by job-1 (process {pid}) since " in err and ", 1 waiter ahead" in err and "locks explain b`" in err
+    assert (
+        f"b is held by job-1 (process {pid}) since " in err
+        and ", 1 waiter ahead" in err
+        and "locks explain b`" in err
+    )
 
 
 @pytest.mark.parametrize(("command", "status"), [("nosuch", 127), (__file__, 126), ("", 127)])
-def test_a_command_that_cannot_be_run_is_not_waited_for(locks: Bench, command: str, status: int) -> None:
+def test_a_command_that_cannot_be_run_is_not_waited_for(
+    locks: Bench, command: str, status: int
+) -> None:
     """The one that holds it may hold it for hours, and the mistake shows only then."""
     locks.hold("a", "--by", "job-1")
     assert run(locks, "a", "--by", "job-2", "--", command)[:2] == (status, "")
@@ -168,14 +181,25 @@ def test_a_command_that_cannot_be_run_is_not_waited_for(locks: Bench, command: s
 
 def test_what_cannot_be_had_in_time(locks: Bench) -> None:
     locks.hold("a", "--by", "job-1")
-    for words in (["-n"], ["--nonblock"], ["--nb"], ["-w", "0"], ["--timeout", "0.05"], ["--wait", ".05"]):
+    for words in (
+        ["-n"],
+        ["--nonblock"],
+        ["--nb"],
+        ["-w", "0"],
+        ["--timeout", "0.05"],
+        ["--wait", ".05"],
+    ):
         status, out, err = run(locks, *words, "a", "--", "echo", "no")
         assert (status, out) == (5, ""), words
         assert "job-1" in err
         assert "holdfast locks explain a" in err
     for code in ("9", "0", "255"):
         assert run(locks, "-n", "-E", code, "a", "--", "echo", "no")[:2] == (int(code), "")
-    assert run(locks, "-w", ".05", "--conflict-exit-code", "9", "-q", "a", "--", "echo", "no") == (9, "", "")
+    assert run(locks, "-w", ".05", "--conflict-exit-code", "9", "-q", "a", "--", "echo", "no") == (
+        9,
+        "",
+        "",
+    )
     assert [hold.by for hold in locks.hf.locks.status("a").holds] == ["job-1"]
     assert locks.hf.locks.status("a").queue == ()
 
@@ -216,7 +240,9 @@ def test_a_run_inside_a_run_does_not_wait_for_itself(locks: Bench) -> None:
 def test_two_runs_side_by_side_inside_a_run_keep_each_other_out(locks: Bench) -> None:
     second = nested("locks", "run", "-n", "-q", "c", "--", "true")
     # It runs while the first one holds, but as what it is called by the command around both.
-    first = nested("locks", "run", "c", "-c", shlex.quote(f'HOLDFAST_LOCK_BY="$AROUND" {second}; echo $?'))
+    first = nested(
+        "locks", "run", "c", "-c", shlex.quote(f'HOLDFAST_LOCK_BY="$AROUND" {second}; echo $?')
+    )
     status, out, _ = run(locks, "a", "-c", f'export AROUND="$HOLDFAST_LOCK_BY"; {first}')
     assert (status, out) == (0, "5\n")
 
@@ -240,7 +266,9 @@ def test_a_deadlock_is_told_and_the_other_goes_on(locks: Bench) -> None:
     locks.waiting("b", "job-1")
     _, told = other.communicate("go\n", timeout=PATIENCE_S)
     assert other.returncode == 4
-    assert re.search(r"job-2/run-\S+ waits for a, held by job-1; job-1/run-\S+ waits for b, held by job-2", told)
+    assert re.search(
+        r"job-2/run-\S+ waits for a, held by job-1; job-1/run-\S+ waits for b, held by job-2", told
+    )
     assert end(one)[:2] == (0, "both\n")
     assert locks.nothing_left()
 
@@ -248,7 +276,9 @@ def test_a_deadlock_is_told_and_the_other_goes_on(locks: Bench) -> None:
 # Signals
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM"]
+)
 def test_signals_are_passed_on(locks: Bench, name: str) -> None:
     process = locks.run("a", "--", *trapping(name))
     assert line(process) == "up"
@@ -265,8 +295,9 @@ def test_a_command_that_a_signal_ends(locks: Bench) -> None:
 
 
 def test_ctrl_c_on_a_terminal_reaches_the_command_once(locks: Bench) -> None:
-    """The terminal sends it to both: passed on as well, it would be the second, which many programs take for an order to drop
-    everything."""
+    """The terminal sends it to both: passed on as well, it would be the second, which many programs
+    take for an order to drop everything.
+    """
     script = (
         "import os, select, signal, sys\n"
         "count = []\n"
@@ -274,14 +305,17 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(locks: Bench) -> None:
         "os.set_blocking(writes, False)\n"
         # A signal just before a read that blocks is handled after it only; this ends the wait.
         "signal.set_wakeup_fd(writes)\n"
-        "signal.signal(signal.SIGINT, lambda *_: (count.append(1), os.write(1, b'int %d\\n' % len(count))))\n"
+        "signal.signal(signal.SIGINT, lambda *_: (count.append(1), os.write(1, b'int %d\\n' % "
+        "len(count))))\n"
         "os.write(1, b'up\\n')\n"
         "while 0 not in select.select([0, reads], [], [])[0]: os.read(reads, 1)\n"
         "sys.exit(40 + len(count))"
     )
     ours, theirs = pty.openpty()
     # A session of its own, whose terminal this is.
-    process = locks.run("a", "--", sys.executable, "-c", script, preexec_fn=lambda: _take_terminal(theirs))
+    process = locks.run(
+        "a", "--", sys.executable, "-c", script, preexec_fn=lambda: _take_terminal(theirs)
+    )
     os.close(theirs)
     assert line(process) == "up"
     for number in (1, 2, 3):
@@ -303,7 +337,9 @@ def _take_terminal(fd: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_while_waiting_leaves_nothing_behind(locks: Bench, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_while_waiting_leaves_nothing_behind(
+    locks: Bench, tmp_path: Path, number: signal.Signals
+) -> None:
     first, _ = locks.hold("a", "--by", "job-1")
     second = locks.run("a", "b", "--by", "job-2", "-q", "--", "touch", "ran")
     locks.waiting("a", "job-2")
@@ -329,11 +365,16 @@ def test_a_signal_that_is_to_be_ignored_is(locks: Bench) -> None:
 
 
 def test_the_command_begins_with_the_signals_of_the_caller(locks: Bench) -> None:
-    """Nothing is blocked or ignored in it that was not before: a pipe that is closed ends it, as it would without a lock."""
+    """Nothing is blocked or ignored in it that was not before: a pipe that is closed ends it, as it
+    would without a lock.
+    """
     status = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
     plain = subprocess.run(status, capture_output=True, text=True, check=True, restore_signals=True)
     assert run(locks, "a", "--", *status) == (0, plain.stdout, "")
-    assert locks.shell("holdfast locks run a -- yes | head -1; echo ${PIPESTATUS[0]}").out == "y\n141\n"
+    assert (
+        locks.shell("holdfast locks run a -- yes | head -1; echo ${PIPESTATUS[0]}").out
+        == "y\n141\n"
+    )
 
 
 # Kills
@@ -448,7 +489,11 @@ def test_odd_names(locks: Bench) -> None:
         assert run(locks, name, "-c", 'echo "$HOLDFAST_LOCK_NAMES"') == (0, f"{name}\n", "")
     # Behind a first `--`, names may begin with a dash, and a second one begins the command.
     for words, names in ((["-x"], "-x"), (["--help", "b"], "--help\nb")):
-        assert run(locks, "--", *words, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK_NAMES"') == (0, f"{names}\n", "")
+        assert run(locks, "--", *words, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK_NAMES"') == (
+            0,
+            f"{names}\n",
+            "",
+        )
     assert run(locks, "-c", 'echo "$HOLDFAST_LOCK_NAMES"', "--", "--") == (0, "--\n", "")
 
 
@@ -475,7 +520,11 @@ def test_odd_names(locks: Bench) -> None:
         (["a", "--nosuch", "--", "true"], 2, "--nosuch"),
         (["--store", "nonsense", "a", "--", "true"], 2, "sqlite:PATH"),
         (["--store", "sqlite:/proc/nowhere/s.sqlite", "a", "--", "true"], 6, "--store"),
-        ([*(f"n{number}" for number in range(LOCK_NAMES_MAX + 1)), "--", "true"], 2, f"{LOCK_NAMES_MAX} names"),
+        (
+            [*(f"n{number}" for number in range(LOCK_NAMES_MAX + 1)), "--", "true"],
+            2,
+            f"{LOCK_NAMES_MAX} names",
+        ),
     ],
     ids=lambda value: ascii(value)[:40],
 )

@@ -1,4 +1,6 @@
-"""`holdfast mcp` itself: what it takes and refuses, who it is, what goes where, and a store that goes and comes."""
+"""`holdfast mcp` itself: what it takes and refuses, who it is, what goes where, and a store that
+goes and comes.
+"""
 
 import json
 import os
@@ -96,7 +98,9 @@ def test_every_tool_says_what_it_takes_and_gives(agent: Agent) -> None:
         ("use_recipe", {"recipe": {"$ref": "x"}}, "recipe"),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(agent: Agent, tool: str, arguments: dict[str, Any], told: str) -> None:
+def test_wrong_arguments_are_refused_by_name(
+    agent: Agent, tool: str, arguments: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ToolError) as refused:
         agent.call(tool, **arguments)
     assert refused.value.code in ("invalid_value", "invalid_name")
@@ -111,7 +115,9 @@ def test_a_tool_that_is_not_there_names_those_that_are(agent: Agent) -> None:
     assert "claim_job" in refused.value.message
 
 
-def test_a_command_in_a_message_is_about_the_servers_own_store(agents: Agents, tmp_path: Path) -> None:
+def test_a_command_in_a_message_is_about_the_servers_own_store(
+    agents: Agents, tmp_path: Path
+) -> None:
     """An agent with a shell runs it there, where no option of the server chooses the store."""
     chosen = f"sqlite:{tmp_path}/other.sqlite"
     with pytest.raises(ToolError) as refused:
@@ -162,7 +168,10 @@ def test_handles_are_bounded_and_so_are_calls(lasting: Agents, agent: Agent) -> 
 def test_the_label_is_what_the_operator_says(agents: Agents, agent: Agent) -> None:
     me = agent.call("whoami")
     assert (me["label"], me["queues"]) == ("tmux:claude-a", ["q1", "q2"])
-    assert agents(None, environment={"HOLDFAST_ACTOR": "of/the environment"}).call("whoami")["label"] == "of/the environment"
+    assert (
+        agents(None, environment={"HOLDFAST_ACTOR": "of/the environment"}).call("whoami")["label"]
+        == "of/the environment"
+    )
     assert agents(None).call("whoami")["label"] == "mcp"
 
 
@@ -174,12 +183,18 @@ def test_a_label_does_not_make_it_a_part_of_anothers_job(agents: Agents) -> None
 def test_it_knows_the_agent_that_it_belongs_to(agents: Agents) -> None:
     tool = ("bash", "-c", '"$@"; exit $?', "bash")
     me = agents(None, before=(*ENTRY, "agents", "run", "gpu", "--", *tool)).call("whoami")
-    assert (me["agent_name"], me["label"], me["queues"]) == ("HOLDFAST-gpu", "HOLDFAST-gpu", ["HOLDFAST-gpu"])
+    assert (me["agent_name"], me["label"], me["queues"]) == (
+        "HOLDFAST-gpu",
+        "HOLDFAST-gpu",
+        ["HOLDFAST-gpu"],
+    )
     found = agents("b").call("find_agents")["agents"]
     assert [(one["agent_id"], one["process"]) for one in found] == [(me["agent_id"], "alive")]
 
 
-def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(lasting: Agents, agent: Agent) -> None:
+def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(
+    lasting: Agents, agent: Agent
+) -> None:
     job_id = agent.call("create_job", prompt="p", queue="q1")["job"]["job_id"]
     assert agent.call("claim_job", queue="q1")["job"]["job_id"] == job_id
     agent.call("report_job", job_id=job_id, outcome="completed", detail="done")
@@ -195,7 +210,12 @@ def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(lasting: Ag
 def test_the_journal_names_the_process_that_acted(lasting: Agents, agent: Agent) -> None:
     agent.call("create_job", prompt="p", queue="q")
     with holdfast.connect(lasting.store) as hf:
-        actors = {entry.actor for batch in hf.log.since() for entry in batch.entries if entry.kind == "job.registered"}
+        actors = {
+            entry.actor
+            for batch in hf.log.since()
+            for entry in batch.entries
+            if entry.kind == "job.registered"
+        }
     assert actors == {agent.call("whoami")["by"]}
 
 
@@ -224,7 +244,11 @@ class Raw:
         return answer["result"]
 
     def begin(self) -> Any:
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        hello = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        }
         welcome = self.ask(1, "initialize", **hello)
         self.say(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
         return welcome
@@ -235,10 +259,15 @@ def test_rubbish_and_endless_lines_are_skipped_and_stdout_has_nothing_else(tmp_p
     assert "pending" in raw.begin()["instructions"]
     raw.say("no json")
     raw.say("")
-    raw.say('{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "' + "x" * MCP_LINE_BYTES_MAX + '"}')
+    raw.say(
+        '{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "'
+        + "x" * MCP_LINE_BYTES_MAX
+        + '"}'
+    )
     assert "bytes" in raw.hear(7)["structuredContent"]["error"]["message"]
     raw.say(
-        r'{"method":"tools/call","params":{"name":"acquire","arguments":{"names": ["\ud800"]}}, "jsonrpc": "2.0", "id": "8"}'
+        r'{"method":"tools/call","params":{"name":"acquire","arguments":{"names": ["\ud800"]}}, '
+        r'"jsonrpc": "2.0", "id": "8"}'
     )
     assert "JSON" in raw.hear("8")["structuredContent"]["error"]["message"]
     raw.say("[" * 100_000)
@@ -253,12 +282,15 @@ def test_a_client_that_was_killed_is_as_one_that_went(tmp_path: Path) -> None:
     """The server's process ends by the end of its input, also when nobody closed it on purpose."""
     script = (
         "import subprocess, sys, os, signal\n"
-        f"child = subprocess.Popen({[*ENTRY, 'mcp']!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        f"child = subprocess.Popen({[*ENTRY, 'mcp']!r}, stdin=subprocess.PIPE, "
+        "stdout=subprocess.PIPE)\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite")
-    client = subprocess.Popen([sys.executable, "-c", script], env=command.environment, stdout=subprocess.PIPE, text=True)
+    client = subprocess.Popen(
+        [sys.executable, "-c", script], env=command.environment, stdout=subprocess.PIPE, text=True
+    )
     assert client.stdout is not None
     pid = int(client.stdout.readline())
     with suppress(ProcessLookupError):
@@ -306,9 +338,16 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['mcp'] = None\nfrom holdfast.kernel.errors import Unavailable\n"
         "from holdfast.surfaces.cli.root import run\n"
-        "try:\n    run(['mcp', '--store', 'memory:'])\nexcept Unavailable as error:\n    print(error)"
+        "try:\n    run(['mcp', '--store', 'memory:'])\nexcept Unavailable as error:\n    "
+        "print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     assert done.stdout.startswith("the MCP server needs mcp")
     assert done.stdout.endswith(": pip install '.[mcp]' in the checkout of Holdfast\n")
 
@@ -320,13 +359,17 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path:
 
 
 def test_without_an_input_it_says_so(tmp_path: Path) -> None:
-    said = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite").shell("holdfast mcp <&-")
+    said = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite").shell(
+        "holdfast mcp <&-"
+    )
     assert (said.status, said.out) == (2, "")
     assert "standard input is closed" in said.err
 
 
 def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: Path) -> None:
-    """Its client is not there any more to kill it, and asking the store about each lock would take a minute."""
+    """Its client is not there any more to kill it, and asking the store about each lock would take
+    a minute.
+    """
     with running() as server:
         url = server.database()
         raw = Raw(CommandLine(tmp_path, HOLDFAST_STORE=url))
@@ -334,7 +377,9 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
         names = [f"n{number}" for number in range(6)]
         for number, name in enumerate(names, 2):
             arguments = {"names": [name], "wait_s": 25}
-            held = raw.ask(number, "tools/call", name="acquire", arguments=arguments)["structuredContent"]
+            held = raw.ask(number, "tools/call", name="acquire", arguments=arguments)[
+                "structuredContent"
+            ]
             assert held["state"] == "held"
         server.stop()
         raw.process.communicate(timeout=PATIENCE_S)

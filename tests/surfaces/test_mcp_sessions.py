@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.runtime.connection import Holdfast
 from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
 
@@ -39,13 +39,17 @@ class Crowd(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def gathered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+def gathered(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Crowd]:
     folder = tmp_path_factory.mktemp("mcp")
     url = f"sqlite:{folder}/s.sqlite"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_server").database()
     with holdfast.connect(url) as hf, agents_on(url, folder) as agents:
-        yield Crowd(hf, agents, *(agents(label, "--queue", label, "--queue", "work") for label in "abc"))
+        yield Crowd(
+            hf, agents, *(agents(label, "--queue", label, "--queue", "work") for label in "abc")
+        )
 
 
 @pytest.fixture
@@ -55,7 +59,9 @@ def crowd(gathered: Crowd) -> Iterator[Crowd]:
 
 
 def until(hf: Holdfast, true: Callable[[], bool]) -> None:
-    """Sleep until something is so; the journal tells of most changes, and the store's own second look of the others."""
+    """Sleep until something is so; the journal tells of most changes, and the store's own second
+    look of the others.
+    """
     deadline = time.monotonic() + PATIENCE_S
     with hf.store.listen([JOURNAL_TOPIC]) as ears:
         while not true():
@@ -98,7 +104,10 @@ def test_a_killed_agents_job_and_locks_pass_on_at_once(crowd: Crowd) -> None:
     again = b.call("claim_job", queue="work")["job"]
     assert time.monotonic() - killed_s < AT_ONCE_S
     assert (again["job_id"], again["attempt"]) == (job_id, 2)
-    assert b.call("report_job", job_id=job_id, outcome="completed", detail="sorted")["job"]["result"] == "sorted"
+    assert (
+        b.call("report_job", job_id=job_id, outcome="completed", detail="sorted")["job"]["result"]
+        == "sorted"
+    )
     assert hf.jobs.get_job(job_id).result == "sorted"
 
 
@@ -192,7 +201,11 @@ def test_agents_that_each_swap_to_their_own_recipe_do_not_wait_for_each_other(cr
     ended = a.call("yield_or_swap", action="failed", handle=first["handle"], why="no such model")
     assert "unknown" in ended["next"]
     told = b.call("status")["recipes"]
-    assert told["current"] is None and "the load of one" in told["unknown"] and "no such model" in told["unknown"]
+    assert (
+        told["current"] is None
+        and "the load of one" in told["unknown"]
+        and "no such model" in told["unknown"]
+    )
     with pytest.raises(ToolError) as unknown:
         b.call("use_recipe", recipe="one")
     assert unknown.value.code == "not_loaded"

@@ -1,7 +1,8 @@
 """Every tool beside the library: the same result, and the same code where it is refused.
 
-One row a tool, with a good case and its most telling wrong one. `library` is what the same operation gives there, as far as
-the tool shows it; `wrong_library` raises what the tool is refused with.
+One row a tool, with a good case and its most telling wrong one. `library` is what the same
+operation gives there, as far as the tool shows it; `wrong_library` raises what the tool is refused
+with.
 """
 
 import time
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import HoldfastError
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import job_view
 from holdfast.surfaces.mcp.tools import TOOLS
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -33,7 +34,9 @@ class World:
         self.agent = agent
 
     def job(self) -> str:
-        """A job that the agent has claimed; what a test before this one has put back is out of its way."""
+        """A job that the agent has claimed; what a test before this one has put back is out of its
+        way.
+        """
         for left in self.hf.jobs.list_jobs(status="pending"):
             self.hf.jobs.cancel(left.job_id)
         job_id = self.hf.jobs.register_job("sort", agent="t", agent_session="a").job_id
@@ -74,7 +77,13 @@ def _job(hf: Holdfast, job_id: str) -> Any:
 
 def _registered(world: World) -> Any:
     """The same with the library, in a queue of its own; what differs by nature is left out."""
-    return _general(to_plain(job_view(world.hf.jobs.register_job("sort", agent="t", agent_session="q", timeout_sec=9))))
+    return _general(
+        to_plain(
+            job_view(
+                world.hf.jobs.register_job("sort", agent="t", agent_session="q", timeout_sec=9)
+            )
+        )
+    )
 
 
 def _general(job: Document) -> Document:
@@ -151,7 +160,9 @@ ROWS = [
         "send_request",
         lambda world: {"agent": AGENT, "prompt": "hello", "idempotency_key": "k1", "wait_s": 25},
         lambda answer: (answer["request_id"], answer["state"], answer["epoch"], answer["answer"]),
-        lambda world, answer: _request(world, world.hf.gateway(AGENT).prompt("hello", idempotency_key="k1")["request_id"]),
+        lambda world, answer: _request(
+            world, world.hf.gateway(AGENT).prompt("hello", idempotency_key="k1")["request_id"]
+        ),
         lambda world: {"agent": "nobody", "prompt": "hello"},
         lambda world: world.hf.gateway("nobody").prompt("hello"),
     ),
@@ -173,7 +184,9 @@ ROWS = [
     ),
     Row(
         "claim_job",
-        lambda world: {"queue": world.hf.jobs.register_job("sort", agent="t", agent_session="a").agent_session},
+        lambda world: {
+            "queue": world.hf.jobs.register_job("sort", agent="t", agent_session="a").agent_session
+        },
         lambda answer: answer["job"],
         _claimed,
         lambda world: {"wait_s": "soon"},
@@ -193,12 +206,20 @@ ROWS = [
         lambda answer: answer["job"],
         _ended,
         lambda world: {"job_id": world.job()},
-        lambda world: world.hf.jobs.retry(world.hf.jobs.register_job("p", agent="t", agent_session="s").job_id),
+        lambda world: world.hf.jobs.retry(
+            world.hf.jobs.register_job("p", agent="t", agent_session="s").job_id
+        ),
     ),
     Row(
         "acquire",
         lambda world: {"names": ["r1"], "wait_s": 25},
-        lambda answer: (answer["state"], answer["names"], answer["mode"], answer["token"], answer["tokens"]),
+        lambda answer: (
+            answer["state"],
+            answer["names"],
+            answer["mode"],
+            answer["token"],
+            answer["tokens"],
+        ),
         _one_lock,
         lambda world: {"names": ["r1\n"]},
         lambda world: world.hf.locks.acquire("r1\n", by="x"),
@@ -231,7 +252,9 @@ ROWS = [
         "use_recipe",
         lambda world: {"recipe": "small"},
         lambda answer: (answer["recipe"], answer["token"]),
-        lambda world, answer: next((one.recipe, one.token) for one in world.hf.workflows.list_workflows()),
+        lambda world, answer: next(
+            (one.recipe, one.token) for one in world.hf.workflows.list_workflows()
+        ),
         lambda world: {"recipe": "\n"},
         lambda world: world.hf.workflows.register("w", "\n"),
     ),
@@ -258,17 +281,25 @@ def _marker(world: World) -> Any:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("mcp")
     url = f"sqlite:{folder}/s.sqlite"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_server").database()
     patch = pytest.MonkeyPatch()
     patch.setenv("HOLDFAST_GATEWAY_ROOT", str(folder / "gateways"))
-    with holdfast.connect(url) as hf, GatewayProcess(folder, store=url) as gateway, agents_on(url, folder) as agents:
+    with (
+        holdfast.connect(url) as hf,
+        GatewayProcess(folder, store=url) as gateway,
+        agents_on(url, folder) as agents,
+    ):
         _publish(hf, folder)
         gateway.start()
-        yield World(hf, agents("a", environment={"HOLDFAST_GATEWAY_ROOT": str(folder / "gateways")}))
+        yield World(
+            hf, agents("a", environment={"HOLDFAST_GATEWAY_ROOT": str(folder / "gateways")})
+        )
     patch.undo()
 
 
@@ -303,7 +334,11 @@ def test_a_prompt_that_is_taken_back_is_cancelled_if_it_was_not_begun(world: Wor
     world.agent.call("send_request", agent=AGENT, prompt="long")
     asked = world.agent.begin("send_request", agent=AGENT, prompt="never", wait_s=25)
     end_s = time.monotonic() + PATIENCE_S
-    while not (waiting := [one for one in gateway.requests(state="accepted") if one["payload"]["prompt"] == "never"]):
+    while not (
+        waiting := [
+            one for one in gateway.requests(state="accepted") if one["payload"]["prompt"] == "never"
+        ]
+    ):
         assert time.monotonic() < end_s
     asked.cancel()
     with pytest.raises(CancelledError):

@@ -16,19 +16,17 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast import measuring
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import SwapMarker
-from holdfast.domains.workflows.spaces import SWAP_MARKER
-from holdfast.domains.workflows.wire import ONLY
+from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
-from holdfast.measuring import metrics_of
 from holdfast.primitives.locks.statistics import OTHERS
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.metrics import exposition, sources
+from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.timing import OPERATIONS
 from holdfast.surfaces.http.metrics import metrics_routes
 from holdfast.surfaces.http.serving import HttpServer, bound
-from holdfast.views.metrics import whole
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
@@ -40,7 +38,11 @@ Samples = dict[tuple[str, ...], float]
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
-    places = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite", "files": f"files:{tmp_path}/state"}
+    places = {
+        "memory": "memory:",
+        "sqlite": f"sqlite:{tmp_path}/store.sqlite",
+        "files": f"files:{tmp_path}/state",
+    }
     return places.get(request.param) or str(request.getfixturevalue("postgres_url"))
 
 
@@ -76,7 +78,9 @@ def all_parts(found: Samples) -> dict[str, float]:
 
 
 def register(hf: Holdfast, number: int = 1) -> list[str]:
-    return [hf.jobs.register_job("x", agent="a", agent_session="tmux:a").job_id for _ in range(number)]
+    return [
+        hf.jobs.register_job("x", agent="a", agent_session="tmux:a").job_id for _ in range(number)
+    ]
 
 
 def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
@@ -103,10 +107,14 @@ def test_names_are_as_prometheus_wants_them(hf: Holdfast) -> None:
     with hf.locks.hold("router-1", by="job"):
         text = metrics_of(hf, version="1").text()
     for family in text_string_to_metric_families(text):
-        assert family.name.startswith("holdfast_") and family.documentation.endswith("."), family.name
+        assert family.name.startswith("holdfast_") and family.documentation.endswith("."), (
+            family.name
+        )
         assert family.type in ("gauge", "counter", "histogram"), family.name
         assert family.type != "histogram" or family.name.endswith("_seconds")
-        assert all(sample.name.endswith("_total") for sample in family.samples if family.type == "counter")
+        assert all(
+            sample.name.endswith("_total") for sample in family.samples if family.type == "counter"
+        )
 
 
 def test_what_locks_go_through_is_counted(hf: Holdfast) -> None:
@@ -125,7 +133,9 @@ def test_jobs_are_counted_by_status(hf: Holdfast, monkeypatch: pytest.MonkeyPatc
     ids = register(hf, 6)
     for _ in range(4):
         assert hf.jobs.pick_pending("tmux:a") is not None
-    for job_id, status in zip(ids, (JobStatus.COMPLETED, JobStatus.ERROR, JobStatus.CANCELLED), strict=False):
+    for job_id, status in zip(
+        ids, (JobStatus.COMPLETED, JobStatus.ERROR, JobStatus.CANCELLED), strict=False
+    ):
         hf.jobs.update_status(job_id, status)
     found = samples(hf)
     counts = {status: found["holdfast_jobs", status.value] for status in JobStatus}
@@ -137,8 +147,10 @@ def test_jobs_are_counted_by_status(hf: Holdfast, monkeypatch: pytest.MonkeyPatc
     assert samples(hf)["holdfast_job_events_sendable",] == 1
 
 
-def test_counting_jobs_reads_none_of_them(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.domains.jobs.record import JOBS
+def test_counting_jobs_reads_none_of_them(
+    embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.domains.jobs.records import JOBS
 
     register(embedded, 3)
     monkeypatch.setattr(JOBS, "decode", lambda *_: pytest.fail("a job was read"))
@@ -147,10 +159,16 @@ def test_counting_jobs_reads_none_of_them(embedded: Holdfast, monkeypatch: pytes
 
 def test_leases_say_how_long_they_are_still_believed(hf: Holdfast, tmp_path: Path) -> None:
     manifest = str(tmp_path / "m.json")
-    agent = hf.agents.publish("gpu", backend="command", tool="t", manifest_path=manifest, lease_s=600)
+    agent = hf.agents.publish(
+        "gpu", backend="command", tool="t", manifest_path=manifest, lease_s=600
+    )
     hf.workflows.register("tuning", "llama", ttl_s=300)
     found = samples(hf)
-    assert 590 < found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name] <= 600
+    assert (
+        590
+        < found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name]
+        <= 600
+    )
     assert 0 <= found["holdfast_agent_lease_age_seconds", agent.agent_id, agent.agent_name] < 10
     assert 290 < found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"] <= 300
     assert 0 <= found["holdfast_workflow_lease_age_seconds", "llama", "tuning"] < 10
@@ -165,12 +183,16 @@ def test_a_lease_that_is_over_is_less_than_nothing_and_nothing_is_swept_by_looki
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
     clock = ManualClock()
     with holdfast.connect(f"sqlite:{tmp_path}/store.sqlite", clock=clock) as hf:
-        agent = hf.agents.publish("gpu", backend="command", tool="t", manifest_path=str(tmp_path / "m"), lease_s=60)
+        agent = hf.agents.publish(
+            "gpu", backend="command", tool="t", manifest_path=str(tmp_path / "m"), lease_s=60
+        )
         hf.workflows.register("tuning", "llama", ttl_s=60)
         clock.advance(100)
         before = hf.log.tail(100)
         found = samples(hf)
-        assert found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name] == -40
+        assert (
+            found["holdfast_agent_lease_remaining_seconds", agent.agent_id, agent.agent_name] == -40
+        )
         assert found["holdfast_workflow_lease_remaining_seconds", "llama", "tuning"] == -40
         assert found["holdfast_agents", "expired"] == 1
         assert hf.log.tail(100) == before
@@ -188,10 +210,16 @@ def test_an_audit_log_that_is_behind_is_told_until_it_has_caught_up(hf: Holdfast
     assert samples(hf)["holdfast_journal_lag_seconds", "job_log"] >= 0
     assert hf.job_log.catch_up(hf.log, hf.jobs.peek) is None
     found = samples(hf)
-    assert found["holdfast_journal_lag_entries", "job_log"] == 0 == found["holdfast_journal_lag_seconds", "job_log"]
+    assert (
+        found["holdfast_journal_lag_entries", "job_log"]
+        == 0
+        == found["holdfast_journal_lag_seconds", "job_log"]
+    )
 
 
-def test_a_swap_log_that_cannot_be_written_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_log_that_cannot_be_written_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
     with holdfast.connect(f"files:{tmp_path}/state") as hf:
         (tmp_path / "state" / "swap_log.jsonl").mkdir(parents=True)
@@ -204,7 +232,9 @@ def test_a_swap_log_that_cannot_be_written_is_behind(tmp_path: Path, monkeypatch
         assert samples(hf)["holdfast_journal_lag_entries", "swap_log"] == 0
 
 
-def test_the_time_of_transactions_is_measured_where_somebody_asked_and_nowhere_else(hf: Holdfast) -> None:
+def test_the_time_of_transactions_is_measured_where_somebody_asked_and_nowhere_else(
+    hf: Holdfast,
+) -> None:
     assert not set(OPERATIONS) & set(vars(hf.store))
     metrics = metrics_of(hf, version="1")
     before = read(metrics.text())["holdfast_store_transaction_seconds_count", "transact"]
@@ -249,8 +279,10 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
     assert all_parts(found) == dict.fromkeys(all_parts(found), 0) | {"store": 1, "gateways": 1}
 
 
-def test_a_writer_in_the_way_is_told_and_hinders_no_reading(embedded: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "METRICS_PROBE_S", 0.2)
+def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
+    embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "METRICS_PROBE_S", 0.2)
     register(embedded)
     metrics = metrics_of(embedded, version="1")
     # The first look of all makes the tables.
@@ -286,16 +318,21 @@ def test_a_damaged_part_hides_no_other(embedded: Holdfast, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
-    with GatewayProcess(tmp_path) as gateway, holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
+    with (
+        GatewayProcess(tmp_path) as gateway,
+        holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as hf,
+    ):
         gateway.start()
         gateway.client.prompt("long")
         gateway.client.prompt("short")
         with monkeypatch.context() as patient:
             # One that answers has the time for it that a busy machine takes.
-            patient.setattr(measuring, "METRICS_ASK_S", PATIENCE_S)
-            patient.setattr(measuring, "_WITHIN_S", PATIENCE_S)
+            patient.setattr(sources, "METRICS_ASK_S", PATIENCE_S)
+            patient.setattr(sources, "_WITHIN_S", PATIENCE_S)
             until(lambda: samples(hf).get(("holdfast_gateway_queue_depth", AGENT, "running")) == 1)
             found = samples(hf)
             assert found["holdfast_gateway_up", AGENT] == 1
@@ -316,7 +353,9 @@ def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(tmp_path: Path,
         assert all_parts(dead)["gateways"] == 1
 
 
-def test_a_folder_that_is_no_gateways_is_a_gateway_that_is_down(embedded: Holdfast, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_gateways_is_a_gateway_that_is_down(
+    embedded: Holdfast, tmp_path: Path
+) -> None:
     (tmp_path / "gateways" / "default" / "old").mkdir(parents=True)
     found = samples(embedded)
     assert found["holdfast_gateway_up", "old"] == 0
@@ -337,7 +376,10 @@ def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
     command = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/none/store.sqlite")
     empty = command("metrics")
     assert empty.status == 0 and not (tmp_path / "none").exists()
-    assert (read(empty.out)["holdfast_store_up",], read(empty.out)["holdfast_store_made",]) == (0, 0)
+    assert (read(empty.out)["holdfast_store_up",], read(empty.out)["holdfast_store_made",]) == (
+        0,
+        0,
+    )
     assert command("jobs", "register", "--prompt", "x", "--agent-session", "tmux:a").status == 0
     ran = command("metrics")
     assert ran.status == 0 and ran.err == ""
@@ -350,15 +392,22 @@ def test_the_command_prints_the_same_and_makes_no_store(tmp_path: Path) -> None:
 
 def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"no database" * 100)
-    for url in (f"sqlite:{tmp_path}/store.sqlite", "postgresql://127.0.0.1:9/none?connect_timeout=2"):
+    for url in (
+        f"sqlite:{tmp_path}/store.sqlite",
+        "postgresql://127.0.0.1:9/none?connect_timeout=2",
+    ):
         ran = CommandLine(tmp_path, HOLDFAST_STORE=url)("metrics")
         found = read(ran.out)
-        assert (ran.status, found["holdfast_store_up",], found["holdfast_metrics_part_up", "store"]) == (0, 0, 0)
+        assert (
+            ran.status,
+            found["holdfast_store_up",],
+            found["holdfast_metrics_part_up", "store"],
+        ) == (0, 0, 0)
         assert ran.err
 
 
 def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
-    from holdfast.views.metrics import exposition
+    from holdfast.runtime.metrics import exposition
 
     with embedded.locks.hold("router-1", by="job"):
         part = read(exposition(embedded.locks, embedded.network))
@@ -399,11 +448,15 @@ def served(hf: Holdfast) -> Iterator[httpx.Client]:
     """The route over real HTTP, for the block."""
     listening = bound("127.0.0.1", 0)
     begun = threading.Event()
-    server = HttpServer(Litestar(metrics_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None)
+    server = HttpServer(
+        Litestar(metrics_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     assert begun.wait(PATIENCE_S)
-    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=PATIENCE_S) as client:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=PATIENCE_S
+    ) as client:
         yield client
     server.stop()
     thread.join(PATIENCE_S)

@@ -1,4 +1,6 @@
-"""`holdfast network`: what each command prints, with which exit status, and that it does what the library does."""
+"""`holdfast network`: what each command prints, with which exit status, and that it does what the
+library does.
+"""
 
 import builtins
 import json
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast, connect
+from holdfast.runtime.connection import Holdfast, connect
 from tests.surfaces.command import CommandLine
 from tests.surfaces.test_locks_cli import Say, a_dead_process, say
 
@@ -36,7 +38,21 @@ def hf(url: str) -> Iterator[Holdfast]:
 
 def add(say: Say, number: int = 1) -> None:
     mac, ip = f"02:00:00:00:00:{number:02x}", f"10.1.1.{number}/24"
-    assert say("network", "hosts", "add", f"h{number}", "--ip", ip, "--router", "router-1", "--mac", mac).status == 0
+    assert (
+        say(
+            "network",
+            "hosts",
+            "add",
+            f"h{number}",
+            "--ip",
+            ip,
+            "--router",
+            "router-1",
+            "--mac",
+            mac,
+        ).status
+        == 0
+    )
 
 
 def shown(say: Say, *words: str) -> Any:
@@ -46,13 +62,37 @@ def shown(say: Say, *words: str) -> Any:
 
 
 def test_hosts(say: Say, hf: Holdfast) -> None:
-    assert say("network", "hosts", "add", "h1", *HOST, "--info", "rack=7") == (0, "registered h1\n", "")
+    assert say("network", "hosts", "add", "h1", *HOST, "--info", "rack=7") == (
+        0,
+        "registered h1\n",
+        "",
+    )
     assert shown(say, "hosts", "get", "h1") == hf.network.get_host_info("h1")
-    assert hf.network.list_all_hosts() == shown(say, "hosts", "list") == shown(say, "hosts", "list", "--router", "router-1")
+    assert (
+        hf.network.list_all_hosts()
+        == shown(say, "hosts", "list")
+        == shown(say, "hosts", "list", "--router", "router-1")
+    )
     assert shown(say, "hosts", "list", "--router", "router-2") == {}
-    assert say("network", "hosts", "list").out.split("\t")[:4] == ["h1", "10.1.1.1/24", "router-1", "02:00:00:00:00:01"]
+    assert say("network", "hosts", "list").out.split("\t")[:4] == [
+        "h1",
+        "10.1.1.1/24",
+        "router-1",
+        "02:00:00:00:00:01",
+    ]
     assert re.search(r"^rack +7$", say("network", "hosts", "get", "h1").out, re.MULTILINE)
-    taken = say("network", "hosts", "add", "h2", "--ip", "10.1.1.1", "--router", "r", "--mac", "02:00:00:00:00:02")
+    taken = say(
+        "network",
+        "hosts",
+        "add",
+        "h2",
+        "--ip",
+        "10.1.1.1",
+        "--router",
+        "r",
+        "--mac",
+        "02:00:00:00:00:02",
+    )
     assert taken.status == 4 and "host h1" in taken.err
     assert say("network", "hosts", "remove", "h1") == (0, "unregistered h1\n", "")
     gone = say("network", "hosts", "remove", "h1")
@@ -78,7 +118,9 @@ def test_hosts(say: Say, hf: Holdfast) -> None:
         ("neighbors", "take", "h1", "nowhere", "--by", "run"),
     ],
 )
-def test_a_wrong_word_is_status_2_and_changes_nothing(say: Say, hf: Holdfast, words: tuple[str, ...]) -> None:
+def test_a_wrong_word_is_status_2_and_changes_nothing(
+    say: Say, hf: Holdfast, words: tuple[str, ...]
+) -> None:
     ran = say("network", *words)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err
@@ -90,35 +132,84 @@ def test_leases(say: Say, hf: Holdfast) -> None:
     add(say, 2)
     take = ("leases", "take", "h1", "h2", "--type", "quick", "--dscp", "46")
     assert say("network", *take, "--by", "run-1") == (0, "h1\t1\nh2\t1\n", "")
-    assert shown(say, *take, "--by", "run-2", "--ttl", "600", "--router", "router-1") == {"h1": 2, "h2": 2}
+    assert shown(say, *take, "--by", "run-2", "--ttl", "600", "--router", "router-1") == {
+        "h1": 2,
+        "h2": 2,
+    }
     assert shown(say, "leases", "list") == hf.network.list_host_leases()
     assert list(shown(say, "leases", "list", "h2")) == ["h2"]
     first = hf.network.list_host_leases("h1")["h1"]["leases"][0]
-    # One-shot commands record no process unless told, and without a time a lease lasts until it is dropped.
+    # One-shot commands record no process unless told, and without a time a lease lasts until it is
+    # dropped.
     assert (first["pid"], first["expires_at"], first["dscp"]) == (None, None, 46)
     rows = [line.split("\t") for line in say("network", "leases", "list").out.splitlines()]
-    assert [(row[0], row[2], row[-1]) for row in rows] == [(h, r, "held") for h in ("h1", "h2") for r in ("run-1", "run-2")]
+    assert [(row[0], row[2], row[-1]) for row in rows] == [
+        (h, r, "held") for h in ("h1", "h2") for r in ("run-1", "run-2")
+    ]
     refused = say("network", "hosts", "remove", "h1")
     assert refused.status == 4 and "run-1, run-2" in refused.err
     assert say("network", "leases", "drop", "h1", "--by", "run-1") == (0, "1\n", "")
-    assert shown(say, "leases", "drop", "h1", "--by", "run-2") == {"host": "h1", "count": 0, "should_delete": True}
+    assert shown(say, "leases", "drop", "h1", "--by", "run-2") == {
+        "host": "h1",
+        "count": 0,
+        "should_delete": True,
+    }
     assert say("network", "leases", "drop", "h1", "--by", "run-2").status == 1
     assert say("network", "hosts", "remove", "h2", "--force").status == 0
     assert say("network", "leases", "take", "h9", "--by", "run", "--type", "quick").status == 1
-    assert say("network", "leases", "take", "h1", "h9", "--by", "r", "--type", "quick", "--router", "router-1").status == 1
+    assert (
+        say(
+            "network",
+            "leases",
+            "take",
+            "h1",
+            "h9",
+            "--by",
+            "r",
+            "--type",
+            "quick",
+            "--router",
+            "router-1",
+        ).status
+        == 1
+    )
     assert hf.network.list_host_leases() == {}
 
 
 def test_a_lease_of_a_process_ends_with_it(say: Say, hf: Holdfast) -> None:
     add(say)
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lease = ("network", "leases", "take", "h1", "--by", "run", "--type", "detailed", "--pid", str(gone.pid))
+    lease = (
+        "network",
+        "leases",
+        "take",
+        "h1",
+        "--by",
+        "run",
+        "--type",
+        "detailed",
+        "--pid",
+        str(gone.pid),
+    )
     if not hf.store.embedded:
         ran = say(*lease)
         assert ran.status == 2 and "--ttl" in ran.err
     assert say(*lease, "--ttl", "600").status == 0
     assert (
-        say("network", "neighbors", "take", "h1", "10.1.1.9", "--by", "run", "--pid", str(gone.pid), "--ttl", "9").status == 0
+        say(
+            "network",
+            "neighbors",
+            "take",
+            "h1",
+            "10.1.1.9",
+            "--by",
+            "run",
+            "--pid",
+            str(gone.pid),
+            "--ttl",
+            "9",
+        ).status
+        == 0
     )
     gone.communicate(b"\n", 30)
     assert say("network", "leases", "list").out.rstrip().endswith("\tdead")
@@ -139,20 +230,34 @@ def test_routers_are_locks(say: Say, hf: Holdfast) -> None:
     assert locked == (0, f"{token}\n", "")
     assert say("network", "routers", "status").out == say("locks", "status").out
     assert "job" in say("locks", "explain", "router-1").out
-    assert say("network", "routers", "lock", "router-1", "--by", "other", "--ttl", "60", "-n", "-q").status == 5
+    assert (
+        say(
+            "network", "routers", "lock", "router-1", "--by", "other", "--ttl", "60", "-n", "-q"
+        ).status
+        == 5
+    )
     assert say("network", "routers", "wait", "router-1", "-n", "-q").status == 5
     add(say)
     refused = say("network", "leases", "take", "h1", "--by", "other", "--type", "quick")
     assert refused.status == 4 and "held exclusively by job" in refused.err
     assert say("network", "leases", "take", "h1", "--by", "job", "--type", "quick").status == 0
     assert say("network", "routers", "unlock", "router-1", "--by", "other").status == 1
-    assert shown(say, "routers", "unlock", "router-1", "router-2", "--by", "job") == {"released": ["router-1", "router-2"]}
+    assert shown(say, "routers", "unlock", "router-1", "router-2", "--by", "job") == {
+        "released": ["router-1", "router-2"]
+    }
     assert say("network", "routers", "wait", "router-1", "router-2").status == 0
     for job in ("a", "b"):
-        assert shown(say, "routers", "lock", "router-1", "--by", job, "--ttl", "60", "--shared")["mode"] == "shared"
+        assert (
+            shown(say, "routers", "lock", "router-1", "--by", job, "--ttl", "60", "--shared")[
+                "mode"
+            ]
+            == "shared"
+        )
 
 
-def test_the_kind_of_job_says_the_priority(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_of_job_says_the_priority(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "holdfast.toml").write_text("[network.job_priorities]\nquick = 10\n")
     monkeypatch.chdir(tmp_path)
     seen: list[int] = []
@@ -165,8 +270,16 @@ def test_the_kind_of_job_says_the_priority(say: Say, tmp_path: Path, monkeypatch
         return acquire(self, *words, **more)
 
     monkeypatch.setattr(Locks, "acquire", noting)
-    for more in (["--type", "quick"], ["--type", "detailed"], ["--type", "quick", "--priority", "3"], []):
-        assert say("network", "routers", "lock", "r", "--by", "job", "--ttl", "60", *more, "-q").status == 0
+    for more in (
+        ["--type", "quick"],
+        ["--type", "detailed"],
+        ["--type", "quick", "--priority", "3"],
+        [],
+    ):
+        assert (
+            say("network", "routers", "lock", "r", "--by", "job", "--ttl", "60", *more, "-q").status
+            == 0
+        )
     assert seen == [10, 0, 3, 0]
 
 
@@ -175,7 +288,9 @@ def test_the_configured_rule_for_addresses_is_that_of_the_command(
 ) -> None:
     def added(name: str, router: str, number: int) -> int:
         mac = f"02:00:00:00:00:{number:02}"
-        return say("network", "hosts", "add", name, "--ip", "10.9.0.1", "--router", router, "--mac", mac).status
+        return say(
+            "network", "hosts", "add", name, "--ip", "10.9.0.1", "--router", router, "--mac", mac
+        ).status
 
     monkeypatch.chdir(tmp_path)
     assert [added("n1", "r1", 1), added("n2", "r2", 2)] == [0, 4]
@@ -183,8 +298,12 @@ def test_the_configured_rule_for_addresses_is_that_of_the_command(
     assert [added("n2", "r2", 2), added("n3", "r2", 3)] == [0, 4]
 
 
-def test_the_configured_limits_are_those_of_the_command(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "holdfast.toml").write_text("[network.lock_timeouts]\nrouter_lock = 7\nrouter_lock_atomic = 9\n")
+def test_the_configured_limits_are_those_of_the_command(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "holdfast.toml").write_text(
+        "[network.lock_timeouts]\nrouter_lock = 7\nrouter_lock_atomic = 9\n"
+    )
     monkeypatch.chdir(tmp_path)
     seen: list[float] = []
     from holdfast.primitives.locks import Locks
@@ -197,17 +316,28 @@ def test_the_configured_limits_are_those_of_the_command(say: Say, tmp_path: Path
 
     monkeypatch.setattr(Locks, "acquire", noting)
     for words in (["r"], ["r", "s"], ["r", "s", "-w", "3"], ["r", "-n"]):
-        assert say("network", "routers", "lock", *words, "--by", "job", "--ttl", "60", "-q").status == 0
+        assert (
+            say("network", "routers", "lock", *words, "--by", "job", "--ttl", "60", "-q").status
+            == 0
+        )
     assert seen == [7, 9, 3, 0]
 
 
 def test_neighbours(say: Say, hf: Holdfast) -> None:
-    take, drop = ("network", "neighbors", "take", "h1", "10.1.1.9"), ("network", "neighbors", "drop", "h1", "10.1.1.9")
+    take, drop = (
+        ("network", "neighbors", "take", "h1", "10.1.1.9"),
+        ("network", "neighbors", "drop", "h1", "10.1.1.9"),
+    )
     assert say(*take, "--by", "a") == (0, "1\n", "")
     assert shown(say, *take[1:], "--by", "b")["count"] == 2
     assert shown(say, "neighbors", "list") == hf.network.list_neighbor_leases()
     assert len(say("network", "neighbors", "list").out.splitlines()) == 2
-    assert shown(say, *drop[1:], "--by", "c") == {"host": "h1", "neighbor_ip": "10.1.1.9", "count": 2, "should_delete": False}
+    assert shown(say, *drop[1:], "--by", "c") == {
+        "host": "h1",
+        "neighbor_ip": "10.1.1.9",
+        "count": 2,
+        "should_delete": False,
+    }
     assert say(*drop, "--by", "a") == (0, "1\n", "")
     assert shown(say, *drop[1:], "--by", "b")["should_delete"] is True
     gone = say(*drop, "--by", "b")
@@ -236,7 +366,9 @@ def test_metrics_are_what_prometheus_reads(say: Say, hf: Holdfast) -> None:
     assert samples["holdfast_registry_host_leases", None, None] == 1
 
 
-def test_metrics_without_the_extra_say_what_is_missing(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_the_extra_say_what_is_missing(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def missing(name: str, *rest: Any, **more: Any) -> Any:
@@ -253,7 +385,10 @@ def test_the_journal_tells_of_a_host(say: Say) -> None:
     add(say)
     add(say, 2)
     assert say("network", "leases", "take", "h1", "--by", "run", "--type", "quick").status == 0
-    told = [json.loads(line)["kind"] for line in say("log", "--subject", "h1", "--json").out.splitlines()]
+    told = [
+        json.loads(line)["kind"]
+        for line in say("log", "--subject", "h1", "--json").out.splitlines()
+    ]
     assert told == ["host.registered", "host_lease.taken"]
 
 
@@ -267,7 +402,13 @@ def test_on_a_terminal(tmp_path: Path) -> None:
 
 def test_looking_makes_no_store(tmp_path: Path) -> None:
     holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/none/store.sqlite")
-    for words in (("hosts", "list"), ("leases", "list"), ("neighbors", "list"), ("metrics",), ("routers", "status")):
+    for words in (
+        ("hosts", "list"),
+        ("leases", "list"),
+        ("neighbors", "list"),
+        ("metrics",),
+        ("routers", "status"),
+    ):
         assert holdfast("network", *words).status == 0
     assert not os.path.exists(tmp_path / "none")
 
@@ -275,5 +416,18 @@ def test_looking_makes_no_store(tmp_path: Path) -> None:
 def test_a_dead_processes_pid_is_refused(say: Say) -> None:
     add(say)
     dead = a_dead_process()
-    ran = say("network", "leases", "take", "h1", "--by", "run", "--type", "quick", "--pid", str(dead.pid), "--ttl", "9")
+    ran = say(
+        "network",
+        "leases",
+        "take",
+        "h1",
+        "--by",
+        "run",
+        "--type",
+        "quick",
+        "--pid",
+        str(dead.pid),
+        "--ttl",
+        "9",
+    )
     assert ran.status == 1 and "no live process" in ran.err

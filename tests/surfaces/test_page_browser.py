@@ -65,7 +65,9 @@ def visit(browser: Browser, made: PageStage) -> Iterator[Visit]:
 # --- live ---
 
 
-def test_a_killed_holder_is_succeeded_before_the_eyes_of_the_operator(visit: Visit, made: PageStage) -> None:
+def test_a_killed_holder_is_succeeded_before_the_eyes_of_the_operator(
+    visit: Visit, made: PageStage
+) -> None:
     page = visit.page
     expect(page.get_by_text("Nobody waits for anybody.")).to_be_visible()
     holder = made.holder("flash", "router-h")
@@ -82,7 +84,9 @@ def test_a_killed_holder_is_succeeded_before_the_eyes_of_the_operator(visit: Vis
     expect(visit.row("lock.holder_died").filter(has_text="router-h")).to_be_visible()
 
 
-def test_a_hold_that_nobody_waits_for_is_seen_too_and_stays_in_the_timeline(visit: Visit, made: PageStage) -> None:
+def test_a_hold_that_nobody_waits_for_is_seen_too_and_stays_in_the_timeline(
+    visit: Visit, made: PageStage
+) -> None:
     page = visit.page
     holder = made.holder("soak", "board-t")
     held = page.locator(".held", has_text="soak held board-t")
@@ -133,7 +137,8 @@ def test_a_burst_of_news_is_drawn_a_few_times_a_second(visit: Visit, made: PageS
     pending = made.hf.jobs.counts()[JobStatus.PENDING]
     expect(visit.page.locator("#tab-jobs span")).to_contain_text(f"{pending} pending")
     begun_ms = visit.page.evaluate(
-        "performance.getEntriesByType('resource').filter(({name}) => name.endsWith('/v1/overview')).map((one) => one.startTime)"
+        "performance.getEntriesByType('resource').filter(({name}) => "
+        "name.endsWith('/v1/overview')).map((one) => one.startTime)"
     )
     gaps_ms = [later - earlier for earlier, later in pairwise(begun_ms[1:])]
     assert begun_ms and all(gap > 250 for gap in gaps_ms), "each entry was a look of its own"
@@ -149,7 +154,11 @@ def _waiting(made: PageStage, name: str) -> None:
 
 def _why_kicked(made: PageStage, name: str) -> str:
     made.told("lock.kicked", name, "flash")
-    kicked = [entry for entry in made.hf.log.tail(100)[0] if (entry.kind, entry.subject) == ("lock.kicked", name)]
+    kicked = [
+        entry
+        for entry in made.hf.log.tail(100)[0]
+        if (entry.kind, entry.subject) == ("lock.kicked", name)
+    ]
     return str(kicked[-1].data["why"])
 
 
@@ -161,7 +170,9 @@ def test_kick_by_click(visit: Visit, made: PageStage) -> None:
     expect(dialog).to_contain_text("router-c is taken away from flash at once")
     dialog.get_by_role("button", name="Not now").click()
     expect(dialog).to_be_hidden()
-    assert [hold.by for hold in made.hf.locks.status("router-c").holds] == ["flash"], "it was only asked"
+    assert [hold.by for hold in made.hf.locks.status("router-c").holds] == ["flash"], (
+        "it was only asked"
+    )
     panel.get_by_role("button", name="Kick").click()
     dialog.get_by_role("button", name="Kick").click()
     expect(dialog).to_be_visible()  # without a reason nothing happens
@@ -198,7 +209,9 @@ def test_kick_by_keyboard_alone(visit: Visit, made: PageStage) -> None:
     assert _why_kicked(made, "router-k") == "by hand"
     keyboard.press("Escape")
     expect(visit.page.locator("#panel")).to_be_hidden()
-    assert visit.page.evaluate("document.activeElement.id") == "rows-locks", "back to where it was opened from"
+    assert visit.page.evaluate("document.activeElement.id") == "rows-locks", (
+        "back to where it was opened from"
+    )
 
 
 def test_requeue_by_click_and_cancel_by_keyboard(visit: Visit, made: PageStage) -> None:
@@ -208,7 +221,9 @@ def test_requeue_by_click_and_cancel_by_keyboard(visit: Visit, made: PageStage) 
     expect(panel).to_contain_text("running")
     panel.get_by_role("button", name="Requeue").click()
     visit.page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
-    expect(panel).to_contain_text("It waits until a worker with the label tmux:z picks it. It was begun before")
+    expect(panel).to_contain_text(
+        "It waits until a worker with the label tmux:z picks it. It was begun before"
+    )
     dialog = visit.page.get_by_role("dialog")
     expect(dialog).to_be_hidden()
     assert made.hf.jobs.get_job(job.job_id).status is JobStatus.PENDING
@@ -255,7 +270,9 @@ def test_cancel_by_click_and_requeue_by_keyboard(visit: Visit, made: PageStage) 
     assert made.hf.jobs.get_job(running.job_id).status is JobStatus.PENDING
 
 
-def test_a_failed_job_is_retried_by_click_and_its_late_verdict_shown(visit: Visit, made: PageStage) -> None:
+def test_a_failed_job_is_retried_by_click_and_its_late_verdict_shown(
+    visit: Visit, made: PageStage
+) -> None:
     job = made.job("late work", label="tmux:v")
     picked = made.hf.jobs.pick_pending("tmux:v")
     assert picked is not None
@@ -287,13 +304,24 @@ def test_a_refusal_is_shown_in_the_servers_words(visit: Visit, made: PageStage) 
 
 @pytest.fixture
 def blocked(made: PageStage, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """A gateway whose agent was replaced while a request waited: the agent, and the request's id."""
+    """A gateway whose agent was replaced while a request waited: the agent, and the request's
+    id.
+    """
     agent = f"agent-{request.node.name.rpartition('_')[2]}"
     with tmux_server() as tmux:
         tmux.listen(agent)
-        # Quiet alone is no sign of an end where the machine is busy: the listener may not have got its turn.
+        # Quiet alone is no sign of an end where the machine is busy: the listener may not have got
+        # its turn.
         rest = ("--quiet-ms", "150", "--ready-regex", "^ready> ?$")
-        adapter = ("--adapter", "tmux", "--session", agent, "--socket-path", str(tmux.socket), *rest)
+        adapter = (
+            "--adapter",
+            "tmux",
+            "--session",
+            agent,
+            "--socket-path",
+            str(tmux.socket),
+            *rest,
+        )
         first = made.begin("gateway", "serve", agent, *adapter)
         line(first)
         client = made.hf.gateway(agent)
@@ -351,7 +379,9 @@ def test_a_request_that_waits_is_cancelled(visit: Visit, made: PageStage) -> Non
     assert client.request(waits)["error_code"] == "cancelled"
 
 
-def test_a_gateway_that_was_stopped_does_not_count_as_open(browser: Browser, alone: PageStage) -> None:
+def test_a_gateway_that_was_stopped_does_not_count_as_open(
+    browser: Browser, alone: PageStage
+) -> None:
     process = alone.begin("gateway", "serve", "gone", "--adapter", "command", "--", "cat")
     line(process)
     process.terminate()
@@ -434,12 +464,16 @@ def test_esc_empties_the_filter_and_shows_all_again(visit: Visit, made: PageStag
 
 
 @pytest.mark.parametrize("words", ["%", "\\", "a&b=c#d", "<b>", "'\"", "ü 漢 🙂", ".*", "x" * 300])
-def test_a_filter_that_nothing_matches_says_so_and_not_that_there_is_nothing(visit: Visit, made: PageStage, words: str) -> None:
+def test_a_filter_that_nothing_matches_says_so_and_not_that_there_is_nothing(
+    visit: Visit, made: PageStage, words: str
+) -> None:
     made.holder("flash", "router-f")
     for view, there in (("locks", "router-f"), ("jobs", "")):
         visit.view(view)
         box = _filter(visit, words)
-        expect(visit.page.locator(".none")).to_contain_text(f"Nothing matches “{box.input_value().strip()}”.")
+        expect(visit.page.locator(".none")).to_contain_text(
+            f"Nothing matches “{box.input_value().strip()}”."
+        )
         expect(visit.page.locator(".none")).not_to_contain_text("Nothing is held")
         visit.page.keyboard.press("Escape")
         if there:
@@ -500,13 +534,17 @@ def test_failed_jobs_are_all_counted_shown_and_given_up(browser: Browser, alone:
     expect(page.locator(".needs header p")).to_have_text("22 things")
     needs.last.get_by_role("button", name="17 more jobs ended in error: show all 22").click()
     visit.ready("jobs")
-    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
     expect(page.locator("#counted")).to_have_text("22 of 22 jobs")
     page.go_back()
     visit.ready("now")
     page.go_forward()
     visit.ready("jobs")
-    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="error", exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
     panel = page.locator("#panel")
     visit.row("failing 21").click()
     panel.get_by_role("button", name="Give up").click()
@@ -522,13 +560,21 @@ def test_agents_have_their_names_everywhere(browser: Browser, alone: PageStage) 
     manifest = alone.folder / "manifest.json"
     manifest.write_text("{}")
     agents = [
-        alone.hf.agents.publish(name, backend="command", tool="codex", manifest_path=str(manifest), **more)
-        for name, more in (("reviewer", {}), ("planner", {"agent_id": "0123456789abcdef0123456789abcdef"}))
+        alone.hf.agents.publish(
+            name, backend="command", tool="codex", manifest_path=str(manifest), **more
+        )
+        for name, more in (
+            ("reviewer", {}),
+            ("planner", {"agent_id": "0123456789abcdef0123456789abcdef"}),
+        )
     ]
     for agent in agents:
         # As an older program wrote it.
         alone.hf.store.transact(
-            lambda tx, agent=agent: tx.append(actor="t", kind="agent.refreshed", subject=agent.agent_id, data={}), scope=[]
+            lambda tx, agent=agent: tx.append(
+                actor="t", kind="agent.refreshed", subject=agent.agent_id, data={}
+            ),
+            scope=[],
         )
         line(alone.begin("gateway", "serve", agent.agent_name, "--adapter", "command", "--", "cat"))
     visit = Visit(browser, alone.serve())
@@ -550,7 +596,9 @@ def test_agents_have_their_names_everywhere(browser: Browser, alone: PageStage) 
 # --- the server goes ---
 
 
-def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alone: PageStage) -> None:
+def test_a_dead_server_is_shown_as_such_and_recovered_from(
+    browser: Browser, alone: PageStage
+) -> None:
     visit = Visit(browser, alone.serve())
     page = visit.page
     alone.job("before")
@@ -569,7 +617,9 @@ def test_a_dead_server_is_shown_as_such_and_recovered_from(browser: Browser, alo
     visit.close()
 
 
-def test_a_store_that_goes_away_is_told_in_the_servers_words(browser: Browser, alone: PageStage) -> None:
+def test_a_store_that_goes_away_is_told_in_the_servers_words(
+    browser: Browser, alone: PageStage
+) -> None:
     """The page said that the server does not answer, and somebody looked for a dead server."""
     visit = Visit(browser, alone.serve())
     alone.job("before")
@@ -594,7 +644,9 @@ def test_a_store_that_goes_away_is_told_in_the_servers_words(browser: Browser, a
 
 @pytest.mark.parametrize("part", ["page.js", "graph.js", "page.css"])
 def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit, part: str) -> None:
-    """It stood there for ever, as if it were connecting. What loads it again is a part of its own text, and cannot be lost."""
+    """It stood there for ever, as if it were connecting. What loads it again is a part of its own
+    text, and cannot be lost.
+    """
     page, lost = visit.page, [1, 2]
     assert not any("begin.js" in url for url in visit.asked)
 
@@ -620,9 +672,14 @@ def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit, part:
 
 
 def test_a_session_that_has_ended_is_told_with_the_way_back(visit: Visit, made: PageStage) -> None:
-    visit.page.evaluate("sessionStorage.session = sessionStorage.session.replace(/.$/, (last) => (last === '0' ? '1' : '0'))")
+    visit.page.evaluate(
+        "sessionStorage.session = sessionStorage.session.replace(/.$/, (last) => (last === '0' ? "
+        "'1' : '0'))"
+    )
     visit.page.reload()
-    expect(visit.page.locator("#away")).to_contain_text("does not know this page's session any more")
+    expect(visit.page.locator("#away")).to_contain_text(
+        "does not know this page's session any more"
+    )
     expect(visit.page.locator("#away")).to_contain_text("holdfast serve --link")
     assert visit.page.evaluate("sessionStorage.session") is None
     # Another link, pasted into the same window, lets it in again.
@@ -671,22 +728,37 @@ def test_the_page_and_the_command_line_write_the_same_out(visit: Visit) -> None:
         "⚠\ufe0f\ufe0f",
         "\x1b[31m\n\t",
     ]
-    texts += ["🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", "🏴\U000e0041\U000e007f"]
-    texts += [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and shown(chr(code)) != chr(code)][:3000]
-    asked = "async (texts) => { const { shown } = await import('/assets/text.js'); return texts.map(shown); }"
+    texts += [
+        "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "🏴\U000e0041\U000e007f",
+    ]
+    texts += [
+        chr(code)
+        for code in range(0x110000)
+        if not 0xD800 <= code < 0xE000 and shown(chr(code)) != chr(code)
+    ][:3000]
+    asked = (
+        "async (texts) => { const { shown } = await import('/assets/text.js'); return "
+        "texts.map(shown); }"
+    )
     assert visit.page.evaluate(asked, texts) == [shown(text) for text in texts]
     kept = """async () => {
       const { shown } = await import('/assets/text.js');
       const all = Array.from({ length: 0x110000 }, (_, code) => String.fromCodePoint(code));
       return all.filter((one) => shown(one) !== one).length;
     }"""
-    assert visit.page.evaluate(kept) == sum(shown(chr(code)) != chr(code) for code in range(0x110000))
+    assert visit.page.evaluate(kept) == sum(
+        shown(chr(code)) != chr(code) for code in range(0x110000)
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_window_in_either_light(browser: Browser, made: PageStage, scheme: str) -> None:
     _waiting(made, "router-n")
-    made.job("a prompt that is much too long for a narrow window, and goes on for quite a while after its end" * 3)
+    made.job(
+        "a prompt that is much too long for a narrow window, and goes on for quite a while after "
+        "its end" * 3
+    )
     visit = Visit(browser, made.link(), color_scheme=scheme, reduced_motion="reduce")
     page = visit.page
     page.set_viewport_size({"width": 360, "height": 720})

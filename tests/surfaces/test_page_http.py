@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast, connect
+from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.http.page import looking
 from holdfast.surfaces.http.page.assets import load_assets
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -56,13 +56,18 @@ def _told(server: Served, path: str, **params: Any) -> Any:
 def test_the_page_may_do_nothing_but_what_is_served_here(server: Served) -> None:
     page = server.http.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+    policy = dict(
+        part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
+    )
     assert policy["default-src"] == "'none'"
     assert {policy[name] for name in ("style-src", "connect-src", "img-src")} == {"'self'"}
     # The one script in its text, which loads the others, is known by what it says.
     (begin,) = re.findall(r"<script[^>]*>(.*?)</script>", page.text, re.DOTALL)
     assert begin == (ASSETS / "begin.js").read_text()
-    assert policy["script-src"] == f"'self' 'sha256-{b64encode(sha256(begin.encode()).digest()).decode()}'"
+    assert (
+        policy["script-src"]
+        == f"'self' 'sha256-{b64encode(sha256(begin.encode()).digest()).decode()}'"
+    )
     assert (policy["frame-ancestors"], policy["base-uri"], policy["form-action"]) == ("'none'",) * 3
     assert page.headers["x-content-type-options"] == "nosniff"
 
@@ -76,11 +81,15 @@ def test_every_file_of_the_page_is_served_and_known_again(server: Served) -> Non
         answer = server.http.get(f"/assets/{name}")
         assert (answer.status_code, answer.content) == (200, load_assets()[name].content)
         assert "content-security-policy" in answer.headers
-        again = server.http.get(f"/assets/{name}", headers={"If-None-Match": answer.headers["etag"]})
+        again = server.http.get(
+            f"/assets/{name}", headers={"If-None-Match": answer.headers["etag"]}
+        )
         assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("name", ["nosuch.js", "..%2froutes.py", "%2e%2e%2f__init__.py", "routes.py"])
+@pytest.mark.parametrize(
+    "name", ["nosuch.js", "..%2froutes.py", "%2e%2e%2f__init__.py", "routes.py"]
+)
 def test_no_name_becomes_a_path(server: Served, name: str) -> None:
     assert server.http.get(f"/assets/{name}").status_code in (401, 404)
 
@@ -88,14 +97,20 @@ def test_no_name_becomes_a_path(server: Served, name: str) -> None:
 def test_no_script_makes_markup_of_data_or_knows_a_foreign_address() -> None:
     for path in ASSETS.iterdir():
         text = path.read_text()
-        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
+        )
         assert found == [], path.name
         # A name of the SVG standard looks like an address, and is none.
-        assert re.findall(r"//[a-z]+\.[a-z]+", text.replace("//www.w3.org/2000/svg", "")) == [], path.name
+        assert re.findall(r"//[a-z]+\.[a-z]+", text.replace("//www.w3.org/2000/svg", "")) == [], (
+            path.name
+        )
         assert not re.search(r"\sstyle=|\son\w+=\"", text), path.name
 
 
-@pytest.mark.parametrize("path", ["/v1/overview", "/v1/timeline", "/v1/overview/jobs", "/v1/overview/journal"])
+@pytest.mark.parametrize(
+    "path", ["/v1/overview", "/v1/timeline", "/v1/overview/jobs", "/v1/overview/journal"]
+)
 def test_nobody_reads_without_being_let_in(server: Served, path: str) -> None:
     assert httpx.get(f"{server.url}{path}", timeout=PATIENCE_S).status_code == 401
 
@@ -111,12 +126,20 @@ def test_lists_go_on_where_they_stopped(server: Served, hf: Holdfast) -> None:
     first = _told(server, "/v1/overview/jobs", limit=3, words="number")
     before = {"before_arrival": first["next"][0], "before_id": first["next"][1]}
     rest = _told(server, "/v1/overview/jobs", limit=3, words="number", **before)
-    assert [line["prompt"][-1] for line in first["lines"] + rest["lines"]] == ["4", "3", "2", "1", "0"]
+    assert [line["prompt"][-1] for line in first["lines"] + rest["lines"]] == [
+        "4",
+        "3",
+        "2",
+        "1",
+        "0",
+    ]
     assert rest["next"] is None
     assert first["counts"]["pending"] >= 5
     agents = _told(server, "/v1/overview/agents", limit=3)
     after = {"after_name": agents["next"][0], "after_id": agents["next"][1]}
-    assert [line["name"][-1] for line in _told(server, "/v1/overview/agents", **after)["lines"]] == ["3", "4"]
+    assert [
+        line["name"][-1] for line in _told(server, "/v1/overview/agents", **after)["lines"]
+    ] == ["3", "4"]
     locks = _told(server, "/v1/overview/locks", limit=2)
     assert _told(server, "/v1/overview/locks", after=locks["next"])["lines"][0]["name"] == "lock-2"
     assert _told(server, "/v1/overview/locks", words="lock-4")["lines"][0]["by"] == "c"
@@ -156,14 +179,20 @@ def test_a_job_is_shown_with_its_log_and_without_its_key(server: Served, hf: Hol
     hf.jobs.pick_pending("c")
     hf.job_events.publish(job.job_id, "progress", detail="half", data={"api_key": "hunter2"})
     told = server.http.get(f"/v1/overview/jobs/{job.job_id}")
-    assert [line["event"] for line in told.json()["log"]] == ["registered", "status_changed", "published"]
+    assert [line["event"] for line in told.json()["log"]] == [
+        "registered",
+        "status_changed",
+        "published",
+    ]
     assert told.json()["job"]["progress"][0]["detail"] == "half"
     assert job.auth_token is not None
     assert job.auth_token not in told.text and "hunter2" not in told.text
 
 
 @pytest.mark.slow
-def test_a_gateway_that_hangs_holds_up_nobody_twice(server: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_hangs_holds_up_nobody_twice(
+    server: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with GatewayProcess(folder) as gate:
         gate.start()
         with monkeypatch.context() as patient:

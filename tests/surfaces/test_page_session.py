@@ -1,4 +1,6 @@
-"""The session of the page, in a real browser: who gets to see its secret, how long it lasts, and how it ends."""
+"""The session of the page, in a real browser: who gets to see its secret, how long it lasts, and
+how it ends.
+"""
 
 import contextlib
 import json
@@ -33,9 +35,13 @@ def made(tmp_path: Path) -> Iterator[PageStage]:
 
 
 class Neighbour:
-    """Another user's server on another port of this machine, which keeps every byte that it is sent."""
+    """Another user's server on another port of this machine, which keeps every byte that it is
+    sent.
+    """
 
-    def __init__(self, port: int = 0, says: bytes = b"<!doctype html><title>neighbour</title><img src=/more>") -> None:
+    def __init__(
+        self, port: int = 0, says: bytes = b"<!doctype html><title>neighbour</title><img src=/more>"
+    ) -> None:
         self._listening = socket.create_server(("127.0.0.1", port))
         self._says = says
         self.port = self._listening.getsockname()[1]
@@ -63,12 +69,16 @@ class Neighbour:
             self.heads.append(head)
             body = self._says
             client.sendall(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
             )
             client.sendall(body)
 
     def got(self, path: str, at: str) -> bool:
-        return any(head.startswith(f"GET {path} ".encode()) and f"Host: {at}:".encode() in head for head in self.heads)
+        return any(
+            head.startswith(f"GET {path} ".encode()) and f"Host: {at}:".encode() in head
+            for head in self.heads
+        )
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
@@ -83,9 +93,13 @@ def neighbour() -> Iterator[Neighbour]:
 
 
 def _replayed(port: int, head: bytes) -> bytes:
-    """Ask the server for a change with all that somebody was sent, and an Origin of the server's own."""
+    """Ask the server for a change with all that somebody was sent, and an Origin of the server's
+    own.
+    """
     kept = [
-        line for line in head.split(b"\r\n")[1:] if line and not re.match(rb"(?i)(host|origin|connection|content-|sec-)", line)
+        line
+        for line in head.split(b"\r\n")[1:]
+        if line and not re.match(rb"(?i)(host|origin|connection|content-|sec-)", line)
     ]
     body = json.dumps({"name": "router-1", "why": "stolen"}).encode()
     lines = [
@@ -106,7 +120,9 @@ def _secret(page: Page) -> str:
     return str(page.evaluate("sessionStorage.session"))
 
 
-def test_no_server_on_another_port_gets_what_lets_it_act(browser: Browser, made: PageStage, neighbour: Neighbour) -> None:
+def test_no_server_on_another_port_gets_what_lets_it_act(
+    browser: Browser, made: PageStage, neighbour: Neighbour
+) -> None:
     """The cookie of the session went to every port of 127.0.0.1."""
     visit = Visit(browser, made.serve())
     made.hf.locks.acquire("router-1", by="operator", ttl_s=600)
@@ -133,7 +149,12 @@ def test_no_server_on_another_port_gets_what_lets_it_act(browser: Browser, made:
     visit.ready("now")
     secret = _secret(visit.page)
     assert len(secret) > 80 and not any(secret.encode() in head for head in neighbour.heads)
-    assert httpx.get(f"http://127.0.0.1:{made.port}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S).status_code == 200
+    assert (
+        httpx.get(
+            f"http://127.0.0.1:{made.port}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S
+        ).status_code
+        == 200
+    )
     visit.context.close()
 
 
@@ -152,7 +173,9 @@ def test_the_code_of_a_link_reaches_no_server_in_a_url_and_stays_in_no_address(
     visit.close()
 
 
-def test_a_reload_and_a_second_tab_go_on_and_another_browser_is_told_what_to_do(browser: Browser, made: PageStage) -> None:
+def test_a_reload_and_a_second_tab_go_on_and_another_browser_is_told_what_to_do(
+    browser: Browser, made: PageStage
+) -> None:
     link = made.serve()
     visit = Visit(browser, link)
     visit.page.reload()
@@ -169,7 +192,9 @@ def test_a_reload_and_a_second_tab_go_on_and_another_browser_is_told_what_to_do(
         page = other.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(f"http://127.0.0.1:{made.port}/")
-        expect(page.locator("#away")).to_contain_text("Run `holdfast serve --link` on the machine that serves")
+        expect(page.locator("#away")).to_contain_text(
+            "Run `holdfast serve --link` on the machine that serves"
+        )
         page.goto(link)
         expect(page.locator("#away")).to_contain_text(
             "this link was used before, or is too old: `holdfast serve --link` prints"
@@ -182,7 +207,9 @@ def test_a_reload_and_a_second_tab_go_on_and_another_browser_is_told_what_to_do(
     visit.context.close()
 
 
-def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(browser: Browser, made: PageStage) -> None:
+def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(
+    browser: Browser, made: PageStage
+) -> None:
     visit = Visit(browser, made.serve())
     secret, url = _secret(visit.page), f"http://127.0.0.1:{made.port}"
     made.job("a secret plan")
@@ -196,20 +223,32 @@ def test_a_log_out_ends_the_session_in_every_tab_and_for_the_next_server(browser
         # It is loaded anew, with nothing in it.
         page.wait_for_function("window.before === undefined")
         expect(page.locator("#away")).to_contain_text("holdfast serve --link")
-        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
+        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [
+            0,
+            0,
+            "",
+        ]
         assert "a secret plan" not in page.content()
-    assert httpx.get(f"{url}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S).status_code == 401
+    assert (
+        httpx.get(f"{url}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S).status_code == 401
+    )
     made.kill_server()
     made.serve()
-    assert httpx.get(f"{url}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S).status_code == 401
+    assert (
+        httpx.get(f"{url}/v1/locks", headers=_bearer(secret), timeout=PATIENCE_S).status_code == 401
+    )
     (ended,) = made.folder.rglob(f"ended-{made.port}.json")
     assert ended.stat().st_mode & 0o777 == 0o600 and secret.partition(".")[0] in ended.read_text()
     assert secret.rpartition(".")[2] not in ended.read_text()
     visit.context.close()
 
 
-def test_a_log_out_whose_answer_comes_late_clears_every_tab(browser: Browser, made: PageStage) -> None:
-    """Both tabs are refused before they hear of it. They showed what they had, and the other one was never told."""
+def test_a_log_out_whose_answer_comes_late_clears_every_tab(
+    browser: Browser, made: PageStage
+) -> None:
+    """Both tabs are refused before they hear of it. They showed what they had, and the other one
+    was never told.
+    """
     visit = Visit(browser, made.serve())
     made.job("a secret plan")
     tab = visit.context.new_page()
@@ -231,7 +270,9 @@ def test_a_log_out_whose_answer_comes_late_clears_every_tab(browser: Browser, ma
     visit.context.close()
 
 
-def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(browser: Browser, made: PageStage) -> None:
+def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
+    browser: Browser, made: PageStage
+) -> None:
     """The page asked again by itself, with the secret, whoever answered."""
     visit = Visit(browser, made.serve())
     secret = _secret(visit.page)
@@ -242,7 +283,9 @@ def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
         until(lambda: len(thief.heads) >= 5)
     finally:
         thief.close()
-    assert not any(re.search(rb"(?i)\r\n(cookie|authorization):", head) for head in thief.heads), thief.heads
+    assert not any(re.search(rb"(?i)\r\n(cookie|authorization):", head) for head in thief.heads), (
+        thief.heads
+    )
     assert not any(secret.rpartition(".")[2].encode() in head for head in thief.heads)
     made.serve()
     made.job("news")
@@ -255,7 +298,9 @@ def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
         expect(visit.page.locator("#away")).to_contain_text("holdfast serve --link")
     finally:
         thief.close()
-    assert thief.heads and not any(re.search(rb"(?i)\r\nauthorization:", head) for head in thief.heads)
+    assert thief.heads and not any(
+        re.search(rb"(?i)\r\nauthorization:", head) for head in thief.heads
+    )
     assert visit.page.evaluate("sessionStorage.session") is None
     visit.context.close()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli import progress
 from holdfast.surfaces.cli.root import run
-from holdfast.upkeep import Upkeep
 from tests.patience import PATIENCE_S
 
 
@@ -62,7 +62,9 @@ def test_long_work_on_a_store_says_that_it_goes_on(
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-progress"]
 
 
-def test_nothing_is_said_of_short_work_or_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_said_of_short_work_or_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal, file = Terminal(), Terminal(terminal=False)
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress.working("checking"):

@@ -1,4 +1,6 @@
-"""Floods of connections without a token, against a real `holdfast serve` at its real limit: those with a token are served."""
+"""Floods of connections without a token, against a real `holdfast serve` at its real limit: those
+with a token are served.
+"""
 
 import json
 import os
@@ -76,7 +78,9 @@ def _wrong_token(target: Target) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [_silent, _slow_head, _slow_body, _refused_body, _wrong_token])
-def test_those_with_a_token_are_served_in_a_flood(target: Target, sent: Callable[[Target], bytes]) -> None:
+def test_those_with_a_token_are_served_in_a_flood(
+    target: Target, sent: Callable[[Target], bytes]
+) -> None:
     flood: list[socket.socket] = []
     with socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S) as stream:
         try:
@@ -90,9 +94,16 @@ def test_those_with_a_token_are_served_in_a_flood(target: Target, sent: Callable
                 _push(one, data)
                 if number % 500 == 250:
                     # A new connection, in the middle of it.
-                    assert httpx.get(f"{target.url}/v1/locks", headers=target.headers, timeout=PATIENCE_S).status_code == 200
+                    assert (
+                        httpx.get(
+                            f"{target.url}/v1/locks", headers=target.headers, timeout=PATIENCE_S
+                        ).status_code
+                        == 200
+                    )
             job = {"prompt": "news", "agent": "a", "agent_session": "s"}
-            made = httpx.post(f"{target.url}/v1/jobs", headers=target.headers, json=job, timeout=PATIENCE_S)
+            made = httpx.post(
+                f"{target.url}/v1/jobs", headers=target.headers, json=job, timeout=PATIENCE_S
+            )
             assert made.status_code == 200
             # The stream was there all the time.
             assert any(b"job.registered" in line for line in iter(told.readline, b""))
@@ -102,9 +113,16 @@ def test_those_with_a_token_are_served_in_a_flood(target: Target, sent: Callable
                 one.close()
 
 
-def test_whoever_shows_a_token_is_heard_before_a_crowd_that_came_at_the_same_moment(target: Target) -> None:
-    """All that had come were accepted before the first byte of any was read: a crowd behind somebody pushed it out unread."""
-    crowd = [socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S) for _ in range(HTTP_CONNECTIONS_MAX)]
+def test_whoever_shows_a_token_is_heard_before_a_crowd_that_came_at_the_same_moment(
+    target: Target,
+) -> None:
+    """All that had come were accepted before the first byte of any was read: a crowd behind
+    somebody pushed it out unread.
+    """
+    crowd = [
+        socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S)
+        for _ in range(HTTP_CONNECTIONS_MAX)
+    ]
     try:
         until(lambda: _open_at(target.pid, target.port) >= HTTP_CONNECTIONS_MAX)
         os.kill(target.pid, signal.SIGSTOP)
@@ -139,7 +157,9 @@ def _open_at(pid: int, port: int) -> int:
     mine = f":{port:04X}"
     inodes = {
         row[9]
-        for row in (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
+        for row in (
+            line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+        )
         if row[1].endswith(mine) and row[3] != "0A"
     }
     found = 0

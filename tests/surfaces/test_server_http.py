@@ -16,7 +16,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.limits import (
@@ -29,6 +28,7 @@ from holdfast.kernel.limits import (
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.store import Batch
+from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.http.connections import BoundedConnection, Crowd
 from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.server.sessions import Sessions
@@ -44,7 +44,11 @@ HELD = {"names": ["router-1"], "by": "first", "ttl_s": 600}
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    url = f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    url = (
+        f"sqlite:{tmp_path}/store.sqlite"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
     with connect(url) as hf, served(hf) as world:
         yield world
 
@@ -83,20 +87,32 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
         (413, "too_large", {"Content-Length": "-1"}),
     ],
 )
-def test_a_stranger_is_refused_and_the_server_goes_on(small: Served, status: int, code: str, headers: dict[str, str]) -> None:
-    told = {"Host": f"127.0.0.1:{small.port}", "Authorization": f"Bearer {TOKEN}", "Content-Length": "2", **headers}
+def test_a_stranger_is_refused_and_the_server_goes_on(
+    small: Served, status: int, code: str, headers: dict[str, str]
+) -> None:
+    told = {
+        "Host": f"127.0.0.1:{small.port}",
+        "Authorization": f"Bearer {TOKEN}",
+        "Content-Length": "2",
+        **headers,
+    }
     session = small.side.sessions.begin(small.side.sessions.new_code())
     assert session is not None
     head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
     head = head.replace("PORT", str(small.port)).replace("SESSION", session)
     with socket.create_connection(("127.0.0.1", small.port)) as client:
-        client.sendall(f"POST /v1/locks/kick HTTP/1.1\r\n{head}Content-Type: application/json\r\n\r\n{{}}".encode())
+        client.sendall(
+            f"POST /v1/locks/kick HTTP/1.1\r\n{head}Content-Type: application/json\r\n\r\n{{}}".encode()
+        )
         said = client.makefile("rb").read()
     if headers.get("Content-Length") == "-1":
         # Not even HTTP.
         assert said.startswith(b"HTTP/1.1 400 ")
     else:
-        assert said.startswith(f"HTTP/1.1 {status} ".encode()) and json.loads(said.partition(b"\r\n\r\n")[2])["code"] == code
+        assert (
+            said.startswith(f"HTTP/1.1 {status} ".encode())
+            and json.loads(said.partition(b"\r\n\r\n")[2])["code"] == code
+        )
     assert small.http.get("/v1/locks").json() == []
 
 
@@ -105,7 +121,9 @@ def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -
         for _ in range(64):
             yield b"x" * 65536
 
-    said = small.http.post("/v1/locks/kick", content=endless(), headers={"Content-Type": "application/json"})
+    said = small.http.post(
+        "/v1/locks/kick", content=endless(), headers={"Content-Type": "application/json"}
+    )
     assert (said.status_code, said.json()["code"]) == (413, "too_large")
     assert f"may have {HTTP_BODY_BYTES_MAX} bytes" in said.json()["message"]
     assert small.http.get("/v1/locks").status_code == 200
@@ -113,8 +131,15 @@ def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(small: Served) -
 
 def test_a_head_that_comes_whole_at_once_is_bounded_too(small: Served) -> None:
     # In two parts, it is the protocol that refuses it.
-    assert small.http.get("/v1/locks", headers={"X-Long": "x" * HTTP_HEADER_BYTES_MAX}).status_code in (400, 413)
-    assert small.http.get("/v1/locks", headers={"X-Long": "x" * (HTTP_HEADER_BYTES_MAX // 2)}).status_code == 200
+    assert small.http.get(
+        "/v1/locks", headers={"X-Long": "x" * HTTP_HEADER_BYTES_MAX}
+    ).status_code in (400, 413)
+    assert (
+        small.http.get(
+            "/v1/locks", headers={"X-Long": "x" * (HTTP_HEADER_BYTES_MAX // 2)}
+        ).status_code
+        == 200
+    )
 
 
 def test_only_what_says_nothing_of_the_store_is_for_everybody(small: Served) -> None:
@@ -122,14 +147,37 @@ def test_only_what_says_nothing_of_the_store_is_for_everybody(small: Served) -> 
     assert httpx.get(f"{small.url}/health", timeout=PATIENCE_S).json()["status"] == "ok"
     for path in ("/", "/assets/page.js", "/schema", "/schema/openapi.json"):
         told = httpx.get(f"{small.url}{path}", timeout=PATIENCE_S)
-        assert told.status_code == 200 and "a-name-of-the-store" not in told.text and TOKEN not in told.text
-    for path in ("/ready", "/v1/store", "/v1/overview", "/v1/events", "/metrics", "/nosuch", "/v1/sessions/end", "/enter/x"):
+        assert (
+            told.status_code == 200
+            and "a-name-of-the-store" not in told.text
+            and TOKEN not in told.text
+        )
+    for path in (
+        "/ready",
+        "/v1/store",
+        "/v1/overview",
+        "/v1/events",
+        "/metrics",
+        "/nosuch",
+        "/v1/sessions/end",
+        "/enter/x",
+    ):
         assert httpx.get(f"{small.url}{path}", timeout=PATIENCE_S).status_code == 401
-    assert small.http.get("/ready").json() == {"status": "ready", "store": "sqlite", "namespace": "default"}
+    assert small.http.get("/ready").json() == {
+        "status": "ready",
+        "store": "sqlite",
+        "namespace": "default",
+    }
     assert small.http.get("/nosuch").json()["code"] == "not_found"
-    assert small.http.get("/nosuch/{x}").json()["message"] == "there is nothing at /nosuch/{x}: GET /schema lists what there is"
+    assert (
+        small.http.get("/nosuch/{x}").json()["message"]
+        == "there is nothing at /nosuch/{x}: GET /schema lists what there is"
+    )
     assert small.http.put("/v1/locks").json()["code"] == "method_not_allowed"
-    assert small.http.put("/v1/locks").json()["message"] == "/v1/locks does not take PUT: GET /schema lists what it takes"
+    assert (
+        small.http.put("/v1/locks").json()["message"]
+        == "/v1/locks does not take PUT: GET /schema lists what it takes"
+    )
     assert small.http.get("/v1/locks", params={"nmae": "x"}).json()["code"] == "invalid_value"
 
 
@@ -148,7 +196,9 @@ def test_only_what_says_nothing_of_the_store_is_for_everybody(small: Served) -> 
 )
 def test_no_path_leads_around_the_token(small: Served, path: str) -> None:
     with socket.create_connection(("127.0.0.1", small.port)) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nConnection: close\r\n\r\n".encode())
+        client.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nConnection: close\r\n\r\n".encode()
+        )
         said = client.makefile("rb").read()
     assert said.split(b" ")[1] in (b"401", b"404", b"405"), said
 
@@ -158,7 +208,9 @@ def test_a_page_comes_in_by_a_link_once_and_gets_no_cookie(small: Served) -> Non
     url, _, code = link.partition("/#/enter/")
     assert url == small.url
     with httpx.Client(base_url=small.url, timeout=PATIENCE_S) as page:
-        foreign = page.post("/v1/sessions", json={"code": code}, headers={"Origin": "http://evil.example"})
+        foreign = page.post(
+            "/v1/sessions", json={"code": code}, headers={"Origin": "http://evil.example"}
+        )
         assert foreign.status_code == 403
         entered = page.post("/v1/sessions", json={"code": code}, headers={"Origin": small.url})
         assert entered.status_code == 200 and "set-cookie" not in entered.headers
@@ -169,16 +221,30 @@ def test_a_page_comes_in_by_a_link_once_and_gets_no_cookie(small: Served) -> Non
         assert "holdfast serve --link" in again.json()["message"]
         for wrong in (b"", b"{}", b'{"code": 5}', b'{"code": "x", "more": 1}', b"[" * 900):
             assert page.post("/v1/sessions", content=wrong).status_code == 422
-        assert page.post("/v1/sessions", content=b'{"code": "%s"}' % (b"x" * HTTP_CODE_BYTES_MAX)).status_code == 413
+        assert (
+            page.post(
+                "/v1/sessions", content=b'{"code": "%s"}' % (b"x" * HTTP_CODE_BYTES_MAX)
+            ).status_code
+            == 413
+        )
         assert page.get("/v1/locks").status_code == 401
         page.headers["Authorization"] = f"Bearer {session}"
         assert page.get("/v1/locks").json() == []
         kick = {"name": "x", "why": "y"}
-        assert page.post("/v1/locks/kick", json=kick, headers={"Origin": "http://evil.example"}).status_code == 403
-        assert page.post("/v1/locks/kick", json=kick, headers={"Origin": small.url}).status_code == 404
+        assert (
+            page.post(
+                "/v1/locks/kick", json=kick, headers={"Origin": "http://evil.example"}
+            ).status_code
+            == 403
+        )
+        assert (
+            page.post("/v1/locks/kick", json=kick, headers={"Origin": small.url}).status_code == 404
+        )
         assert page.post("/v1/sessions/end").status_code == 204
         assert page.get("/v1/locks").status_code == 401
-    assert small.http.post("/v1/sessions/end").json()["code"] == "invalid_value", "the token was taken for a session"
+    assert small.http.post("/v1/sessions/end").json()["code"] == "invalid_value", (
+        "the token was taken for a session"
+    )
 
 
 def test_clients_leave_the_port_out_that_is_https_own() -> None:
@@ -199,11 +265,17 @@ def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
     assert secret is not None and sessions.begin(code) is None
     assert Sessions("secret" * 8, 8470, now_s=lambda: now[0]).lets_in(secret)
     assert not Sessions("another" * 8, 8470, now_s=lambda: now[0]).lets_in(secret)
-    assert not Sessions("secret" * 8, 8471, now_s=lambda: now[0]).lets_in(secret), "the server of another port knows it"
+    assert not Sessions("secret" * 8, 8471, now_s=lambda: now[0]).lets_in(secret), (
+        "the server of another port knows it"
+    )
     name, end, signature = secret.split(".")
     # What the cookies of earlier versions were signed with: some of those were sent to others.
     old = hmac.new(b"secret" * 8, f"session {name}.{end}".encode(), "sha256").hexdigest()
-    forgeries = (f"{name}.{int(end) + 1}.{signature}", f"{name[::-1]}.{end}.{signature}", f"{name}.{end}.{old}")
+    forgeries = (
+        f"{name}.{int(end) + 1}.{signature}",
+        f"{name[::-1]}.{end}.{signature}",
+        f"{name}.{end}.{old}",
+    )
     for forged in (*forgeries, "", "x", f"{secret}\n"):
         assert not sessions.lets_in(forged)
     now[0] += SERVER_SESSION_S + 1
@@ -217,7 +289,9 @@ def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
     assert sessions.begin(first) is None
 
 
-def test_a_log_out_outlives_a_restart_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_out_outlives_a_restart_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.surfaces.http.server.sessions.SERVER_ENDED_MAX", 3)
     now, file = [1000.0], tmp_path / "ended.json"
 
@@ -261,7 +335,9 @@ def test_a_wait_ends_when_it_is_its_turn(server: Served) -> None:
     with ThreadPoolExecutor() as threads:
         second = threads.submit(acquire, server, "second", timeout_s=25)
         until(lambda: waits(server.hf) == ["second"])
-        assert server.http.post("/v1/locks/release", json={"token": token}).json() == {"released": token}
+        assert server.http.post("/v1/locks/release", json={"token": token}).json() == {
+            "released": token
+        }
         assert second.result(PATIENCE_S).json()["token"] > token
 
 
@@ -279,7 +355,9 @@ def test_a_wait_that_ends_in_vain_names_the_holder_and_the_place_in_line(small: 
         ]
         assert (fields["position"], [one["by"] for one in fields["ahead"]]) == (2, ["second"])
         for path in ("locks", "network/routers"):
-            looked = small.http.post(f"/v1/{path}/wait", json={"names": ["router-1"], "timeout_s": 0}).json()
+            looked = small.http.post(
+                f"/v1/{path}/wait", json={"names": ["router-1"], "timeout_s": 0}
+            ).json()
             assert (looked["free"], [one["by"] for one in looked["holders"]]) == (False, ["first"])
         small.hf.locks.release_token(held.token)
         second.result(PATIENCE_S)
@@ -295,7 +373,9 @@ def test_whoever_hangs_up_leaves_the_queue(server: Served) -> None:
 
 
 def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None:
-    """The grant is made while nobody listens any more: the wait is over for its own reasons, and must not leave it behind."""
+    """The grant is made while nobody listens any more: the wait is over for its own reasons, and
+    must not leave it behind.
+    """
     hf, release = small.hf, threading.Event()
     acquire_, before = hf.locks.acquire, threading.Event()
 
@@ -332,7 +412,9 @@ class _HeldBack:
 
 
 def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None:
-    """A client hangs up just as it is granted, and asks again: the second request enters what the first was given."""
+    """A client hangs up just as it is granted, and asks again: the second request enters what the
+    first was given.
+    """
     first = _HeldBack(small)
     with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
         assert first.made.wait(PATIENCE_S)
@@ -355,7 +437,9 @@ def test_what_is_being_given_back_is_not_entered_but_taken_anew(small: Served) -
 
 
 def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
-    with _asked(server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()):
+    with _asked(
+        server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()
+    ):
         until(lambda: len(server.side._desk._turns) == 1)
     until(lambda: not server.side._desk._turns)
     server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})
@@ -367,14 +451,26 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
 def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away() -> None:
     # Long enough for all of them to come into line before the first one's time is over.
     limit_s = 10
-    with running() as database, connect(database.database()) as hf, served(hf) as server, ThreadPoolExecutor(3) as threads:
+    with (
+        running() as database,
+        connect(database.database()) as hf,
+        served(hf) as server,
+        ThreadPoolExecutor(3) as threads,
+    ):
         assert acquire(server, "first").is_success
-        waiting = [threads.submit(acquire, server, f"waits-{number}", timeout_s=limit_s) for number in range(3)]
+        waiting = [
+            threads.submit(acquire, server, f"waits-{number}", timeout_s=limit_s)
+            for number in range(3)
+        ]
         until(lambda: len(waits(hf)) == len(waiting))
         database.crash()
         gone_s = time.monotonic()
-        told = [(one.status_code, one.json()["code"], one.json()["message"]) for one in (each.result() for each in waiting)]
-        # Its own limit, and a moment each for the last look and for leaving the queue: no more than for one who is in line.
+        told = [
+            (one.status_code, one.json()["code"], one.json()["message"])
+            for one in (each.result() for each in waiting)
+        ]
+        # Its own limit, and a moment each for the last look and for leaving the queue: no more than
+        # for one who is in line.
         assert time.monotonic() - gone_s < limit_s + TRANSACT_TIMEOUT_S
         assert [(status, code) for status, code, _ in told] == 3 * [(503, "store_unavailable")]
         assert all("check that it runs" in message for _, _, message in told)
@@ -390,9 +486,15 @@ def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
         until(lambda: len(waits(small.hf)) == 2)
         third = acquire(small, "third", timeout_s=20)
         assert (third.status_code, third.json()["code"]) == (429, "full")
-        assert waits(small.hf) == ["waits-0", "waits-1"] or waits(small.hf) == ["waits-1", "waits-0"]
+        assert waits(small.hf) == ["waits-0", "waits-1"] or waits(small.hf) == [
+            "waits-1",
+            "waits-0",
+        ]
         assert acquire(small, "third", names=["router-2"]).status_code == 200
-        assert small.http.post("/v1/queue/pick", json={"agent_session": "s", "wait_s": 5}).status_code == 429
+        assert (
+            small.http.post("/v1/queue/pick", json={"agent_session": "s", "wait_s": 5}).status_code
+            == 429
+        )
         free = small.http.post("/v1/locks/wait", json={"names": ["router-1"], "by": "x"})
         assert free.status_code == 429
         assert small.http.get("/v1/locks/router-1/explain").status_code == 200
@@ -410,7 +512,8 @@ def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
         for head_s in (NEVER_S, 0.5):
             monkeypatch.setattr(BoundedConnection, "head_s", head_s)
             slow += [_slow(small.port) for _ in range(250)]
-            # The first of them are never closed, so that whoever had to wait for that would not get an answer.
+            # The first of them are never closed, so that whoever had to wait for that would not get
+            # an answer.
             for n in range(20):
                 assert acquire(small, f"job-{n}", names=[f"free-{n}-{head_s}"]).status_code == 200
         assert all(_closed(client, PATIENCE_S) for client in slow[250:])
@@ -421,11 +524,15 @@ def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
             client.close()
 
 
-def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(
+    small: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(BoundedConnection, "connections_max", 10)
     monkeypatch.setattr(BoundedConnection, "head_s", NEVER_S)
     acquire(small, "first")
-    with _asked(small, "/v1/locks/acquire", json.dumps({**HELD, "by": "waits", "timeout_s": 20}).encode()) as waiting:
+    with _asked(
+        small, "/v1/locks/acquire", json.dumps({**HELD, "by": "waits", "timeout_s": 20}).encode()
+    ) as waiting:
         until(lambda: waits(small.hf) == ["waits"])
         slow = [_slow(small.port) for _ in range(40)]
         for _ in range(5):
@@ -438,7 +545,9 @@ def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(small: Served
             client.close()
 
 
-def test_who_showed_a_token_is_kept_when_strangers_come(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_showed_a_token_is_kept_when_strangers_come(
+    small: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that had been idle longest was closed, whoever it was."""
     monkeypatch.setattr(BoundedConnection, "connections_max", 10)
     monkeypatch.setattr(BoundedConnection, "head_s", NEVER_S)
@@ -459,8 +568,12 @@ def test_who_showed_a_token_is_kept_when_strangers_come(small: Served, monkeypat
             client.close()
 
 
-def test_strangers_who_read_no_answer_make_room(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They counted as being answered, for a minute each, and whoever had a token was turned away."""
+def test_strangers_who_read_no_answer_make_room(
+    small: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They counted as being answered, for a minute each, and whoever had a token was turned
+    away.
+    """
     monkeypatch.setattr(BoundedConnection, "connections_max", 5)
     monkeypatch.setattr(BoundedConnection, "read_s", NEVER_S)
     stuck = threading.Semaphore(0)
@@ -485,7 +598,11 @@ def test_strangers_who_read_no_answer_make_room(small: Served, monkeypatch: pyte
             pouring[-1].start()
             assert stuck.acquire(timeout=PATIENCE_S)
         for _ in range(10):
-            answer = httpx.get(f"{small.url}/v1/locks", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
+            answer = httpx.get(
+                f"{small.url}/v1/locks",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+                timeout=PATIENCE_S,
+            )
             assert answer.status_code == 200
     finally:
         for stranger in strangers:
@@ -542,9 +659,14 @@ def test_making_room_takes_as_long_whatever_is_open() -> None:
 
 def test_a_slow_body_is_given_up(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedConnection, "body_s", 0.3)
-    head = f"POST /v1/locks/kick HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head = (
+        f"POST /v1/locks/kick HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nAuthorization: Bearer "
+        f"{TOKEN}\r\n"
+    )
     with socket.create_connection(("127.0.0.1", small.port)) as client:
-        client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        client.sendall(
+            f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode()
+        )
         assert _closed(client, PATIENCE_S)
     assert small.http.get("/v1/locks").status_code == 200
 
@@ -558,9 +680,14 @@ def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None
         assert next(lines) == ": events"
         first = server.hf.jobs.register_job("x", agent="a", agent_session="s")
         name, kind, data = (next(line for line in lines if line) for _ in range(3))
-    assert kind == "event: job.registered" and json.loads(data.removeprefix("data: "))["subject"] == first.job_id
+    assert (
+        kind == "event: job.registered"
+        and json.loads(data.removeprefix("data: "))["subject"] == first.job_id
+    )
     second = server.hf.jobs.register_job("y", agent="a", agent_session="s")
-    with server.http.stream("GET", "/v1/events", headers={"Last-Event-ID": name.removeprefix("id: ")}) as stream:
+    with server.http.stream(
+        "GET", "/v1/events", headers={"Last-Event-ID": name.removeprefix("id: ")}
+    ) as stream:
         told = next(line for line in stream.iter_lines() if line.startswith("data: "))
     assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
     assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
@@ -572,7 +699,9 @@ def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Ser
     first = small.hf.log.tail(3)[0][0]
     last = {"Last-Event-ID": event_id("", first.revision)}
     for keep, said in ((3, "event: job.registered"), (1, "event: journal.cut_short")):
-        small.hf.store.transact(lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[])
+        small.hf.store.transact(
+            lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[]
+        )
         with small.http.stream("GET", "/v1/events", headers=last) as stream:
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
 
@@ -587,7 +716,9 @@ def test_a_server_whose_store_is_gone_is_not_ready(small: Served, tmp_path: Path
     assert small.http.get("/ready").status_code == 200
 
 
-def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_events_end_without_a_fuss_when_the_store_is_away(
+    small: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = small.hf.store.journal
     with small.http.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
@@ -597,7 +728,9 @@ def test_the_events_end_without_a_fuss_when_the_store_is_away(small: Served, cap
         small.hf.jobs.register_job("x", agent="a", agent_session="s")
         assert [line for line in lines if line] == []
     small.hf.store.journal = journal  # type: ignore[method-assign]
-    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == ["a stream of events ends: away"]
+    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == [
+        "a stream of events ends: away"
+    ]
 
 
 def _away(*_: object, **__: object) -> Batch:
@@ -608,7 +741,9 @@ def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:
     import sqlite3
 
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, served(hf) as world:
-        kept, damaged = (hf.jobs.register_job(word, agent="a", agent_session="s").job_id for word in "ab")
+        kept, damaged = (
+            hf.jobs.register_job(word, agent="a", agent_session="s").job_id for word in "ab"
+        )
         with sqlite3.connect(tmp_path / "store.sqlite") as database:
             table = next(
                 name
@@ -628,11 +763,19 @@ def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, ThreadPoolExecutor() as threads:
         with served(hf) as world:
             acquire(world, "first")
-            client = httpx.Client(base_url=world.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S)
-            waiting = threads.submit(client.post, "/v1/locks/acquire", json={**HELD, "by": "second", "timeout_s": 25})
+            client = httpx.Client(
+                base_url=world.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+            )
+            waiting = threads.submit(
+                client.post, "/v1/locks/acquire", json={**HELD, "by": "second", "timeout_s": 25}
+            )
             until(lambda: waits(hf) == ["second"])
         told = waiting.result(PATIENCE_S)
-        assert (told.status_code, told.json()["code"], told.json()["fields"]) == (503, "unavailable", {"outcome": "none"})
+        assert (told.status_code, told.json()["code"], told.json()["fields"]) == (
+            503,
+            "unavailable",
+            {"outcome": "none"},
+        )
         assert waits(hf) == []
         client.close()
 
@@ -640,8 +783,14 @@ def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
 def _asked(server: Served, path: str, body: bytes) -> socket.socket:
     """A request that was sent whole, of which the answer is not read."""
     client = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer "
+        f"{TOKEN}\r\n"
+    )
+    client.sendall(
+        f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
     return client
 
 

@@ -1,4 +1,6 @@
-"""Every operation over library, command line and HTTP: the same result, and the same error with the same words."""
+"""Every operation over library, command line and HTTP: the same result, and the same error with the
+same words.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
-from holdfast.app import Holdfast, connect
-from holdfast.places import gateway_root
+from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.paths import gateway_root
 from tests.surfaces import gateway_http
 from tests.surfaces.broker import Broker
 from tests.surfaces.gateway_http import served as gateway_served
@@ -32,10 +34,14 @@ class Surfaces(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["sqlite", "files", "postgres"])
-def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surfaces]:
+def surfaces(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Surfaces]:
     folder = tmp_path_factory.mktemp("parity")
     server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
-    url = {"sqlite": f"sqlite:{folder}/store.sqlite", "files": f"files:{folder}/store"}.get(request.param)
+    url = {"sqlite": f"sqlite:{folder}/store.sqlite", "files": f"files:{folder}/store"}.get(
+        request.param
+    )
     url = server.database() if url is None else url
     with pytest.MonkeyPatch.context() as patch:
         _surroundings(patch, folder)
@@ -71,7 +77,9 @@ def _gateway(hf: Holdfast) -> Iterator[None]:
     with gateway_served(folder.root, work=False) as gate:
         folder.token.write_text(gateway_http.TOKEN)
         folder.write_instance(
-            CurrentInstance(pid=os.getpid(), host="127.0.0.1", port=gate.port, managed_agent_instance_epoch=1)
+            CurrentInstance(
+                pid=os.getpid(), host="127.0.0.1", port=gate.port, managed_agent_instance_epoch=1
+            )
         )
         GATEWAYS[hf.store.namespace] = gate
         yield
@@ -99,17 +107,25 @@ def _id(case: Case) -> str:
     return f"{case.operation}-{case.code or 'done'}"
 
 
-@pytest.mark.parametrize(("number", "case"), list(enumerate(TABLE, 1)), ids=[_id(case) for case in TABLE])
-def test_every_surface_says_the_same(surfaces: Surfaces, number: int, case: Case, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("number", "case"), list(enumerate(TABLE, 1)), ids=[_id(case) for case in TABLE]
+)
+def test_every_surface_says_the_same(
+    surfaces: Surfaces, number: int, case: Case, request: pytest.FixtureRequest
+) -> None:
     if case.given is a_broker:
         request.getfixturevalue("broker")
 
     def begun(hf: Holdfast) -> dict[str, object]:
         return {"n": str(number), "hex": f"{number:02x}", **(case.given(hf, str(number)) or {})}
 
-    of_library, of_command, of_http = (begun(hf) for hf in (surfaces.library, surfaces.command, surfaces.http.hf))
+    of_library, of_command, of_http = (
+        begun(hf) for hf in (surfaces.library, surfaces.command, surfaces.http.hf)
+    )
     library = by_library(surfaces.library, case, of_library)
-    ran = None if case.words is None else by_command(surfaces.url, "parity-command", case, of_command)
+    ran = (
+        None if case.words is None else by_command(surfaces.url, "parity-command", case, of_command)
+    )
     same(case, library, by_http(surfaces.http.http, case, of_http), ran)
     if case.words is None:
         # Its part goes through the same as the others.

@@ -1,4 +1,6 @@
-"""`holdfast serve` as a process: its files, its address, its end, and what it had accepted by then."""
+"""`holdfast serve` as a process: its files, its address, its end, and what it had accepted by
+then.
+"""
 
 import json
 import os
@@ -15,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -25,7 +27,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def say(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
-    url = f"sqlite:{tmp_path}/store.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    url = (
+        f"sqlite:{tmp_path}/store.sqlite"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
     return CommandLine(tmp_path, HOLDFAST_STORE=url)
 
 
@@ -37,7 +43,11 @@ class Server:
         self.process = process
         self.told: dict[str, Any] = json.loads(process.stdout.readline())
         token = Path(self.told["token_file"]).read_text().strip()
-        self.http = httpx.Client(base_url=self.told["url"], headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
+        self.http = httpx.Client(
+            base_url=self.told["url"],
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE_S,
+        )
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -56,10 +66,15 @@ def serving(say: CommandLine, *words: str) -> Iterator[Server]:
         process.communicate()
 
 
-def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, tmp_path: Path) -> None:
+def test_it_serves_with_a_token_of_its_own_and_ends_when_told(
+    say: CommandLine, tmp_path: Path
+) -> None:
     with serving(say, "--port", "0") as server:
         token_file = Path(server.told["token_file"])
-        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600 and stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
+        assert (
+            stat.S_IMODE(token_file.stat().st_mode) == 0o600
+            and stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
+        )
         assert server.http.get("/ready").json()["status"] == "ready"
         assert _entered(server.told["link"]) == 200
         again = json.loads(say("serve", "--link", "--json").out)["link"]
@@ -72,7 +87,9 @@ def test_it_serves_with_a_token_of_its_own_and_ends_when_told(say: CommandLine, 
         assert "token is gone" in say("serve", "--link").err
         token_file.write_text(token)
         token_file.chmod(0o600)
-        job = server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"}).json()["job_id"]
+        job = server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"}).json()[
+            "job_id"
+        ]
         assert server.end() == 0
         port = server.told["url"].rpartition(":")[2]
     gone = say("serve", "--link")
@@ -94,7 +111,11 @@ def test_a_second_one_is_told_who_has_the_port(say: CommandLine, tmp_path: Path)
     with serving(say, "--port", "0") as server:
         port = server.told["url"].rpartition(":")[2]
         second = say("serve", "--port", port)
-        assert second.status == 4 and f"process {server.process.pid}" in second.err and "--link" in second.err
+        assert (
+            second.status == 4
+            and f"process {server.process.pid}" in second.err
+            and "--link" in second.err
+        )
         other = say("serve", "--port", port, "--store", f"sqlite:{tmp_path}/other.sqlite")
         assert other.status == 6 and "of another store" in other.err
         server.end(signal.SIGKILL)
@@ -108,7 +129,10 @@ def test_one_that_ends_is_not_taken_for_another_that_goes_on(tmp_path: Path) -> 
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
     with serving(say, "--port", "0") as first:
         with serving(say, "--port", "0") as second:
-            assert len([line for line in say("doctor").out.splitlines() if "it answers at" in line]) == 2
+            assert (
+                len([line for line in say("doctor").out.splitlines() if "it answers at" in line])
+                == 2
+            )
             assert second.end() == 0
         assert first.told["url"].rpartition(":")[2] in say("serve", "--link").out
         assert "it answers at" in say("doctor").out
@@ -119,14 +143,19 @@ def test_it_reaps_jobs_though_nobody_asks_for_any(say: CommandLine) -> None:
     worker = subprocess.Popen(["sleep", "600"])
     with serving(say, "--port", "0") as server, connect(say.environment["HOLDFAST_STORE"]) as hf:
         for job_id, limit_s in (("killed", 600), ("late", 0.05)):
-            hf.jobs.register_job("x", agent="a", agent_session=job_id, job_id=job_id, idle_timeout_sec=limit_s)
+            hf.jobs.register_job(
+                "x", agent="a", agent_session=job_id, job_id=job_id, idle_timeout_sec=limit_s
+            )
         hf.jobs.pick_pending("killed", holder=hf.processes.of(worker.pid))
         hf.jobs.pick_pending("late")
         worker.kill()
         worker.wait()
         deadline_s = time.monotonic() + PATIENCE_S
         with hf.store.listen([JOURNAL_TOPIC]) as ears:
-            while (told := [_standing(hf, job_id) for job_id in ("killed", "late")]) != ["pending", "error"]:
+            while (told := [_standing(hf, job_id) for job_id in ("killed", "late")]) != [
+                "pending",
+                "error",
+            ]:
                 assert time.monotonic() < deadline_s, told
                 ears.wait(deadline_s - time.monotonic())
         assert server.end() == 0
@@ -152,7 +181,9 @@ def test_it_is_not_served_beyond_this_machine_by_accident(tmp_path: Path, host: 
 
 def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
-    with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0", "--allow-host", "lab:80") as server:
+    with serving(
+        say, "--host", "0.0.0.0", "--expose", "--port", "0", "--allow-host", "lab:80"
+    ) as server:
         port = server.told["url"].rpartition(":")[2]
         assert httpx.get(f"http://127.0.0.1:{port}/v1/locks", timeout=PATIENCE_S).status_code == 401
         assert server.http.get("/v1/locks", headers={"Host": "lab:80"}).status_code == 200
@@ -163,10 +194,15 @@ def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
         assert "without TLS" in said and "--allow-host" not in said
 
 
-def test_served_at_every_address_and_under_no_name_it_says_that_others_are_refused(tmp_path: Path) -> None:
+def test_served_at_every_address_and_under_no_name_it_says_that_others_are_refused(
+    tmp_path: Path,
+) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
     with serving(say, "--host", "0.0.0.0", "--expose", "--port", "0") as server:
-        assert "--allow-host" in server.http.get("/v1/locks", headers={"Host": "lab:80"}).json()["message"]
+        assert (
+            "--allow-host"
+            in server.http.get("/v1/locks", headers={"Host": "lab:80"}).json()["message"]
+        )
         assert server.end() == 0
         assert server.process.stderr is not None
         assert "--allow-host NAME:PORT" in server.process.stderr.read()
@@ -186,7 +222,9 @@ def test_nothing_that_was_accepted_is_lost_when_it_stops(say: CommandLine) -> No
     accepted: list[str] = []
     with serving(say, "--port", "0") as server:
         enough = threading.Event()
-        threads = [threading.Thread(target=_register, args=(server, accepted, enough)) for _ in range(8)]
+        threads = [
+            threading.Thread(target=_register, args=(server, accepted, enough)) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         assert enough.wait(PATIENCE_S)

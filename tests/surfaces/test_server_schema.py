@@ -1,4 +1,6 @@
-"""What the server's OpenAPI says is what it does: schemathesis asks for everything, rightly and wrongly."""
+"""What the server's OpenAPI says is what it does: schemathesis asks for everything, rightly and
+wrongly.
+"""
 
 import os
 from pathlib import Path
@@ -12,8 +14,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from holdfast.app import connect
 from holdfast.kernel.limits import SERVER_WAIT_MAX_S
+from holdfast.runtime.connection import connect
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from tests.surfaces.server_http import TOKEN, served
 
@@ -56,13 +58,20 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path, part: int)
         document = world.http.get("/schema/openapi.json").json()
         for methods in document["paths"].values():
             for operation in methods.values():
-                # Every request of this test shows the token: it is nothing to be left out or made wrong.
+                # Every request of this test shows the token: it is nothing to be left out or made
+                # wrong.
                 operation.pop("security", None)
         described = schemathesis.openapi.from_dict(document)
         described.config.update(base_url=world.url)
         operations = [found.ok() for found in described.get_all_operations()]
         asked = {(operation.method.upper(), operation.path) for operation in operations}
-        others = {("GET", "/health"), ("GET", "/ready"), ("GET", "/metrics"), ("GET", "/v1/events"), ("POST", "/v1/links")}
+        others = {
+            ("GET", "/health"),
+            ("GET", "/ready"),
+            ("GET", "/metrics"),
+            ("GET", "/v1/events"),
+            ("POST", "/v1/links"),
+        }
         assert asked == {(operation.method, operation.path) for operation in CATALOGUE} | others
         for operation in operations[part::PARTS]:
             # Events never end.
@@ -74,13 +83,19 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path, part: int)
 def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -> None:  # type: ignore[type-arg]
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
+        max_examples=EXAMPLES,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
     )
     def ask(case: schemathesis.Case) -> None:
         if operation.definition.raw["operationId"] in WAITS:
             _do_not_wait(case.body)
         answer = case.call(headers=AUTHORISED)
-        case.validate_response(answer, headers=AUTHORISED, excluded_checks=_beyond(operation, answer))
+        case.validate_response(
+            answer, headers=AUTHORISED, excluded_checks=_beyond(operation, answer)
+        )
 
     try:
         ask()
@@ -92,21 +107,29 @@ def _ask(operation: "schemathesis.schemas.APIOperation", mode: GenerationMode) -
 def _beyond(operation: "schemathesis.schemas.APIOperation", answer: Any) -> list[Any]:  # type: ignore[type-arg]
     """Which checks an answer proves nothing for."""
     if answer.status_code == 412:
-        # A token that is not in force is no wrong value, but schemathesis takes the status for that.
+        # A token that is not in force is no wrong value, but schemathesis takes the status for
+        # that.
         return [positive_data_acceptance]
     if answer.status_code in (503, 504):
-        # No gateway of that name runs here, nor a broker, or a lock was held; the server itself is fine.
+        # No gateway of that name runs here, nor a broker, or a lock was held; the server itself is
+        # fine.
         assert answer.json()["code"] in ("unavailable", "broker_unavailable", "lock_timeout")
         return [not_a_server_error]
     if answer.status_code == 413:
         return [negative_data_rejection]
     named = operation.definition.raw["operationId"]
-    return [positive_data_acceptance] if answer.status_code == 422 and named in BEYOND_A_SCHEMA else []
+    return (
+        [positive_data_acceptance] if answer.status_code == 422 and named in BEYOND_A_SCHEMA else []
+    )
 
 
 def _do_not_wait(body: Any) -> None:
     if isinstance(body, dict) and "names" in body and "timeout_s" not in body:
         body["timeout_s"] = 0
     for name in ("wait_s", "timeout_s"):
-        if isinstance(body, dict) and isinstance(body.get(name), int | float) and 0 <= body[name] <= SERVER_WAIT_MAX_S:
+        if (
+            isinstance(body, dict)
+            and isinstance(body.get(name), int | float)
+            and 0 <= body[name] <= SERVER_WAIT_MAX_S
+        ):
             body[name] = 0

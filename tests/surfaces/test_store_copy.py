@@ -1,4 +1,6 @@
-"""`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and nothing is given again."""
+"""`holdfast store copy`, and looking after a store on PostgreSQL: what was given stays given, and
+nothing is given again.
+"""
 
 import json
 import sqlite3
@@ -9,7 +11,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.adapters.joblog import JobLog
+from holdfast.adapters.job_log import JobLog
 from holdfast.kernel import token
 from holdfast.kernel.errors import (
     Collision,
@@ -23,8 +25,8 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import BEGINNING, Store
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.testing import faults
-from holdfast.upkeep import Upkeep
 from tests.stores.postgres_server import Server
 from tests.surfaces.command import CommandLine
 
@@ -50,7 +52,9 @@ def work(url: str, namespace: str) -> tuple[str, int]:
         for name in ("é'1", "2", "3"):
             hf.jobs.register_job(f"do {name} \\u0000 \0", agent="a", agent_session="s")
         hf.holds.take("subject", by="b")
-        hf.network.register_host("h1", "10.0.0.1/24", "r1", "02:00:00:00:00:01", additional_info={"rack": 7})
+        hf.network.register_host(
+            "h1", "10.0.0.1/24", "r1", "02:00:00:00:00:01", additional_info={"rack": 7}
+        )
         with hf.locks.acquire("lock", by="x", ttl_s=60):
             pass
         job = hf.jobs.pick_pending("s")
@@ -60,7 +64,12 @@ def work(url: str, namespace: str) -> tuple[str, int]:
 
 def state(url: str, namespace: str) -> tuple[object, ...]:
     with holdfast.connect(url, namespace=namespace) as hf:
-        return hf.jobs.list_jobs(), hf.holds.count("subject"), hf.network.list_all_hosts(), entries(hf.store)
+        return (
+            hf.jobs.list_jobs(),
+            hf.holds.count("subject"),
+            hf.network.list_all_hosts(),
+            entries(hf.store),
+        )
 
 
 def last_token(url: str) -> int:
@@ -69,7 +78,9 @@ def last_token(url: str) -> int:
         return grant.token
 
 
-def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, postgres_url: str) -> None:
+def test_there_and_back_everything_is_as_it_was_and_tokens_grow(
+    tmp_path: Path, postgres_url: str
+) -> None:
     first, last = f"sqlite:{tmp_path / 'a.sqlite'}", f"sqlite:{tmp_path / 'deep' / 'b.sqlite'}"
     claims = {namespace: work(first, namespace) for namespace in ("default", "other")}
     given = [last_token(first)]
@@ -90,16 +101,21 @@ def test_there_and_back_everything_is_as_it_was_and_tokens_grow(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("lead", [0, 1, 2])
-def test_entries_of_both_files_that_have_the_same_number_are_all_copied(tmp_path: Path, lead: int) -> None:
-    """After four million changes in one boot the durable file has come to the era of the locks beside it. Nothing could be
-    copied from there on."""
+def test_entries_of_both_files_that_have_the_same_number_are_all_copied(
+    tmp_path: Path, lead: int
+) -> None:
+    """After four million changes in one boot the durable file has come to the era of the locks
+    beside it. Nothing could be copied from there on.
+    """
     first, last = f"sqlite:{tmp_path / 'a.sqlite'}", f"sqlite:{tmp_path / 'b.sqlite'}"
     with holdfast.connect(first) as hf:
         hf.jobs.register_job("first", agent="a", agent_session="s")
         for by in ("one", "two"):
             hf.locks.acquire("lock", by=by)
             hf.locks.kick("lock", why="test")
-        kicked = [entry.revision for entry in hf.store.journal().entries if entry.kind == "lock.kicked"]
+        kicked = [
+            entry.revision for entry in hf.store.journal().entries if entry.kind == "lock.kicked"
+        ]
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as raw, raw:
         raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (kicked[0] - 1 - lead,))
     with holdfast.connect(first) as hf:
@@ -112,12 +128,18 @@ def test_entries_of_both_files_that_have_the_same_number_are_all_copied(tmp_path
         copied = entries(hf.store)
         hf.jobs.register_job("new", agent="a", agent_session="s")
         assert entries(hf.store)[:-1] == copied, "the next number is beyond all of them"
-    assert [one for one in copied if one[3] != "lock.kicked"] == [one for one in was if one[3] != "lock.kicked"]
-    assert [one[1:] for one in copied if one[3] == "lock.kicked"] == [one[1:] for one in was if one[3] == "lock.kicked"]
+    assert [one for one in copied if one[3] != "lock.kicked"] == [
+        one for one in was if one[3] != "lock.kicked"
+    ]
+    assert [one[1:] for one in copied if one[3] == "lock.kicked"] == [
+        one[1:] for one in was if one[3] == "lock.kicked"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(tmp_path: Path, kind: str) -> None:
+def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(
+    tmp_path: Path, kind: str
+) -> None:
     url = f"{kind}:{tmp_path / 'from' / 'store'}"
     with holdfast.connect(url) as hf:
         hf.jobs.register_job("sort it", agent="agent", agent_session="s")
@@ -127,7 +149,9 @@ def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(tmp_path: Pa
 
 @pytest.mark.parametrize("source", ["sqlite", "files", "postgres"])
 @pytest.mark.parametrize("target", ["sqlite", "files", "postgres"])
-def test_from_every_kind_of_store_to_every_other(tmp_path: Path, postgres_server: Server, source: str, target: str) -> None:
+def test_from_every_kind_of_store_to_every_other(
+    tmp_path: Path, postgres_server: Server, source: str, target: str
+) -> None:
     places = {
         "sqlite": lambda end: f"sqlite:{tmp_path / end}.sqlite",
         "files": lambda end: f"files:{tmp_path / end}",
@@ -152,9 +176,16 @@ def test_from_every_kind_of_store_to_every_other(tmp_path: Path, postgres_server
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files", "postgres"])
-def test_a_cursor_of_a_store_is_refused_by_its_copy(tmp_path: Path, postgres_server: Server, kind: str) -> None:
-    """An entry that was not read yet when the store was copied would be behind no cursor of the copy."""
-    first, second = (postgres_server.database() if kind == "postgres" else f"{kind}:{tmp_path / end}" for end in ("a", "b"))
+def test_a_cursor_of_a_store_is_refused_by_its_copy(
+    tmp_path: Path, postgres_server: Server, kind: str
+) -> None:
+    """An entry that was not read yet when the store was copied would be behind no cursor of the
+    copy.
+    """
+    first, second = (
+        postgres_server.database() if kind == "postgres" else f"{kind}:{tmp_path / end}"
+        for end in ("a", "b")
+    )
     with holdfast.connect(first) as hf:
         hf.holds.take("subject", by="b")
         _, cursor = hf.log.tail(1)
@@ -164,7 +195,9 @@ def test_a_cursor_of_a_store_is_refused_by_its_copy(tmp_path: Path, postgres_ser
         with pytest.raises(InvalidValue, match="not a cursor of this journal"):
             hf.store.journal(cursor)
     with holdfast.connect(first) as hf:
-        assert [entry.data["by"] for batch in hf.log.since(cursor) for entry in batch.entries] == ["c"]
+        assert [entry.data["by"] for batch in hf.log.since(cursor) for entry in batch.entries] == [
+            "c"
+        ]
 
 
 def test_the_audit_log_goes_on_with_a_copy_in_the_place_of_its_store_and_misses_nothing(
@@ -209,10 +242,15 @@ def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path, postgres
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_store_in_which_locks_are_held_is_not_copied(tmp_path: Path, postgres_url: str, kind: str) -> None:
+def test_a_store_in_which_locks_are_held_is_not_copied(
+    tmp_path: Path, postgres_url: str, kind: str
+) -> None:
     urls = {"sqlite": f"sqlite:{tmp_path / 'a.sqlite'}", "postgres": postgres_url}
     target = f"sqlite:{tmp_path / 'b.sqlite'}"
-    with holdfast.connect(urls[kind], namespace="elsewhere") as hf, hf.locks.acquire("lock", by="x"):
+    with (
+        holdfast.connect(urls[kind], namespace="elsewhere") as hf,
+        hf.locks.acquire("lock", by="x"),
+    ):
         with pytest.raises(Held, match="1 lock is"):
             upkeep(urls[kind]).copy(target)
     assert not (tmp_path / "b.sqlite").exists()
@@ -228,21 +266,25 @@ def test_a_store_in_which_a_swap_is_under_way_is_not_copied(tmp_path: Path) -> N
     upkeep(source).copy(f"sqlite:{target}")
 
 
-def test_what_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str) -> None:
+def test_what_cannot_be_read_is_named_and_nothing_is_written(
+    tmp_path: Path, postgres_url: str
+) -> None:
     target = tmp_path / "b.sqlite"
     job_id, _ = work(postgres_url, "default")
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         raw.execute("UPDATE holdfast.s_jobs SET value = '{\"no\":1}' WHERE key = %s", (job_id,))
         with pytest.raises(RecordInvalid, match=job_id):
             upkeep(postgres_url).copy(f"sqlite:{target}")
-        raw.execute("INSERT INTO holdfast.spaces VALUES ('of_the_future', 1, '')")
+        raw.execute("INSERT INTO holdfast.runtime.spaces VALUES ('of_the_future', 1, '')")
         with pytest.raises(SchemaTooNew, match="of_the_future"):
             upkeep(postgres_url).copy(f"sqlite:{target}")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("held", [b'{"no":1}', b"{\xff}"])
-def test_a_damaged_record_of_sqlite_is_named_and_nothing_is_written(tmp_path: Path, postgres_url: str, held: bytes) -> None:
+def test_a_damaged_record_of_sqlite_is_named_and_nothing_is_written(
+    tmp_path: Path, postgres_url: str, held: bytes
+) -> None:
     source = tmp_path / "a.sqlite"
     job_id, _ = work(f"sqlite:{source}", "default")
     with closing(sqlite3.connect(source)) as raw, raw:
@@ -252,14 +294,19 @@ def test_a_damaged_record_of_sqlite_is_named_and_nothing_is_written(tmp_path: Pa
     assert state(postgres_url, "default") == ([], 0, {}, [])
 
 
-def test_a_copy_whose_connection_is_lost_at_its_commit_finds_out_how_that_ended(tmp_path: Path, postgres_url: str) -> None:
+def test_a_copy_whose_connection_is_lost_at_its_commit_finds_out_how_that_ended(
+    tmp_path: Path, postgres_url: str
+) -> None:
     source = f"sqlite:{tmp_path / 'a.sqlite'}"
     work(source, "default")
 
     def lose(_: str) -> None:
         raise psycopg.OperationalError("the connection is lost")
 
-    with faults.at_point("postgres.commit.before", lose), pytest.raises(StoreUnavailable, match="nothing was changed"):
+    with (
+        faults.at_point("postgres.commit.before", lose),
+        pytest.raises(StoreUnavailable, match="nothing was changed"),
+    ):
         upkeep(source).copy(postgres_url)
     assert state(postgres_url, "default") == ([], 0, {}, [])
     with faults.at_point("postgres.commit.after", lose):
@@ -274,7 +321,10 @@ def test_check_finds_damage_on_postgresql_and_remove_takes_it_out(postgres_url: 
         raw.execute("UPDATE holdfast.s_jobs SET value = 'no json' WHERE key = %s", (job_id,))
         raw.execute("UPDATE holdfast.s_jobs SET by_turn = NULL WHERE by_turn IS NOT NULL")
         raw.execute("UPDATE holdfast.s_holds SET rev = rev + 1000000000")
-        raw.execute("UPDATE holdfast.journal SET data = '[' WHERE subject = %s AND kind = 'job.registered'", (job_id,))
+        raw.execute(
+            "UPDATE holdfast.journal SET data = '[' WHERE subject = %s AND kind = 'job.registered'",
+            (job_id,),
+        )
     found = upkeep(postgres_url).check()
     for words, number in (
         (job_id, 1),

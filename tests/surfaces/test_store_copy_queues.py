@@ -1,4 +1,6 @@
-"""`holdfast store copy` and gateways: what was accepted is there for whoever serves the agent next, or nothing is copied."""
+"""`holdfast store copy` and gateways: what was accepted is there for whoever serves the agent next,
+or nothing is copied.
+"""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.domains.gateway.spec import CommandSpec
-from holdfast.hosting import GatewayParts, open_gateway
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import Collision, Held
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
-from holdfast.primitives.queue.record import Draft, Request
+from holdfast.primitives.queue.records import Draft, Request
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, ClockSighting, steady_clock
-from holdfast.upkeep import Upkeep
+from holdfast.runtime.gateway_host import GatewayParts, open_gateway
+from holdfast.runtime.maintenance import Upkeep
 from tests.stores.postgres_server import Server
 
 pytestmark = pytest.mark.slow
@@ -64,18 +66,31 @@ def test_accepted_requests_go_into_the_database_and_back(tmp_path: Path, postgre
         for (agent, namespace), requests in known.items():
             with closing(target.gateway(agent, namespace)) as parts:
                 assert waiting(parts) == requests
-                # The key still stands for the same request, and what comes now is behind all of them.
+                # The key still stands for the same request, and what comes now is behind all of
+                # them.
                 accept(parts, f"{agent} 1")
                 assert waiting(parts) == requests
-                kinds = [entry.kind for entry in parts.store.journal().entries if entry.data.get("agent") == agent]
+                kinds = [
+                    entry.kind
+                    for entry in parts.store.journal().entries
+                    if entry.data.get("agent") == agent
+                ]
                 assert kinds.count("request.accepted") == 2
     with closing(last.gateway()) as parts:
         claimed = parts.gateway.queue.claim(epoch=parts.gateway.queue.list()[0].epoch)
-        assert claimed is not None and (claimed.request_id, claimed.idempotency_key) == known["gpu", "default"][0]
+        assert (
+            claimed is not None
+            and (claimed.request_id, claimed.idempotency_key) == known["gpu", "default"][0]
+        )
 
 
-def test_a_gateway_that_serves_keeps_a_store_from_being_copied(tmp_path: Path, postgres_url: str) -> None:
-    first, second = Place(f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "g"), Place(postgres_url, tmp_path / "g")
+def test_a_gateway_that_serves_keeps_a_store_from_being_copied(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    first, second = (
+        Place(f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "g"),
+        Place(postgres_url, tmp_path / "g"),
+    )
     begin(first.url)
     with closing(first.gateway()):
         with pytest.raises(Held, match="holdfast gateway detach gpu"):
@@ -87,7 +102,9 @@ def test_a_gateway_that_serves_keeps_a_store_from_being_copied(tmp_path: Path, p
     assert not (tmp_path / "b.sqlite").exists() and not list((tmp_path / "h").rglob("queue.sqlite"))
 
 
-def test_a_queue_that_is_already_there_is_named_and_left_as_it_is(tmp_path: Path, postgres_url: str) -> None:
+def test_a_queue_that_is_already_there_is_named_and_left_as_it_is(
+    tmp_path: Path, postgres_url: str
+) -> None:
     database = Place(postgres_url, tmp_path / "gateways")
     for agent in ("a", "b"):
         with closing(database.gateway(agent)) as parts:
@@ -114,9 +131,15 @@ def test_between_embedded_stores_queues_go_along_unless_they_are_where_they_belo
     with closing(open_gateway("gpu", spec, settings, on_lost=lambda: None)) as parts:
         accept(parts, "x")
         known = waiting(parts)
-    for target in (f"sqlite:{tmp_path / 'one' / 'b.sqlite'}", f"files:{tmp_path / 'files'}", postgres_server.database()):
+    for target in (
+        f"sqlite:{tmp_path / 'one' / 'b.sqlite'}",
+        f"files:{tmp_path / 'files'}",
+        postgres_server.database(),
+    ):
         Upkeep(settings).copy(target)
-        with closing(open_gateway("gpu", spec, Settings(store=target), on_lost=lambda: None)) as parts:
+        with closing(
+            open_gateway("gpu", spec, Settings(store=target), on_lost=lambda: None)
+        ) as parts:
             assert waiting(parts) == known, target
 
 
@@ -138,7 +161,9 @@ def jump(store: Store) -> float | None:
 def test_what_was_seen_of_a_clock_goes_along_only_to_a_store_with_the_same_clock(
     tmp_path: Path, postgres_server: Server
 ) -> None:
-    """An embedded store and the queues beside it go by the machine's clock; a database has another."""
+    """An embedded store and the queues beside it go by the machine's clock; a database has
+    another.
+    """
     first = Place(f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "g")
     begin(first.url)
     with holdfast.connect(first.url) as hf, closing(first.gateway()) as parts:
@@ -157,7 +182,9 @@ def test_what_was_seen_of_a_clock_goes_along_only_to_a_store_with_the_same_clock
         counts = source.copy(target)
         assert counts["requests"] == (0 if target is copied else 1)
         with holdfast.connect(target.url) as hf:
-            assert (hf.store.read(lambda tx: tx.count(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS]) > 0) == (expected is not None)
+            assert (
+                hf.store.read(lambda tx: tx.count(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS]) > 0
+            ) == (expected is not None)
             assert (counts["clock_sightings"] > 0) == (expected is not None)
             assert jump(hf.store) == expected
             set_forward(hf.store)

@@ -1,4 +1,6 @@
-"""The command line in places and on outputs that do not play along: each gets one clear line, and nothing is lost."""
+"""The command line in places and on outputs that do not play along: each gets one clear line, and
+nothing is lost.
+"""
 
 import json
 import logging
@@ -8,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast as package
-from holdfast import configuration
 from holdfast.kernel.errors import InvalidValue, NotFound
-from holdfast.stores.opening import sqlite_path
+from holdfast.runtime import configuration
+from holdfast.stores.factory import sqlite_path
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -52,7 +54,9 @@ def test_a_claim_into_a_closed_pipe_is_put_back(holdfast: CommandLine) -> None:
     assert status_of(holdfast) == ("pending", 1)
 
 
-@pytest.mark.parametrize("command", [PICK, "holdfast jobs list", "holdfast " + " ".join(REGISTER), "holdfast --help"])
+@pytest.mark.parametrize(
+    "command", [PICK, "holdfast jobs list", "holdfast " + " ".join(REGISTER), "holdfast --help"]
+)
 def test_without_standard_output_nothing_is_done(holdfast: CommandLine, command: str) -> None:
     ran = holdfast.shell(f"{command} >&-")
     assert (ran.status, ran.err.count("\n")) == (6, 1)
@@ -66,12 +70,20 @@ def test_without_standard_error_the_status_still_tells(holdfast: CommandLine) ->
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["jobs list", "jobs list --json", "log", "store info", "store check", "--help", "tour"])
-def test_a_full_disk_behind_the_output_is_one_error(holdfast: CommandLine, command: str, unbuffered: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["jobs list", "jobs list --json", "log", "store info", "store check", "--help", "tour"],
+)
+def test_a_full_disk_behind_the_output_is_one_error(
+    holdfast: CommandLine, command: str, unbuffered: str
+) -> None:
     holdfast(*REGISTER)
     holdfast.environment["PYTHONUNBUFFERED"] = unbuffered
     ran = holdfast.shell(f"holdfast {command} >/dev/full")
-    assert (ran.status, ran.err) == (6, "holdfast: standard output cannot be written: No space left on device\n")
+    assert (ran.status, ran.err) == (
+        6,
+        "holdfast: standard output cannot be written: No space left on device\n",
+    )
 
 
 def test_a_change_whose_answer_is_lost_says_that_it_was_made(holdfast: CommandLine) -> None:
@@ -79,7 +91,9 @@ def test_a_change_whose_answer_is_lost_says_that_it_was_made(holdfast: CommandLi
     assert (ran.status, ran.err.count("\n")) == (6, 1)
     assert "the change was made" in ran.err
     assert status_of(holdfast) == ("pending", 0)
-    ran = holdfast.shell("mkfifo p; (: <p) & exec 3>p; wait; holdfast jobs status --job the-job --set cancelled >&3")
+    ran = holdfast.shell(
+        "mkfifo p; (: <p) & exec 3>p; wait; holdfast jobs status --job the-job --set cancelled >&3"
+    )
     assert (ran.status, "the change was made" in ran.err) == (6, True)
 
 
@@ -91,15 +105,29 @@ def test_whoever_stops_reading_a_list_gets_no_complaint(holdfast: CommandLine) -
 
 
 def test_a_locale_without_the_letters_loses_nothing(holdfast: CommandLine) -> None:
-    holdfast("jobs", "register", "--prompt", "here \u2192 there", "--agent-session", "tmux:a", "--id", "the-job")
+    holdfast(
+        "jobs",
+        "register",
+        "--prompt",
+        "here \u2192 there",
+        "--agent-session",
+        "tmux:a",
+        "--id",
+        "the-job",
+    )
     holdfast.environment["PYTHONIOENCODING"] = "latin-1"
     assert "here \\u2192 there" in holdfast("jobs", "list").out
-    assert json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["prompt"] == "here \u2192 there"
+    assert (
+        json.loads(holdfast("jobs", "pick", "--agent-session", "tmux:a", "--json").out)["prompt"]
+        == "here \u2192 there"
+    )
 
 
 def test_control_characters_are_written_out(holdfast: CommandLine) -> None:
     evil = "red \x1b[31m bell \x07 \x9b2J \u202eabc\nstatus  completed"
-    registered = holdfast("jobs", "register", "--prompt", evil, "--agent-session", "tmux:a", "--id", "the-job")
+    registered = holdfast(
+        "jobs", "register", "--prompt", evil, "--agent-session", "tmux:a", "--id", "the-job"
+    )
     assert registered.status == 0
     holdfast("jobs", "status", "--job", "the-job", "--set", "cancelled", "--error", evil)
     for words in (["jobs", "list"], ["jobs", "get", "--job", "the-job"], ["log"]):
@@ -109,10 +137,14 @@ def test_control_characters_are_written_out(holdfast: CommandLine) -> None:
             assert "\x1b[31m" not in shown
     got = holdfast("jobs", "get", "--job", "the-job").out
     assert "\\x1b[31m" in got
-    assert [line.split()[1] for line in got.splitlines() if line.startswith("status")] == ["cancelled"]
+    assert [line.split()[1] for line in got.splitlines() if line.startswith("status")] == [
+        "cancelled"
+    ]
 
 
-def test_characters_that_nobody_sees_are_written_out_and_json_has_them_as_they_are(holdfast: CommandLine) -> None:
+def test_characters_that_nobody_sees_are_written_out_and_json_has_them_as_they_are(
+    holdfast: CommandLine,
+) -> None:
     """Zero-width and tag characters reached the terminal, and were not seen there."""
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
     evil = f"sort\u200b it\u00ad{hidden} \u2066x\ufeff ⚠\ufe0f done"
@@ -140,7 +172,15 @@ def test_no_new_name_looks_like_another(holdfast: CommandLine) -> None:
 
 @pytest.mark.parametrize("columns", [80, 140])
 def test_a_list_on_a_terminal_is_a_line_a_job(holdfast: CommandLine, columns: int) -> None:
-    holdfast(*REGISTER[:2], "--prompt", "a long story " * 20, "--agent-session", "tmux:" + "long" * 20, "--id", "k3Xv9QaZ")
+    holdfast(
+        *REGISTER[:2],
+        "--prompt",
+        "a long story " * 20,
+        "--agent-session",
+        "tmux:" + "long" * 20,
+        "--id",
+        "k3Xv9QaZ",
+    )
     lines = holdfast.on_a_terminal("jobs", "list", columns=columns).splitlines()
     assert len(lines) == 2
     assert "k3Xv9QaZ" in lines[1]
@@ -149,7 +189,9 @@ def test_a_list_on_a_terminal_is_a_line_a_job(holdfast: CommandLine, columns: in
     assert len(lines[1]) <= columns
 
 
-def test_states_have_colours_on_a_terminal_and_nowhere_else(holdfast: CommandLine, tmp_path: Path) -> None:
+def test_states_have_colours_on_a_terminal_and_nowhere_else(
+    holdfast: CommandLine, tmp_path: Path
+) -> None:
     holdfast("jobs", "register", "--prompt", "error", "--agent-session", "running", "--id", "job-1")
     holdfast("jobs", "pick", "--agent-session", "running")
     red, cyan = "\x1b[31m", "\x1b[36m"
@@ -157,7 +199,9 @@ def test_states_have_colours_on_a_terminal_and_nowhere_else(holdfast: CommandLin
     assert row.count("\x1b[36m") == 1 and f"{cyan}running\x1b[0m" in row
     holdfast("jobs", "status", "job-1", "--set", "error")
     row = holdfast.on_a_terminal("jobs", "list", columns=100).splitlines()[1]
-    assert row.count(red) == 1 and row.index(red) < row.index("running"), "the status, and neither label nor prompt"
+    assert row.count(red) == 1 and row.index(red) < row.index("running"), (
+        "the status, and neither label nor prompt"
+    )
     plain = CommandLine(tmp_path, **{**holdfast.environment, "NO_COLOR": "1"})
     assert "\x1b[3" not in plain.on_a_terminal("jobs", "list", columns=100)
     assert "\x1b" not in holdfast("jobs", "list").out
@@ -212,14 +256,14 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_store_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from holdfast.kernel.errors import StoreUnavailable
-    from holdfast.stores import opening
+    from holdfast.stores import factory
 
     def forbidden(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(opening.os, "stat", forbidden)
+    monkeypatch.setattr(factory.os, "stat", forbidden)
     with pytest.raises(StoreUnavailable, match="permissions"):
-        opening.there(tmp_path / "s.sqlite")
+        factory.there(tmp_path / "s.sqlite")
 
 
 def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +271,9 @@ def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(InvalidValue, match="HOME"):
         configuration.default_store({})
-    assert configuration.default_store({"XDG_STATE_HOME": "/x"}) == "sqlite:/x/holdfast/store.sqlite"
+    assert (
+        configuration.default_store({"XDG_STATE_HOME": "/x"}) == "sqlite:/x/holdfast/store.sqlite"
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +282,10 @@ def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         ('store = "sqlite:a\\u0000b"', "NUL"),
         ('store = "postgresql://a\\u0000b"', "NUL"),
         ("x = " + "[" * 20_000, "cannot be read"),
-        ("store = sqlite:lab", "is not TOML: Invalid value (at line 1, column 9). Texts stand in quotes"),
+        (
+            "store = sqlite:lab",
+            "is not TOML: Invalid value (at line 1, column 9). Texts stand in quotes",
+        ),
         ('store = ""', "not a store"),
     ],
     ids=["nul", "nul in an address", "deep", "unquoted", "empty"],
@@ -264,7 +313,9 @@ def test_the_file_is_utf_8_in_every_locale(tmp_path: Path) -> None:
 
 
 def test_a_user_whose_name_cannot_be_told(tmp_path: Path) -> None:
-    holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite", USER="a\x1b[31mb")
+    holdfast = CommandLine(
+        tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite", USER="a\x1b[31mb"
+    )
     assert holdfast(*REGISTER).status == 0
     assert json.loads(holdfast("log", "--json").out)["actor"].startswith(f"uid-{os.getuid()}/")
 
@@ -279,11 +330,15 @@ def test_store_info_tells_what_chose_the_store(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text('store = "sqlite:x.sqlite"')
     assert chosen(CommandLine(tmp_path)) == str(tmp_path / "holdfast.toml")
     assert chosen(CommandLine(tmp_path, HOLDFAST_STORE="memory:")) == "HOLDFAST_STORE"
-    assert chosen(CommandLine(tmp_path, HOLDFAST_STORE="memory:"), "--store", "sqlite:y") == "--store"
+    assert (
+        chosen(CommandLine(tmp_path, HOLDFAST_STORE="memory:"), "--store", "sqlite:y") == "--store"
+    )
 
 
 def test_store_info_tells_where_a_database_is_and_no_password(tmp_path: Path) -> None:
-    ran = CommandLine(tmp_path, HOLDFAST_STORE="postgresql://me:hush@db.example/jobs")("store", "info")
+    ran = CommandLine(tmp_path, HOLDFAST_STORE="postgresql://me:hush@db.example/jobs")(
+        "store", "info"
+    )
     assert "db.example" in ran.out
     assert "jobs" in ran.out
     assert "hush" not in ran.out
@@ -298,7 +353,9 @@ def test_a_path_behind_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
 # The program itself
 
 
-def test_a_bug_is_status_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_status_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from holdfast.surfaces.cli import entry
 
     assert entry.guarded(lambda: {}["nothing"]) == 70
@@ -306,7 +363,7 @@ def test_a_bug_is_status_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_connecting_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="holdfast.app"):
+    with caplog.at_level(logging.INFO, logger="holdfast.runtime.connection"):
         package.connect("memory:", namespace="lab").close()
     assert caplog.messages == ["connected store=memory namespace=lab"]
 
@@ -324,7 +381,10 @@ def test_the_drivers_own_remarks_stay_off_stderr(monkeypatch: pytest.MonkeyPatch
     driver = logging.getLogger("psycopg")
     before = driver.level
     try:
-        for quieten in (lambda: root.run(["--store", "memory:", "store", "info"]), quick._quieten_driver):
+        for quieten in (
+            lambda: root.run(["--store", "memory:", "store", "info"]),
+            quick._quieten_driver,
+        ):
             driver.setLevel(logging.NOTSET)
             monkeypatch.setitem(sys.modules, "psycopg", sys)
             quieten()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.tmux import Pane, Tmux, socket_path
-from holdfast.domains.agents.outside import TmuxAddress
+from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.kernel.errors import Collision, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
 from tests.patience import until
@@ -59,7 +59,14 @@ def test_a_command_gets_its_words_folder_and_environment(tmux: TmuxServer, tmp_p
     os.mkfifo(out)
     words = ["a b", "$HOME", "it's", '"', "#{session_name}", "é"]
     start(
-        "s-1", "sh", "-c", f'pwd > {out}.pwd; printf "%s|" "$MARK" "$@" > {out}', "sh", *words, folder=str(tmp_path), MARK="m n"
+        "s-1",
+        "sh",
+        "-c",
+        f'pwd > {out}.pwd; printf "%s|" "$MARK" "$@" > {out}',
+        "sh",
+        *words,
+        folder=str(tmp_path),
+        MARK="m n",
     )
     assert out.read_text() == "|".join(["m n", *words, ""])
     assert Path(f"{out}.pwd").read_text().strip() == str(tmp_path)
@@ -72,7 +79,20 @@ def test_the_processes_of_a_tmux_sessions_panes(tmux: TmuxServer) -> None:
     start("s-11")
     assert Tmux().panes("s-1") == [first.pid] == [tmux.pane_pid("s-1")]
     tmux("new-window", "-d", "-t", "=s-1:", "sleep 600")
-    tmux("new-window", "-d", "-t", "=s-1:", "true", ";", "set-option", "-w", "-t", "=s-1:2", "remain-on-exit", "on")
+    tmux(
+        "new-window",
+        "-d",
+        "-t",
+        "=s-1:",
+        "true",
+        ";",
+        "set-option",
+        "-w",
+        "-t",
+        "=s-1:2",
+        "remain-on-exit",
+        "on",
+    )
     until(lambda: "1" in tmux("list-panes", "-s", "-t", "=s-1", "-F", "#{pane_dead}").split())
     found = Tmux().panes("s-1")
     assert found is not None and len(found) == 2 and first.pid in found
@@ -101,10 +121,16 @@ def test_another_tmux_server_is_asked_by_its_socket(tmux: TmuxServer) -> None:
         tmux("-L", "lab", "kill-server")
 
 
-def test_the_socket_is_where_tmux_itself_finds_its_server(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_is_where_tmux_itself_finds_its_server(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = socket_path()
     start("s-1")
-    assert tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path}").strip() == expected == str(tmux.socket)
+    assert (
+        tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path}").strip()
+        == expected
+        == str(tmux.socket)
+    )
     monkeypatch.setenv("TMUX", "/a,b/default,123,0")
     assert socket_path() == "/a,b/default"
     monkeypatch.delenv("TMUX")
@@ -121,7 +147,9 @@ def test_a_new_pane_stays_until_it_is_left_or_removed(tmux: TmuxServer) -> None:
     # tmux does not always learn the status.
     assert ended.screen == "last words" and ended.status in (3, None)
     assert tmux.sessions() == {"keep"}
-    assert Tmux().remove(dying) == (None, "") and Tmux().has_ended(dying) and not Tmux().leave(dying)
+    assert (
+        Tmux().remove(dying) == (None, "") and Tmux().has_ended(dying) and not Tmux().leave(dying)
+    )
 
     living = start("s-2")
     assert Tmux().leave(living) and not Tmux().has_ended(living)
@@ -164,11 +192,15 @@ def test_a_second_one_of_a_name_is_refused(tmux: TmuxServer) -> None:
     assert tmux.sessions() == {"s-1"}
 
 
-def test_the_tmux_session_around_this_process(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tmux_session_around_this_process(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert Tmux().current() is None
     start("s-1")
     start("s-2")
-    inside = tmux("display-message", "-p", "-t", "=s-1:", "#{socket_path},#{pid},0 #{pane_id}").split()
+    inside = tmux(
+        "display-message", "-p", "-t", "=s-1:", "#{socket_path},#{pid},0 #{pane_id}"
+    ).split()
     monkeypatch.setenv("TMUX", inside[0])
     monkeypatch.setenv("TMUX_PANE", inside[1])
     assert Tmux().current() == "s-1"
@@ -176,7 +208,9 @@ def test_the_tmux_session_around_this_process(tmux: TmuxServer, monkeypatch: pyt
     assert Tmux().current() is None
 
 
-def test_a_tmux_that_is_not_there_is_unknown(tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tmux_that_is_not_there_is_unknown(
+    tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Tmux().liveness("s-1") is Liveness.UNKNOWN
     with pytest.raises(Unavailable, match="no tmux"):
@@ -187,7 +221,9 @@ def test_a_tmux_that_does_not_answer_as_it_should_is_unknown(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = tmp_path / "tmux"
-    fake.write_text("#!/bin/sh\necho 'error connecting to /x/default (Permission denied)' >&2\nexit 1\n")
+    fake.write_text(
+        "#!/bin/sh\necho 'error connecting to /x/default (Permission denied)' >&2\nexit 1\n"
+    )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert Tmux().liveness("s-1") is Liveness.UNKNOWN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.primitives.locks.oversight import Oversight
+from holdfast.primitives.locks.administration import Oversight
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, locks
@@ -31,11 +31,25 @@ def played(folder: Path, part: str = "", **environment: str) -> "subprocess.Comp
     """Play the tour, or the chapters with a word in their title, as a user would."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
-    around = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "TMPDIR": str(temporary), **environment}
+    around = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(temporary),
+        **environment,
+    }
     if "PYTHONPATH" in os.environ:
         around["PYTHONPATH"] = os.environ["PYTHONPATH"]
     command = [sys.executable, "-c", _RUN, part]
-    done = subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=around,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
     assert list(temporary.iterdir()) == [], "the tour left something behind"
     assert str(temporary) not in _running(), "the tour left somebody behind"
     return done
@@ -69,7 +83,16 @@ def test_the_tour_holds(short: Path) -> None:
     assert "✗" not in ran.stdout and ran.stderr == ""
     told = re.search(r"All (\d+) statements held", ran.stdout)
     assert told is not None and int(told[1]) == ran.stdout.count("✓ ") >= 40
-    for part in ("Agents", "Network", "Locks", "Jobs", "worker is killed", "Gateways", "Workflows", "store"):
+    for part in (
+        "Agents",
+        "Network",
+        "Locks",
+        "Jobs",
+        "worker is killed",
+        "Gateways",
+        "Workflows",
+        "store",
+    ):
         assert part in ran.stdout
     assert ran.stdout.count("killed with -9") >= 6
 
@@ -77,7 +100,9 @@ def test_the_tour_holds(short: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None:
     around = {**os.environ, "TMPDIR": str(tmp_path)}
-    playing = subprocess.Popen([sys.executable, "-u", "-c", _RUN, "Agents"], env=around, stdout=subprocess.PIPE, text=True)
+    playing = subprocess.Popen(
+        [sys.executable, "-u", "-c", _RUN, "Agents"], env=around, stdout=subprocess.PIPE, text=True
+    )
     assert playing.stdout is not None
     while "✓" not in playing.stdout.readline():
         continue
@@ -92,7 +117,9 @@ def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None
 @pytest.mark.parametrize("part", ["Agents", pytest.param("Gateways", marks=pytest.mark.slow)])
 def test_killed_with_9_it_leaves_nothing_either(short: Path, part: str) -> None:
     around = {**os.environ, "TMPDIR": str(short)}
-    playing = subprocess.Popen([sys.executable, "-u", "-c", _RUN, part], env=around, stdout=subprocess.PIPE, text=True)
+    playing = subprocess.Popen(
+        [sys.executable, "-u", "-c", _RUN, part], env=around, stdout=subprocess.PIPE, text=True
+    )
     assert playing.stdout is not None
     while "✓" not in playing.stdout.readline():
         continue
@@ -119,7 +146,9 @@ def test_a_folder_that_is_too_deep_for_a_socket_is_none_for_tmux(tmp_path: Path)
     assert gateway._can_use_tmux(Path("/tmp")) == (shutil.which("tmux") is not None)
 
 
-def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A server that ends with its last tmux session may refuse whoever comes at that moment."""
     left: list[set[str]] = []
     with tmux_server() as tmux:
@@ -137,21 +166,29 @@ def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(monkeypatc
 
 
 def only(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    monkeypatch.setattr(tour, "CHAPTERS", [chapter for chapter in tour.CHAPTERS if part in chapter.title])
-
-
-def test_what_cannot_be_played_here_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    only(monkeypatch, "Gateways")
-    monkeypatch.setattr(gateway, "not_installed", lambda extra: ["litestar"])
-    assert root.run(["tour"]) == 0
-    assert "left out: a gateway needs litestar (pip install '.[server]' in the checkout of Holdfast)" in " ".join(
-        capsys.readouterr().out.split()
+    monkeypatch.setattr(
+        tour, "CHAPTERS", [chapter for chapter in tour.CHAPTERS if part in chapter.title]
     )
 
 
-def test_a_statement_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_played_here_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only(monkeypatch, "Gateways")
+    monkeypatch.setattr(gateway, "not_installed", lambda extra: ["litestar"])
+    assert root.run(["tour"]) == 0
+    assert (
+        "left out: a gateway needs litestar (pip install '.[server]' in the checkout of Holdfast)"
+        in " ".join(capsys.readouterr().out.split())
+    )
+
+
+def test_a_statement_that_does_not_hold_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     only(monkeypatch, "Jobs")
-    # A wake-up that is not sent: the sleeper has the job all the same, when it looks again by itself.
+    # A wake-up that is not sent: the sleeper has the job all the same, when it looks again by
+    # itself.
     monkeypatch.setattr(Fifos, "notify", lambda *_: None)
     assert root.run(["tour"]) == 1
     out = capsys.readouterr().out
@@ -159,7 +196,9 @@ def test_a_statement_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch
     assert "did not come out as told" in out and "statements held" not in out
 
 
-def test_a_guarantee_that_is_broken_is_found_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guarantee_that_is_broken_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     only(monkeypatch, "Locks")
     # A stale token that is let through.
     monkeypatch.setattr(Oversight, "check_token", lambda *_: None)
@@ -167,7 +206,9 @@ def test_a_guarantee_that_is_broken_is_found_out(monkeypatch: pytest.MonkeyPatch
     assert "✗ whatever job-3 left half-way is refused by its token" in capsys.readouterr().out
 
 
-def test_a_step_that_cannot_even_be_made_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_cannot_even_be_made_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(stage: Stage) -> None:
         stage.say("the moon is eaten")
         raise StoreUnavailable("it is out of reach")
@@ -200,6 +241,8 @@ def test_what_a_process_printed_at_once_is_read_line_by_line_and_to_its_end(tmp_
 
 def test_a_narrow_terminal_gets_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    lines = filled("one two three four five six seven eight nine ten eleven twelve", "  · ").splitlines()
+    lines = filled(
+        "one two three four five six seven eight nine ten eleven twelve", "  · "
+    ).splitlines()
     assert lines[0].startswith("  · one") and lines[1].startswith("    ")
     assert max(len(line) for line in lines) <= 40

@@ -1,4 +1,6 @@
-"""A registry of agents on any store, on a clock, a machine and a tmux that do what a test tells them."""
+"""A registry of agents on any store, on a clock, a machine and a tmux that do what a test tells
+them.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.generation_folders import GenerationFolders
-from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
 from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
-from holdfast.domains.agents.outside import Outside, TmuxAddress
-from holdfast.domains.agents.record import AGENTS
-from holdfast.kernel.debris import Debris
+from holdfast.domains.agents.ports import Outside, TmuxAddress
+from holdfast.domains.agents.records import AGENTS
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import AgentSettings
-from holdfast.kernel.store import Entry, Store
+from holdfast.kernel.store import Debris, Entry, Store
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
@@ -45,7 +45,13 @@ class AgentFolders:
         self._root = folder / "state"
 
     def open(self, *, namespace: str = "default") -> Store:
-        return FilesStore(self._root, boot_id="boot-1", clock=self.clock, folders={"agents": "."}, retry_delay_s=0.001)
+        return FilesStore(
+            self._root,
+            boot_id="boot-1",
+            clock=self.clock,
+            folders={"agents": "."},
+            retry_delay_s=0.001,
+        )
 
     def damage(self, _: str, key: str, data: bytes) -> None:
         (self._root / "live_agents" / key / "record.json").write_bytes(data)
@@ -59,7 +65,9 @@ HARNESSES: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
 }
 """How each store is opened and damaged."""
 
-STORES = [pytest.param(kind, marks=pytest.mark.slow) if kind == "postgres" else kind for kind in HARNESSES]
+STORES = [
+    pytest.param(kind, marks=pytest.mark.slow) if kind == "postgres" else kind for kind in HARNESSES
+]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +114,13 @@ class FakeGateways:
 class World:
     """One store, and the registry as processes of one machine see it."""
 
-    def __init__(self, store: Store, clock: ManualClock, folder: Path, damage: Callable[[str, str, bytes], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: ManualClock,
+        folder: Path,
+        damage: Callable[[str, str, bytes], None],
+    ) -> None:
         self.clock = clock
         self.folder = folder
         self.store = Clocked(store, clock)
@@ -119,7 +133,11 @@ class World:
         self.agents = self.registry()
 
     def registry(
-        self, settings: AgentSettings | None = None, *, seat: Seat | None = None, debris: Debris | None = None
+        self,
+        settings: AgentSettings | None = None,
+        *,
+        seat: Seat | None = None,
+        debris: Debris | None = None,
     ) -> Agents:
         """The registry by other settings, or as seen from another process."""
         folders = GenerationFolders(lambda: self.folder)
@@ -187,7 +205,9 @@ class World:
 @contextmanager
 def world_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     harness = HARNESSES[kind](folder, request)
-    made = World(harness.open(namespace=f"a{next(_namespaces)}"), harness.clock, folder, harness.damage)
+    made = World(
+        harness.open(namespace=f"a{next(_namespaces)}"), harness.clock, folder, harness.damage
+    )
     try:
         yield made
     finally:

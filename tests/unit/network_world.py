@@ -1,4 +1,6 @@
-"""A registry on a store of the test's choice, with a clock and processes that do as they are told."""
+"""A registry on a store of the test's choice, with a clock and processes that do as they are
+told.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.domains.network import Registry, Room
-from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.settings import LockSettings, NetworkSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Entry, Store
@@ -27,9 +29,13 @@ _MARK = "test.asked"
 
 
 class World:
-    """A store, a machine with processes, and the registry as each process sees it. Process 1 is there from the beginning."""
+    """A store, a machine with processes, and the registry as each process sees it. Process 1 is
+    there from the beginning.
+    """
 
-    def __init__(self, store: Store, clock: ManualClock, settings: NetworkSettings | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, settings: NetworkSettings | None = None
+    ) -> None:
         self.store: Any = Clocked(store, clock)
         self.clock = clock
         self.journal = Journal(self.store, actor="tester")
@@ -39,10 +45,19 @@ class World:
         self.pauses: list[float] = []
         self.registry = self.process(1)
 
-    def process(self, pid: int, *, settings: NetworkSettings | None = None, machine: Machine | None = None) -> Registry:
+    def process(
+        self, pid: int, *, settings: NetworkSettings | None = None, machine: Machine | None = None
+    ) -> Registry:
         """The registry as a new process sees it."""
         seat: Any = (machine or self.machine).begin(pid)
-        room = Room(self.store, self.journal, seat, settings or self._settings, f"p{pid}", self.pauses.append)
+        room = Room(
+            self.store,
+            self.journal,
+            seat,
+            settings or self._settings,
+            f"p{pid}",
+            self.pauses.append,
+        )
         locks = Locks(self.store, self.journal, seat, LockSettings())
         registry = Registry(room, locks)
         self._opened.append((registry, locks))
@@ -61,8 +76,8 @@ class World:
 
     def entries(self) -> list[Entry]:
         """The journal, but for what this writes into it."""
-        # An entry of a database is shown once no transaction that began before it is under way, as one in the background of a
-        # process's locks may be.
+        # An entry of a database is shown once no transaction that began before it is under way, as
+        # one in the background of a process's locks may be.
         mark = None if self.store.embedded else self._mark()
         while True:
             entries = [entry for batch in self.journal.since() for entry in batch.entries]
@@ -70,13 +85,18 @@ class World:
                 return [entry for entry in entries if entry.kind != _MARK]
 
     def _mark(self) -> int:
-        return self.store.transact(lambda tx: self.journal.append(tx, kind=_MARK, subject="x"), scope=[])
+        return self.store.transact(
+            lambda tx: self.journal.append(tx, kind=_MARK, subject="x"), scope=[]
+        )
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Everything that is stored."""
         spaces: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
         return self.store.read(
-            lambda tx: {space.name: {row.key: row.record for row in tx.range(space)} for space in spaces}, scope=spaces
+            lambda tx: {
+                space.name: {row.key: row.record for row in tx.range(space)} for space in spaces
+            },
+            scope=spaces,
         )
 
     def close(self) -> None:

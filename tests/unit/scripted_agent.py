@@ -1,4 +1,6 @@
-"""An adapter whose agent does what the test says: it stands for our own port, and for no product."""
+"""An adapter whose agent does what the test says: it stands for our own port, and for no
+product.
+"""
 
 import threading
 
@@ -7,7 +9,9 @@ from holdfast.kernel.errors import Fenced, InvalidValue
 
 
 class ScriptedAgent:
-    """Each prompt is answered when `answers` is set, or at once with `instant`; `broken` is raised by whatever it names."""
+    """Each prompt is answered when `answers` is set, or at once with `instant`; `broken` is raised
+    by whatever it names.
+    """
 
     backend = "scripted"
 
@@ -28,7 +32,9 @@ class ScriptedAgent:
 
     def inspect(self) -> Sighting:
         self._break("inspect")
-        return Sighting(self.instance_id, self.surface, "" if self.instance_id else "gone", self.reason)
+        return Sighting(
+            self.instance_id, self.surface, "" if self.instance_id else "gone", self.reason
+        )
 
     def check(self, prompt: str) -> None:
         if prompt == "unfit":

@@ -1,4 +1,6 @@
-"""Agents: who has an id, who may take it over, who is told. On every store, on a clock of the test's."""
+"""Agents: who has an id, who may take it over, who is told. On every store, on a clock of the
+test's.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -10,8 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.agents import Agent, Agents, Gateway
-from holdfast.domains.agents.names import canonical, id_of
-from holdfast.kernel.errors import Fenced, Held, InvalidName, InvalidValue, LeaseLost, NotFound, RecordInvalid
+from holdfast.domains.agents.records import canonical, id_of
+from holdfast.kernel.errors import (
+    Fenced,
+    Held,
+    InvalidName,
+    InvalidValue,
+    LeaseLost,
+    NotFound,
+    RecordInvalid,
+)
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.settings import AgentSettings
 from tests.unit.agent_world import GATEWAY, LEASE_S, STORES, World, agent_database, world_of
@@ -51,7 +61,16 @@ def test_the_id_is_the_md5_of_the_canonical_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["HOLDFAST-", "HOUMAO-", "HOLDFAST", "HOUMAO", "HOLDFAST-HOLDFAST-", "HOLDFAST-HOUMAO-gpu", "HOUMAO-HOUMAO"]
+    "name",
+    [
+        "HOLDFAST-",
+        "HOUMAO-",
+        "HOLDFAST",
+        "HOUMAO",
+        "HOLDFAST-HOLDFAST-",
+        "HOLDFAST-HOUMAO-gpu",
+        "HOUMAO-HOUMAO",
+    ],
 )
 def test_a_prefix_alone_is_reserved(world: World, name: str) -> None:
     with pytest.raises(InvalidName, match="reserved"):
@@ -63,7 +82,9 @@ def test_a_prefix_alone_is_reserved(world: World, name: str) -> None:
     assert world.told() == []
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a.b", "a/b", "../x", "a b", "a\0b", "-x", "x" * 129, "é", "x\n"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a.b", "a/b", "../x", "a b", "a\0b", "-x", "x" * 129, "é", "x\n"]
+)
 def test_what_cannot_name_an_agent_is_refused_everywhere(world: World, name: str) -> None:
     with pytest.raises(InvalidName):
         world.publish(name)
@@ -102,17 +123,30 @@ def test_a_publish_says_all_there_is_to_know(world: World) -> None:
         generation_id="generation-1",
     )
     assert world.agents.get("gpu-7") == agent
-    assert (agent.agent_id, agent.agent_name, agent.generation_id) == ("gpu-7", "HOLDFAST-gpu", "generation-1")
-    assert (agent.published_at, agent.lease_expires_at) == (world.clock.now(), world.clock.now() + timedelta(seconds=LEASE_S))
+    assert (agent.agent_id, agent.agent_name, agent.generation_id) == (
+        "gpu-7",
+        "HOLDFAST-gpu",
+        "generation-1",
+    )
+    assert (agent.published_at, agent.lease_expires_at) == (
+        world.clock.now(),
+        world.clock.now() + timedelta(seconds=LEASE_S),
+    )
     assert (agent.identity.backend, agent.identity.tool) == ("claude_headless", "claude")
     assert (agent.runtime.session_root, agent.runtime.agent_def_dir) == ("/root-7", "/defs")
     assert (agent.session_name, agent.gateway, agent.holder) == ("s-1", GATEWAY, holder)
     assert agent.token > 0
     [told] = world.told()
-    assert (told.kind, told.subject, told.data["token"]) == ("agent.published", "gpu-7", agent.token)
+    assert (told.kind, told.subject, told.data["token"]) == (
+        "agent.published",
+        "gpu-7",
+        agent.token,
+    )
 
 
-def test_a_generation_is_a_uuid_unless_told_and_a_process_is_recorded_only_when_named(world: World) -> None:
+def test_a_generation_is_a_uuid_unless_told_and_a_process_is_recorded_only_when_named(
+    world: World,
+) -> None:
     agent = world.publish()
     assert uuid.UUID(agent.generation_id).version == 4
     assert agent.holder is None
@@ -124,7 +158,11 @@ def test_a_fresh_record_of_another_generation_keeps_its_id(world: World) -> None
     with pytest.raises(Held) as caught:
         world.publish(session_name="s-2")
     fields = caught.value.fields
-    assert (fields["agent_id"], fields["generation_id"], fields["what"]) == (first.agent_id, first.generation_id, "id")
+    assert (fields["agent_id"], fields["generation_id"], fields["what"]) == (
+        first.agent_id,
+        first.generation_id,
+        "id",
+    )
     assert "--take-over" in caught.value.message and "tmux session s-1" in caught.value.message
     assert world.agents.get(first.agent_id) == first
     assert world.kinds() == ["agent.published"]
@@ -138,7 +176,10 @@ def test_a_stale_record_is_taken_over(world: World) -> None:
     assert world.agents.resolve_live_agent_record("gpu") == second
     told = world.told()[1]
     assert (told.kind, told.data["why"]) == ("agent.taken_over", "expired")
-    assert (told.data["from_generation_id"], told.data["to_generation_id"]) == (first.generation_id, second.generation_id)
+    assert (told.data["from_generation_id"], told.data["to_generation_id"]) == (
+        first.generation_id,
+        second.generation_id,
+    )
 
 
 def test_an_operator_may_say_that_it_is_over(world: World) -> None:
@@ -223,8 +264,12 @@ def test_a_pid_that_is_another_process_by_now_is_dead(world: World) -> None:
     world.publish(session_name="s-2")
 
 
-def test_a_verdict_is_on_the_generation_that_was_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at tmux and the transaction, another takes over: the late one does not replace that."""
+def test_a_verdict_is_on_the_generation_that_was_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at tmux and the transaction, another takes over: the late one does not
+    replace that.
+    """
     world.publish(holder=world.process(7))
     world.machine.end(7)
     look = world.tmux.liveness
@@ -287,9 +332,15 @@ def test_a_refresh_extends_the_lease_and_changes_nothing_else(world: World) -> N
 
 def test_a_refresh_never_shortens_a_lease(world: World) -> None:
     agent = world.publish()
-    assert world.agents.refresh(agent.agent_id, agent.generation_id, lease_s=5).lease_expires_at == agent.lease_expires_at
+    assert (
+        world.agents.refresh(agent.agent_id, agent.generation_id, lease_s=5).lease_expires_at
+        == agent.lease_expires_at
+    )
     world.clock.advance(-500)
-    assert world.agents.refresh(agent.agent_id, agent.generation_id).lease_expires_at == agent.lease_expires_at
+    assert (
+        world.agents.refresh(agent.agent_id, agent.generation_id).lease_expires_at
+        == agent.lease_expires_at
+    )
 
 
 def test_a_refresh_revives_what_nobody_has_taken(world: World) -> None:
@@ -329,11 +380,15 @@ def test_a_removed_agent_is_gone_once(world: World) -> None:
 
 def test_a_gateway_comes_and_goes(world: World) -> None:
     agent = world.publish()
-    assert world.agents.attach_gateway(agent.agent_id, agent.generation_id, GATEWAY).gateway == GATEWAY
+    assert (
+        world.agents.attach_gateway(agent.agent_id, agent.generation_id, GATEWAY).gateway == GATEWAY
+    )
     assert world.agents.attach_gateway(agent.agent_id, agent.generation_id, None) == agent
     with pytest.raises(InvalidValue, match="port"):
         world.agents.attach_gateway(agent.agent_id, agent.generation_id, replace(GATEWAY, port=0))
-    told = [entry.data["gateway"] for entry in world.told() if entry.kind == "agent.gateway_changed"]
+    told = [
+        entry.data["gateway"] for entry in world.told() if entry.kind == "agent.gateway_changed"
+    ]
     assert told == ["127.0.0.1:8123", None]
 
 
@@ -394,7 +449,9 @@ def test_an_exclusive_name_of_one_that_is_gone_is_taken_with_its_record(world: W
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_published_is_refused_with_its_field(world: World, wrong: dict[str, Any], field: str) -> None:
+def test_what_cannot_be_published_is_refused_with_its_field(
+    world: World, wrong: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidValue) as caught:
         world.publish(**wrong)
     assert caught.value.fields["field"] == field
@@ -432,7 +489,9 @@ def test_list_is_by_name_and_passes_over_damage(world: World) -> None:
         world.publish(name)
     world.clock.advance(LEASE_S + 1)
     world.publish("d")
-    assert [agent.agent_name for agent in world.agents.list_agents()] == [f"HOLDFAST-{name}" for name in "abcd"]
+    assert [agent.agent_name for agent in world.agents.list_agents()] == [
+        f"HOLDFAST-{name}" for name in "abcd"
+    ]
     assert [agent.agent_name for agent in world.agents.list_agents(fresh=True)] == ["HOLDFAST-d"]
     assert len(world.agents.list_agents(limit=2)) == 2
     with pytest.raises(InvalidValue, match="limit"):
@@ -488,7 +547,9 @@ def test_liveness_of_what_is_not_there_is_none_and_of_another_machine_unknown(wo
 
 
 def test_on_a_shared_store_a_record_without_a_process_may_be_of_any_machine(world: World) -> None:
-    agent = world.publish(gateway=Gateway(host="localhost", port=1, state_path="/s", protocol_version="v1"))
+    agent = world.publish(
+        gateway=Gateway(host="localhost", port=1, state_path="/s", protocol_version="v1")
+    )
     seen = world.agents.liveness(agent)
     expected = Liveness.DEAD if world.store.embedded else Liveness.UNKNOWN
     assert seen.tmux_session is expected

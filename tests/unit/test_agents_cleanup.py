@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from holdfast.domains.agents import Agents
 from holdfast.domains.agents.cleanup import Report, verdict
 from holdfast.domains.agents.cleanup import Why as W
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.record import AGENTS
-from holdfast.kernel.debris import Debris, Leftover
+from holdfast.domains.agents.records import AGENTS, id_of
 from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Debris, Leftover
 from holdfast.stores.files.store import FilesStore
 from tests.patience import PATIENCE_S
 from tests.unit.agent_world import LEASE_S, STORES, World, agent_database, world_of
@@ -39,7 +38,9 @@ def reasons(items: Any) -> dict[str, str]:
 
 
 class Folders:
-    """Real folders `live_agents/KEY/record.json`, and the files store's word on them, but for those that are stuck."""
+    """Real folders `live_agents/KEY/record.json`, and the files store's word on them, but for those
+    that are stuck.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root / "live_agents"
@@ -105,7 +106,9 @@ def test_everything_stale_goes_and_the_rest_stays(world: World) -> None:
     assert reasons(report.removed) == reasons(report.planned) == PLANNED
     assert reasons(report.preserved) == PRESERVED
     assert report.failed == ()
-    cleaned = {entry.subject: entry.data["why"] for entry in world.told() if entry.kind == "agent.cleaned"}
+    cleaned = {
+        entry.subject: entry.data["why"] for entry in world.told() if entry.kind == "agent.cleaned"
+    }
     assert cleaned == PLANNED
     damaged: list[Any] = []
     left = {agent.agent_id for agent in world.agents.list_agents(damaged=damaged)}
@@ -149,7 +152,9 @@ def test_whoever_was_cleaned_away_stands_down(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["refresh", "publish", "remove"])
-def test_what_changes_between_the_look_and_the_removal_stays(world: World, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_what_changes_between_the_look_and_the_removal_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     agent = world.publish(lease_s=10)
     world.clock.advance(11 + GRACE_S)
     read = world.store.read
@@ -175,7 +180,9 @@ def test_what_changes_between_the_look_and_the_removal_stays(world: World, monke
     assert (world.agents.resolve_live_agent_record("gpu") is not None) == (how != "remove")
 
 
-def test_a_gone_one_that_was_resumed_since_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gone_one_that_was_resumed_since_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = world.publish(holder=world.process(7))
     world.machine.end(7)
     look = world.tmux.liveness
@@ -229,10 +236,18 @@ def test_folders_without_a_record(agents: Agents, folders: Folders, tmp_path: Pa
     assert (reasons(dry.planned), reasons(dry.preserved)) == (planned, preserved)
     report = agents.cleanup()
     assert reasons(report.removed) == {"empty": "no_record", "link": "link"}
-    assert (reasons(report.failed), reasons(report.preserved)) == ({"stuck": "no_record"}, preserved)
+    assert (reasons(report.failed), reasons(report.preserved)) == (
+        {"stuck": "no_record"},
+        preserved,
+    )
     assert "cannot be removed" in report.failed[0].detail
     assert (victim / "precious").read_text() == "keep"
-    assert {path.name for path in folders.root.iterdir()} == {"just-made", "full", "closed", "stuck"}
+    assert {path.name for path in folders.root.iterdir()} == {
+        "just-made",
+        "full",
+        "closed",
+        "stuck",
+    }
 
 
 def test_a_failure_does_not_stop_the_rest(world: World, agents: Agents, folders: Folders) -> None:
@@ -262,9 +277,15 @@ def test_the_rule_for_folders(world: World, leftover: Leftover, why: W) -> None:
 # --- while others publish ---
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
-def test_no_live_record_is_lost_while_publishers_publish(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Publishers let leases run out and take them over again and again; a cleaner without any grace never gets a fresh one."""
+@pytest.mark.parametrize(
+    "kind", ["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)]
+)
+def test_no_live_record_is_lost_while_publishers_publish(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Publishers let leases run out and take them over again and again; a cleaner without any grace
+    never gets a fresh one.
+    """
     with world_of(kind, tmp_path, request) as world:
         lost: list[str] = []
         done = threading.Event()
@@ -304,4 +325,7 @@ def test_an_agent_as_another_program_left_it_is_judged_by_its_lease(world: World
     agent = world.publish(lease_s=10)
     world.put(replace(agent, token=0, agent_id="adopted", agent_name="HOUMAO-gpu"))
     world.clock.advance(11 + GRACE_S)
-    assert reasons(world.agents.cleanup().removed) == {agent.agent_id: "expired", "adopted": "expired"}
+    assert reasons(world.agents.cleanup().removed) == {
+        agent.agent_id: "expired",
+        "adopted": "expired",
+    }

@@ -1,4 +1,6 @@
-"""The form of a record in a file: that of the source system's registry, version 2, read as it is and written as it was."""
+"""The form of a record in a file: that of the source system's registry, version 2, read as it is
+and written as it was.
+"""
 
 import json
 from pathlib import Path
@@ -9,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domains.agents import Reason
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.record import AGENTS, from_file, to_file
+from holdfast.domains.agents.records import AGENTS, from_file, id_of, to_file
 from holdfast.kernel.errors import SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import FilePerRecord
@@ -26,7 +27,11 @@ ADOPTED: dict[str, Any] = {
     "published_at": "2026-01-01T00:00:00+00:00",
     "lease_expires_at": "2026-01-02T00:00:00+00:00",
     "identity": {"backend": "claude_headless", "tool": "claude"},
-    "runtime": {"manifest_path": "/run/gpu/manifest.json", "session_root": "/run/gpu", "agent_def_dir": "/defs"},
+    "runtime": {
+        "manifest_path": "/run/gpu/manifest.json",
+        "session_root": "/run/gpu",
+        "agent_def_dir": "/defs",
+    },
     "terminal": {"kind": "tmux", "session_name": "HOUMAO-gpu"},
 }
 
@@ -48,7 +53,14 @@ def test_the_layout_is_a_folder_an_agent() -> None:
     [
         {},
         {"gateway": None, "mailbox": None},
-        {"gateway": {"host": "127.0.0.1", "port": 9999, "state_path": "/s.json", "protocol_version": "v1"}},
+        {
+            "gateway": {
+                "host": "127.0.0.1",
+                "port": 9999,
+                "state_path": "/s.json",
+                "protocol_version": "v1",
+            }
+        },
         {"gateway": {"host": None, "port": None, "state_path": None, "protocol_version": None}},
         {"mailbox": {"transport": "filesystem", "address": "gpu@agents.localhost"}},
     ],
@@ -59,7 +71,9 @@ def test_a_version_2_record_is_read_and_written_as_it_was(more: dict[str, Any]) 
     assert (agent.token, agent.holder) == (0, None)
     written = to_file(agent)
     kept = {name: value for name, value in more.items() if value and any(value.values())}
-    zulu = {name: ADOPTED[name].replace("+00:00", "Z") for name in ("published_at", "lease_expires_at")}
+    zulu = {
+        name: ADOPTED[name].replace("+00:00", "Z") for name in ("published_at", "lease_expires_at")
+    }
     assert written == {**ADOPTED, **zulu, **kept}
     assert from_file(GPU, json.loads(json.dumps(written))) == agent
 
@@ -72,7 +86,9 @@ def test_a_tree_of_version_2_records_is_read_with_its_prefix(world: World, tmp_p
         agent_id = id_of(f"HOUMAO-{name}")
         path = tmp_path / layout.name.format(key=agent_id)
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({**ADOPTED, "agent_id": agent_id, "agent_name": f"HOUMAO-{name}"}))
+        path.write_text(
+            json.dumps({**ADOPTED, "agent_id": agent_id, "agent_name": f"HOUMAO-{name}"})
+        )
     for path in (tmp_path / "live_agents").glob("*/record.json"):
         world.put(layout.wire.read(path.parent.name, json.loads(path.read_text())))
     adopted = world.registry(AgentSettings(prefix="HOUMAO-"))
@@ -95,7 +111,14 @@ def test_what_holdfast_adds_is_in_the_file_too(world: World) -> None:
 
 
 def test_a_process_tree_is_in_the_file_only_where_there_is_one() -> None:
-    alone = {"host_id": "h", "boot_id": "b", "pid_ns": 1, "pid": 7, "start_ticks": 9, "label": "claude"}
+    alone = {
+        "host_id": "h",
+        "boot_id": "b",
+        "pid_ns": 1,
+        "pid": 7,
+        "start_ticks": 9,
+        "label": "claude",
+    }
     for holder in (alone, {**alone, "tree": "1000-7-9-0123456789abcdef"}):
         agent = from_file(GPU, {**ADOPTED, "holder": holder})
         assert to_file(agent)["holder"] == holder
@@ -134,7 +157,9 @@ def test_what_a_newer_program_wrote_is_not_taken_for_damaged() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

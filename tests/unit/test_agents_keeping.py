@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.agents.keeping import Keeping
+from holdfast.domains.agents.renewal import Keeping
 from tests.patience import PATIENCE_S
 from tests.unit.agent_world import STORES, World, agent_database, world_of
 
@@ -85,6 +85,8 @@ def test_closing_ends_it_and_leaves_the_record(world: World) -> None:
     before = set(threading.enumerate())
     keeping = Keeping(world.agents, agent)
     keeping.close()
-    assert not any(thread.name == "holdfast-keeper" for thread in set(threading.enumerate()) - before)
+    assert not any(
+        thread.name == "holdfast-keeper" for thread in set(threading.enumerate()) - before
+    )
     assert world.agents.get(agent.agent_id) == agent
     assert not keeping.lost.is_set()

@@ -1,4 +1,6 @@
-"""From a name to a live record and to what may be controlled: every stale outcome, every hard error, each with its code."""
+"""From a name to a live record and to what may be controlled: every stale outcome, every hard
+error, each with its code.
+"""
 
 import json
 import os
@@ -14,9 +16,9 @@ from msgspec.structs import replace
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import RestAdapter, TmuxAdapter, TmuxHandle
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.agents.outside import TmuxAddress
-from holdfast.domains.gateway.spec import spec_of_manifest
+from holdfast.domains.agents.ports import TmuxAddress
+from holdfast.domains.agents.records import id_of
+from holdfast.domains.gateway.adapter import spec_of_manifest
 from holdfast.kernel import errors
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
@@ -96,7 +98,9 @@ def test_schema_invalid(world: World, asked: str, change: dict[str, Any]) -> Non
 def test_expired(world: World, asked: str) -> None:
     agent = world.publish()
     world.clock.advance(LEASE_S)
-    assert world.agents.resolve_live_agent_record(asked) == agent, "fresh up to and including the last instant"
+    assert world.agents.resolve_live_agent_record(asked) == agent, (
+        "fresh up to and including the last instant"
+    )
     world.clock.advance(0.000_001)
     stale(world, Reason.EXPIRED, asked, (GPU,))
     assert f"ended at {render(agent.lease_expires_at)}:" in world.agents.resolve(asked).detail
@@ -123,7 +127,9 @@ def test_ambiguous(world: World) -> None:
     assert world.agents.resolve_live_agent_record("one") is not None
     world.clock.advance(LEASE_S + 1)
     three = world.publish(agent_id="three")
-    assert world.agents.resolve_live_agent_record("gpu") == three, "expired ones do not make it ambiguous"
+    assert world.agents.resolve_live_agent_record("gpu") == three, (
+        "expired ones do not make it ambiguous"
+    )
 
 
 # --- what is stale hides nothing ---
@@ -163,7 +169,9 @@ def target(world: World, agent: Agent | None = None, **more: Any) -> Agent:
     return published
 
 
-def refused(world: World, kind: type[errors.Untrusted], asked: str = "gpu", **how: Any) -> errors.Untrusted:
+def refused(
+    world: World, kind: type[errors.Untrusted], asked: str = "gpu", **how: Any
+) -> errors.Untrusted:
     with pytest.raises(errors.Untrusted) as caught:
         world.agents.control_target(asked, **how)
     assert type(caught.value) is kind
@@ -197,7 +205,9 @@ def test_manifest_missing(world: World) -> None:
     refused(world, errors.ManifestMissing, "below")
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\xfe", b"{" * 5000, b" " * (MANIFEST_BYTES_MAX + 2)])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[1]", b"\xff\xfe", b"{" * 5000, b" " * (MANIFEST_BYTES_MAX + 2)]
+)
 def test_manifest_invalid(world: World, data: bytes) -> None:
     agent = world.publish()
     Path(agent.runtime.manifest_path).write_bytes(data)
@@ -223,11 +233,15 @@ def test_manifest_mismatch(world: World) -> None:
 
 @pytest.mark.parametrize("backend", ["cao_rest", "houmao_server_rest", "command", "unheard_of"])
 def test_not_tmux_backed(world: World, backend: str) -> None:
-    target(world, backend=backend, adapter=RestAdapter(base_url="http://127.0.0.1:1", terminal_id="t"))
+    target(
+        world, backend=backend, adapter=RestAdapter(base_url="http://127.0.0.1:1", terminal_id="t")
+    )
     assert refused(world, errors.NotTmuxBacked).fields["backend"] == backend
 
 
-@pytest.mark.parametrize("backend", ["local_interactive", "claude_headless", "codex_headless", "mytool_headless"])
+@pytest.mark.parametrize(
+    "backend", ["local_interactive", "claude_headless", "codex_headless", "mytool_headless"]
+)
 def test_tmux_backed(world: World, backend: str) -> None:
     target(world, backend=backend)
     assert world.agents.control_target("gpu").manifest.backend == backend
@@ -240,7 +254,11 @@ def test_tmux_session_mismatch(world: World) -> None:
     world.manifest(agent, tmux=None)
     refused(world, errors.TmuxSessionMismatch)
     # Nothing falls back to another that would do.
-    other = {"manifest_path": str(world.folder / "other.json"), "session_name": "s-3", "holder": world.in_pane(8, "s-3")}
+    other = {
+        "manifest_path": str(world.folder / "other.json"),
+        "session_name": "s-3",
+        "holder": world.in_pane(8, "s-3"),
+    }
     target(world, world.publish("other", **other))
     assert world.agents.control_target("other").session_name == "s-3"
     refused(world, errors.TmuxSessionMismatch)
@@ -276,7 +294,9 @@ def test_agent_def_dir_gone(world: World) -> None:
 
 
 def test_an_override_beats_the_record(world: World) -> None:
-    agent = target(world, world.publish(agent_def_dir=str(world.folder / "gone"), holder=world.in_pane()))
+    agent = target(
+        world, world.publish(agent_def_dir=str(world.folder / "gone"), holder=world.in_pane())
+    )
     found = world.agents.control_target("gpu", str(world.folder))
     assert (found.record, found.agent_def_dir) == (agent, str(world.folder))
     refused(world, errors.AgentDefDirGone, agent_def_dir=str(world.folder / "gone too"))
@@ -360,8 +380,12 @@ def test_of_a_record_without_a_process_only_the_tmux_session_is_looked_for(world
     refused(world, errors.TargetUnknown)
 
 
-@pytest.mark.parametrize("server", [TmuxAddress(), TmuxAddress(socket_name="lab"), TmuxAddress(socket_path="/run/tmux")])
-def test_the_tmux_server_that_the_manifest_names_is_asked(world: World, server: TmuxAddress) -> None:
+@pytest.mark.parametrize(
+    "server", [TmuxAddress(), TmuxAddress(socket_name="lab"), TmuxAddress(socket_path="/run/tmux")]
+)
+def test_the_tmux_server_that_the_manifest_names_is_asked(
+    world: World, server: TmuxAddress
+) -> None:
     said = {name: value for name, value in server._asdict().items() if value is not None}
     target(world, adapter=TmuxAdapter(**said))
     world.agents.control_target("gpu")
@@ -399,7 +423,10 @@ MANIFEST = {
         ({"adapter": {"kind": "tmux", "settle_s": 0}}, "adapter.settle_s"),
         ({"adapter": {"kind": "command"}}, "adapter"),
         ({"adapter": {"kind": "command", "command": []}}, "adapter.command"),
-        ({"adapter": {"kind": "rest", "base_url": "ftp://x", "terminal_id": "t"}}, "adapter.base_url"),
+        (
+            {"adapter": {"kind": "rest", "base_url": "ftp://x", "terminal_id": "t"}},
+            "adapter.base_url",
+        ),
         ({"adapter": {"kind": "managed", "managed_agent_ref": "a"}}, "managed_api_base_url"),
         ({"tmux": {"session_name": ""}}, "tmux.session_name"),
     ],
@@ -416,7 +443,12 @@ def test_a_wrong_manifest_is_refused_with_its_field(change: dict[str, Any], fiel
     [
         {"kind": "tmux", "interrupt": "Escape", "ready_regex": "> $"},
         {"kind": "command", "command": ["claude", "-p"], "prompt_as": "argument"},
-        {"kind": "rest", "base_url": "http://127.0.0.1:9889", "terminal_id": "t1", "preset": "houmao_server"},
+        {
+            "kind": "rest",
+            "base_url": "http://127.0.0.1:9889",
+            "terminal_id": "t1",
+            "preset": "houmao_server",
+        },
         {"kind": "managed", "managed_api_base_url": "http://h:1", "managed_agent_ref": "a"},
     ],
     ids=lambda adapter: adapter["kind"],
@@ -446,7 +478,10 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
             },
             {"session"},
         ),
-        ({"kind": "command", "command": ["x"], "prompt_as": "argument", "timeout_s": 60.0}, {"working_directory"}),
+        (
+            {"kind": "command", "command": ["x"], "prompt_as": "argument", "timeout_s": 60.0},
+            {"working_directory"},
+        ),
         (
             {
                 "kind": "rest",
@@ -460,12 +495,24 @@ _WAITS = {"timeout_s": 5.0, "answer_timeout_s": 60.0}
             },
             set(),
         ),
-        ({"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "a", **_WAITS}, set()),
+        (
+            {
+                "kind": "managed",
+                "managed_api_base_url": "http://h",
+                "managed_agent_ref": "a",
+                **_WAITS,
+            },
+            set(),
+        ),
     ],
     ids=["tmux", "command", "rest", "managed"],
 )
-def test_a_manifest_can_say_every_setting_that_its_gateway_knows(adapter: dict[str, Any], elsewhere: set[str]) -> None:
-    """One that said how long to wait for an answer was used by the gateway, and no manifest to everything else."""
+def test_a_manifest_can_say_every_setting_that_its_gateway_knows(
+    adapter: dict[str, Any], elsewhere: set[str]
+) -> None:
+    """One that said how long to wait for an answer was used by the gateway, and no manifest to
+    everything else.
+    """
     written = {**MANIFEST, "tmux": {"session_name": "s"}, "adapter": adapter}
     kept = json.loads(manifests.as_json(manifests.from_json(json.dumps(written).encode())))
     assert kept["adapter"] == adapter

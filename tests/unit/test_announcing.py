@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.announcing import Announcement
-from holdfast.app import Holdfast, connect
 from holdfast.domains.agents import Agent, Gateway
-from holdfast.domains.gateway.spec import AdapterSpec, CommandSpec, TmuxSpec
+from holdfast.domains.gateway.adapter import AdapterSpec, CommandSpec, TmuxSpec
 from holdfast.kernel.errors import Held
+from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.gateway_announcement import Announcement
 from holdfast.testing.clock import ManualClock
 
 DAY_S = 24 * 3600.0
@@ -33,11 +33,19 @@ class World:
         self.announcement = self.begin_anew()
 
     def publish(self, **more: object) -> Agent:
-        facts = {"backend": "command", "tool": "cat", "manifest_path": "/m", "lease_s": 60.0, **more}
+        facts = {
+            "backend": "command",
+            "tool": "cat",
+            "manifest_path": "/m",
+            "lease_s": 60.0,
+            **more,
+        }
         return self.hf.agents.publish("gpu", **facts)  # type: ignore[arg-type]
 
     def begin_anew(self, spec: AdapterSpec = CAT, *, by_manifest: bool = False) -> Announcement:
-        place = Gateway(host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1")
+        place = Gateway(
+            host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1"
+        )
         made = Announcement(
             "gpu",
             self.hf.settings,
@@ -82,11 +90,15 @@ def test_a_clock_that_is_stepped_takes_no_agent_away(world: World) -> None:
     assert world.step(2 * DAY_S), "a machine that slept"
     before = world.hf.agents.get(world.agent.agent_id).lease_expires_at
     assert world.step(-DAY_S)
-    assert world.hf.agents.get(world.agent.agent_id).lease_expires_at == before, "no lease ends earlier for it"
+    assert world.hf.agents.get(world.agent.agent_id).lease_expires_at == before, (
+        "no lease ends earlier for it"
+    )
     assert world.hf.agents.get(world.agent.agent_id).token == world.agent.token
 
 
-def test_an_agent_whose_manifest_is_yet_to_be_written_is_no_fault(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_whose_manifest_is_yet_to_be_written_is_no_fault(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.begin_anew(by_manifest=True)
     world.step()
     assert caplog.messages == []
@@ -125,13 +137,17 @@ def test_what_is_withdrawn_is_its_own(world: World) -> None:
     world.announcement.withdraw()
     assert world.hf.agents.get(world.agent.agent_id).gateway is None
     world.step()
-    other = Gateway(host="127.0.0.1", port=10, state_path="/elsewhere/gpu/state.json", protocol_version="v1")
+    other = Gateway(
+        host="127.0.0.1", port=10, state_path="/elsewhere/gpu/state.json", protocol_version="v1"
+    )
     world.hf.agents.attach_gateway(world.agent.agent_id, world.agent.generation_id, other)
     world.announcement.withdraw()
     assert world.hf.agents.get(world.agent.agent_id).gateway == other
 
 
-def test_who_says_another_session_than_the_record_serves_it_and_writes_nothing_down(world: World) -> None:
+def test_who_says_another_session_than_the_record_serves_it_and_writes_nothing_down(
+    world: World,
+) -> None:
     world.publish(backend="local_interactive", session_name="here", take_over=True)
     world.begin_anew(TmuxSpec(session="beside"))
     world.step()
@@ -144,16 +160,24 @@ def test_who_says_another_session_than_the_record_serves_it_and_writes_nothing_d
         world.step()
 
 
-def test_a_manifest_that_is_changed_under_the_same_generation_ends_no_gateway(world: World, tmp_path: Path) -> None:
+def test_a_manifest_that_is_changed_under_the_same_generation_ends_no_gateway(
+    world: World, tmp_path: Path
+) -> None:
     manifest = tmp_path / "manifest.json"
-    written = {"agent_id": world.agent.agent_id, "agent_name": "HOLDFAST-gpu", "adapter": {"kind": "command", "argv": ["cat"]}}
+    written = {
+        "agent_id": world.agent.agent_id,
+        "agent_name": "HOLDFAST-gpu",
+        "adapter": {"kind": "command", "argv": ["cat"]},
+    }
     manifest.write_text(json.dumps(written))
     world.publish(manifest_path=str(manifest), take_over=True)
     world.begin_anew(by_manifest=True)
     world.step()
     place = world.hf.agents.get(world.agent.agent_id).gateway
     assert place is not None
-    manifest.write_text(json.dumps(written | {"adapter": {"kind": "command", "argv": ["cat"], "timeout_s": 9}}))
+    manifest.write_text(
+        json.dumps(written | {"adapter": {"kind": "command", "argv": ["cat"], "timeout_s": 9}})
+    )
     world.step()
     assert world.hf.agents.get(world.agent.agent_id).gateway == place
     world.publish(manifest_path=str(manifest), take_over=True)

@@ -11,7 +11,9 @@ from tests.patience import PATIENCE_S
 
 
 def test_threads_that_ask_for_a_part_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two would not know of each other: what one holds in this process alone, the other would take."""
+    """Two would not know of each other: what one holds in this process alone, the other would
+    take.
+    """
     both = Barrier(2)
     make = Locks.__init__
 

@@ -1,4 +1,6 @@
-"""Whose a gateway's queue is, where one agent's id is another's name. On every kind of place that a queue lives in."""
+"""Whose a gateway's queue is, where one agent's id is another's name. On every kind of place that a
+queue lives in.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connected
-from holdfast.belonging import gateway_key, owner_for, owner_of
 from holdfast.domains.agents import Agent
-from holdfast.domains.agents.names import id_of
-from holdfast.domains.gateway.spec import CommandSpec
-from holdfast.hosting import GatewayParts, open_gateway
+from holdfast.domains.agents.records import id_of
+from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import Ambiguous, Held
 from holdfast.kernel.settings import Settings
-from holdfast.reaching import Served, to_be_served
+from holdfast.runtime.connection import Holdfast, connected
+from holdfast.runtime.gateway_address import Served, to_be_served
+from holdfast.runtime.gateway_host import GatewayParts, open_gateway
+from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_of
 
 NAMED, GIVEN = id_of("HOLDFAST-gpu"), "gpu"
 """The ids of the agent `gpu`, and of the agent `worker`."""
@@ -29,14 +31,18 @@ class World:
         self.publish("worker", agent_id=GIVEN)
 
     def publish(self, name: str, **more: str) -> Agent:
-        return self.hf.agents.publish(name, backend="command", tool="cat", manifest_path="/m", **more)
+        return self.hf.agents.publish(
+            name, backend="command", tool="cat", manifest_path="/m", **more
+        )
 
     def asked(self, word: str) -> Served:
         return to_be_served(word, self.hf.settings, by_manifest=False)
 
     def open(self, served: Served) -> GatewayParts:
         spec = CommandSpec(argv=("cat",))
-        return open_gateway(served.key, spec, self.hf.settings, owner=served.owner, on_lost=lambda: None)
+        return open_gateway(
+            served.key, spec, self.hf.settings, owner=served.owner, on_lost=lambda: None
+        )
 
     def serve(self, word: str) -> str:
         """Have a gateway come and go; what it was kept under."""
@@ -52,7 +58,11 @@ class World:
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
-    url = request.getfixturevalue("postgres_url") if kind == "postgres" else f"{kind}:{tmp_path / 'store'}"
+    url = (
+        request.getfixturevalue("postgres_url")
+        if kind == "postgres"
+        else f"{kind}:{tmp_path / 'store'}"
+    )
     with closing(connected(Settings(store=url, gateway_root=str(tmp_path / "gateways")))) as hf:
         yield World(hf)
 
@@ -62,10 +72,18 @@ def test_an_id_that_is_another_agents_name_leads_to_a_queue_of_its_own(world: Wo
     assert world.serve(NAMED) == "gpu"
     apart = world.serve("worker")
     assert apart.startswith("gpu-")
-    for word, key in (("gpu", "gpu"), (NAMED, "gpu"), ("worker", apart), (apart, apart), ("HOLDFAST-worker", apart)):
+    for word, key in (
+        ("gpu", "gpu"),
+        (NAMED, "gpu"),
+        ("worker", apart),
+        (apart, apart),
+        ("HOLDFAST-worker", apart),
+    ):
         assert world.called(word) == key
     # By its id it cannot be served, which is the other's word here.
-    with pytest.raises(Ambiguous, match="the agent with the name gpu: call the one with the id gpu worker"):
+    with pytest.raises(
+        Ambiguous, match="the agent with the name gpu: call the one with the id gpu worker"
+    ):
         world.asked("gpu")
     assert world.asked(apart) == world.asked("worker")
 
@@ -80,7 +98,9 @@ def test_whoever_is_served_first_has_the_word(world: World) -> None:
     gone = world.hf.agents.get(GIVEN)
     world.hf.agents.remove(GIVEN, gone.generation_id)
     # What was accepted for the one that is gone is not the other's for all that.
-    with pytest.raises(Ambiguous, match=f"the agent with the id gpu: call the one with the name gpu {NAMED}"):
+    with pytest.raises(
+        Ambiguous, match=f"the agent with the id gpu: call the one with the name gpu {NAMED}"
+    ):
         world.asked("gpu")
     assert world.called("gpu") == "gpu"
 
@@ -97,7 +117,9 @@ def test_two_that_come_at_once_do_not_get_one_queue(world: World) -> None:
     one, other = world.asked(NAMED), world.asked("worker")
     assert one.key == other.key
     world.open(one).close()
-    with pytest.raises(Held, match="is that of the agent with the name gpu, and not of the one with the id gpu"):
+    with pytest.raises(
+        Held, match="is that of the agent with the name gpu, and not of the one with the id gpu"
+    ):
         world.open(other)
     # Nothing is left of the refused one, and begun again it has its own.
     assert owner_of("gpu", world.hf.settings, world.hf.store) == one.owner
@@ -105,7 +127,10 @@ def test_two_that_come_at_once_do_not_get_one_queue(world: World) -> None:
 
 
 def test_all_forms_of_an_id_are_as_many_agents(world: World) -> None:
-    records = [world.publish(f"agent-{n}", agent_id=f"{prefix}x1") for n, prefix in enumerate(("", "HOLDFAST-", "HOUMAO-"))]
+    records = [
+        world.publish(f"agent-{n}", agent_id=f"{prefix}x1")
+        for n, prefix in enumerate(("", "HOLDFAST-", "HOUMAO-"))
+    ]
     keys = [world.serve(record.agent_name) for record in records]
     assert (keys[0], len(set(keys)), len({owner_for(record) for record in records})) == ("x1", 3, 3)
     assert [world.called(record.agent_name) for record in records] == keys

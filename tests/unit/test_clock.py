@@ -51,7 +51,11 @@ def test_aware_keeps_the_instant_and_speaks_utc(at: datetime) -> None:
     assert clock.aware(at).tzinfo is UTC
 
 
-@pytest.mark.parametrize("at", [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=NoOffset())], ids=["no zone", "no offset"])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "at",
+    [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=NoOffset())],  # noqa: DTZ001
+    ids=["no zone", "no offset"],
+)
 def test_a_naive_instant_is_refused_everywhere(at: datetime) -> None:
     for use in (clock.aware, clock.render):
         with pytest.raises(InvalidValue, match="time zone"):
@@ -96,7 +100,10 @@ def test_anything_else_is_refused_and_named(text: str) -> None:
     assert caught.value.fields["what"] == "since"
 
 
-@given(st.text(max_size=40) | st.from_regex(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d)?(Z|[+-]\d\d:\d\d)", fullmatch=True))
+@given(
+    st.text(max_size=40)
+    | st.from_regex(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d)?(Z|[+-]\d\d:\d\d)", fullmatch=True)
+)
 def test_parse_never_raises_anything_of_another_kind(text: str) -> None:
     with contextlib.suppress(InvalidValue):
         assert clock.parse(text).tzinfo is UTC

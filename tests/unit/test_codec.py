@@ -71,7 +71,10 @@ def test_plain_is_what_json_would_show(record: Full) -> None:
 
 
 def test_utc_is_written_with_a_z() -> None:
-    assert to_json(Inner(seen_at=AWARE.replace(microsecond=7))) == b'{"seen_at":"2026-01-01T00:00:00.000007Z"}'
+    assert (
+        to_json(Inner(seen_at=AWARE.replace(microsecond=7)))
+        == b'{"seen_at":"2026-01-01T00:00:00.000007Z"}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,9 @@ def test_a_class_and_its_base_do_not_share_what_they_know_of_instants(first: typ
         Derived(seen_at=AWARE, left_at=NAIVE)
 
 
-@pytest.mark.parametrize("text", ["2026-01-01T00:00:00", "2026-01-01", "2026-13-01T00:00:00Z", "", "now"])
+@pytest.mark.parametrize(
+    "text", ["2026-01-01T00:00:00", "2026-01-01", "2026-13-01T00:00:00Z", "", "now"]
+)
 def test_a_naive_or_broken_timestamp_does_not_decode(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(f'{{"seen_at":"{text}"}}', type=Inner)

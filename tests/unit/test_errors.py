@@ -24,7 +24,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 def test_the_tree_is_the_one_drawn_at_the_top_of_its_module() -> None:
     drawn = (errors.__doc__ or "").split("HoldfastError", 1)[1].split("A message says", 1)[0]
-    assert {kind.__name__ for kind in KINDS} - {"HoldfastError"} == {word for word in drawn.split() if word in vars(errors)}
+    assert {kind.__name__ for kind in KINDS} - {"HoldfastError"} == {
+        word for word in drawn.split() if word in vars(errors)
+    }
 
 
 def test_every_code_has_a_row_and_every_row_a_code() -> None:
@@ -41,7 +43,12 @@ def test_no_two_kinds_share_a_code() -> None:
         (
             errors.Refused,
             4,
-            {errors.NotFound: 1, errors.ImpossibleTransition: 1, errors.RegistryNotFound: 1, errors.AgentEnded: 1},
+            {
+                errors.NotFound: 1,
+                errors.ImpossibleTransition: 1,
+                errors.RegistryNotFound: 1,
+                errors.AgentEnded: 1,
+            },
         ),
         (errors.Lost, 4, {}),
         (errors.Unavailable, 6, {errors.LockTimeout: 5, errors.RegistryLockTimeout: 5}),
@@ -70,25 +77,49 @@ def test_no_error_ends_a_command_as_done_or_as_nothing_to_take() -> None:
 
 @every_kind
 @pytest.mark.parametrize(
-    "again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deep"]
+    "again",
+    [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deep"],
 )
-def test_pickling_and_copying_keep_message_code_and_fields(kind: type[HoldfastError], again: object) -> None:
+def test_pickling_and_copying_keep_message_code_and_fields(
+    kind: type[HoldfastError], again: object
+) -> None:
     # `message`, `kind` and `self` are names that a careless signature would trip over.
-    fields = {"key": "a", "holder_pid": 7, "message": "m", "kind": "k", "self": "s", "nested": {"x": [1]}}
+    fields = {
+        "key": "a",
+        "holder_pid": 7,
+        "message": "m",
+        "kind": "k",
+        "self": "s",
+        "nested": {"x": [1]},
+    }
     error = kind("it is held", **fields)
     twin = again(error)  # type: ignore[operator]
     assert type(twin) is kind
-    assert (str(twin), twin.message, twin.code, twin.fields) == ("it is held", "it is held", kind.code, fields)
+    assert (str(twin), twin.message, twin.code, twin.fields) == (
+        "it is held",
+        "it is held",
+        kind.code,
+        fields,
+    )
 
 
 @every_kind
-def test_only_misuse_and_what_a_registry_does_not_know_are_value_errors(kind: type[HoldfastError]) -> None:
+def test_only_misuse_and_what_a_registry_does_not_know_are_value_errors(
+    kind: type[HoldfastError],
+) -> None:
     assert issubclass(kind, ValueError) == issubclass(kind, Misuse | errors.RegistryNotFound)
 
 
 @every_kind
-def test_only_a_wait_that_took_too_long_is_a_timeout_error_and_so_an_os_error(kind: type[HoldfastError]) -> None:
-    assert issubclass(kind, TimeoutError) == issubclass(kind, OSError) == issubclass(kind, errors.LockTimeout)
+def test_only_a_wait_that_took_too_long_is_a_timeout_error_and_so_an_os_error(
+    kind: type[HoldfastError],
+) -> None:
+    assert (
+        issubclass(kind, TimeoutError)
+        == issubclass(kind, OSError)
+        == issubclass(kind, errors.LockTimeout)
+    )
 
 
 @every_kind
@@ -109,7 +140,9 @@ def test_every_kind_says_what_it_means(kind: type[HoldfastError]) -> None:
         (errors.RegistryUnavailable, errors.StoreUnavailable),
     ],
 )
-def test_a_registry_error_is_also_one_of_the_tree(kind: type[HoldfastError], also: type[HoldfastError]) -> None:
+def test_a_registry_error_is_also_one_of_the_tree(
+    kind: type[HoldfastError], also: type[HoldfastError]
+) -> None:
     error = kind("m")
     assert isinstance(error, errors.RegistryError) and isinstance(error, also)
     assert status_of(error) == STATUS[also.code]

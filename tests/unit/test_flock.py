@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.access import shared_by
 from holdfast.adapters import flock
 from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.system.access import shared_by
 from tests.patience import PATIENCE_S
 
 
@@ -121,8 +121,12 @@ def test_a_guard_waits_asleep_and_gives_up_at_its_limit(tmp_path: Path) -> None:
     assert not FlockLock(path).is_held()
 
 
-def test_a_guard_that_was_interrupted_does_not_get_it_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that blocked for it took it later, for as long as the program lived: everybody else was kept out."""
+def test_a_guard_that_was_interrupted_does_not_get_it_after_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that blocked for it took it later, for as long as the program lived: everybody
+    else was kept out.
+    """
     path = tmp_path / "g"
 
     class Interrupted(threading.Event):
@@ -143,7 +147,9 @@ def test_a_guard_that_was_interrupted_does_not_get_it_after_all(tmp_path: Path, 
     assert not flock._open_ones
 
 
-def test_a_guard_that_cannot_be_taken_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_cannot_be_taken_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_: int, __: int) -> None:
         raise OSError(5, "Input/output error")
 

@@ -1,4 +1,6 @@
-"""The gateway's rules: admission, epochs, reconciliation, restarts, interrupts, and a worker that survives everything."""
+"""The gateway's rules: admission, epochs, reconciliation, restarts, interrupts, and a worker that
+survives everything.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -8,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
+from holdfast.domains.gateway.adapter import (
+    CommandSpec,
+    ManagedSpec,
+    RestSpec,
+    TmuxSpec,
+    spec_of,
+    spec_of_manifest,
+)
 from holdfast.domains.gateway.delivery import needless
-from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked
-from holdfast.domains.gateway.record import ATTACHMENTS
-from holdfast.domains.gateway.spec import CommandSpec, ManagedSpec, RestSpec, TmuxSpec, spec_of, spec_of_manifest
-from holdfast.domains.gateway.status import left_by
+from holdfast.domains.gateway.records import ATTACHMENTS, left_by
+from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
     AgentGone,
@@ -32,7 +40,7 @@ from holdfast.kernel.limits import ANSWER_CHARS_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request, RequestState
-from holdfast.primitives.queue.record import REQUESTS, Receipt
+from holdfast.primitives.queue.records import REQUESTS, Receipt
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -89,7 +97,9 @@ def working(gateway: Gateway, **how: object) -> Iterator[Worker]:
         worker.stop(grace_s=0.2)
 
 
-def ask(gateway: Gateway, prompt: str = "hello", *, epoch: int | None = None, key: str | None = None) -> Request:
+def ask(
+    gateway: Gateway, prompt: str = "hello", *, epoch: int | None = None, key: str | None = None
+) -> Request:
     return _asked(gateway, "submit_prompt", {"prompt": prompt}, epoch, key)
 
 
@@ -97,7 +107,9 @@ def interrupt(gateway: Gateway) -> Request:
     return _asked(gateway, "interrupt", {}, None, None)
 
 
-def _asked(gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | None, key: str | None) -> Request:
+def _asked(
+    gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | None, key: str | None
+) -> Request:
     draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=key)
     (answer,) = gateway.accept([Asked(draft, epoch)])
     if isinstance(answer, Request):
@@ -112,7 +124,7 @@ def ended(gateway: Gateway, request: Request) -> Request:
 
 
 def until(gateway: Gateway, request: Request, state: RequestState) -> Request:
-    from holdfast.primitives.queue.line import topic_of
+    from holdfast.primitives.queue.transaction import topic_of
 
     with gateway.queue.store.listen([topic_of(AGENT)]) as ears:
         while (found := gateway.queue.get(request.request_id)).state is not state:
@@ -127,7 +139,12 @@ def test_prompts_are_delivered_in_order_and_answered(desk: Desk) -> None:
     with working(gateway):
         done = [ended(gateway, request) for request in requests]
     assert agent.received == [("one", str(n)) for n in range(5)]
-    assert done[0].result == {"receipt": "answered", "text": "re: 0", "source": "output", "truncated": False}
+    assert done[0].result == {
+        "receipt": "answered",
+        "text": "re: 0",
+        "source": "output",
+        "truncated": False,
+    }
     assert all(one.receipt is Receipt.ANSWERED and one.token is None for one in done)
     assert gateway.status().queue_depth == 0
 
@@ -147,7 +164,10 @@ def test_an_agent_that_is_away_shuts_admission_until_it_returns(desk: Desk) -> N
     gateway.look()
     status = gateway.status()
     assert (status.gateway_health, status.managed_agent_connectivity) == ("healthy", "unavailable")
-    assert (status.managed_agent_recovery, status.request_admission) == ("awaiting_rebind", "blocked_unavailable")
+    assert (status.managed_agent_recovery, status.request_admission) == (
+        "awaiting_rebind",
+        "blocked_unavailable",
+    )
     with pytest.raises(UpstreamUnavailable, match="gone"):
         ask(gateway)
     with working(gateway):
@@ -155,7 +175,10 @@ def test_an_agent_that_is_away_shuts_admission_until_it_returns(desk: Desk) -> N
         assert ended(gateway, waiting).state is RequestState.COMPLETED
     assert gateway.status().managed_agent_instance_epoch == 1
     assert ask(gateway).epoch == 1
-    assert [k for k in desk.kinds() if k.startswith("gateway.agent")] == ["gateway.agent_unavailable", "gateway.agent_returned"]
+    assert [k for k in desk.kinds() if k.startswith("gateway.agent")] == [
+        "gateway.agent_unavailable",
+        "gateway.agent_returned",
+    ]
 
 
 def test_a_replaced_agent_gets_nothing_of_what_was_meant_for_the_other(desk: Desk) -> None:
@@ -165,11 +188,20 @@ def test_a_replaced_agent_gets_nothing_of_what_was_meant_for_the_other(desk: Des
     agent.instance_id = "two"
     gateway.look()
     status = gateway.status()
-    assert (status.managed_agent_instance_epoch, status.managed_agent_recovery) == (2, "reconciliation_required")
-    assert (status.request_admission, status.managed_agent_connectivity) == ("blocked_reconciliation", "connected")
+    assert (status.managed_agent_instance_epoch, status.managed_agent_recovery) == (
+        2,
+        "reconciliation_required",
+    )
+    assert (status.request_admission, status.managed_agent_connectivity) == (
+        "blocked_reconciliation",
+        "connected",
+    )
     left = left_by(status)
     assert (left.gateway_health, left.managed_agent_connectivity) == ("not_attached", "unavailable")
-    assert (left.request_admission, left.managed_agent_recovery) == ("blocked_reconciliation", "reconciliation_required")
+    assert (left.request_admission, left.managed_agent_recovery) == (
+        "blocked_reconciliation",
+        "reconciliation_required",
+    )
     with pytest.raises(Blocked, match="reconcile gpu"):
         ask(gateway)
     with working(gateway):
@@ -294,14 +326,20 @@ def test_an_agent_replaced_while_nothing_waits_needs_no_decision(desk: Desk) -> 
     agent.instance_id = "two"
     gateway.look()
     status = gateway.status()
-    assert (status.managed_agent_instance_epoch, status.managed_agent_recovery, status.request_admission) == (2, "idle", "open")
+    assert (
+        status.managed_agent_instance_epoch,
+        status.managed_agent_recovery,
+        status.request_admission,
+    ) == (2, "idle", "open")
     new = ask(gateway, "new")
     with working(gateway):
         assert ended(gateway, new).state is RequestState.COMPLETED
     assert agent.received == [("two", "new")]
 
 
-def test_an_agent_replaced_while_the_gateway_is_down_and_nothing_waits_needs_no_decision(desk: Desk) -> None:
+def test_an_agent_replaced_while_the_gateway_is_down_and_nothing_waits_needs_no_decision(
+    desk: Desk,
+) -> None:
     desk.gateway(ScriptedAgent("one")).detach()
     status = desk.gateway(ScriptedAgent("two")).status()
     assert (status.managed_agent_instance_epoch, status.request_admission) == (2, "open")
@@ -391,7 +429,11 @@ def _as_if_killed(desk: Desk) -> None:
     def body(tx: object) -> None:
         attachment = tx.get(ATTACHMENTS, AGENT).record  # type: ignore[attr-defined]
         process = replace(attachment.server.process, start_ticks=1)
-        tx.put(ATTACHMENTS, AGENT, replace(attachment, server=replace(attachment.server, process=process)))  # type: ignore[attr-defined]
+        tx.put(
+            ATTACHMENTS,
+            AGENT,
+            replace(attachment, server=replace(attachment.server, process=process)),
+        )  # type: ignore[attr-defined]
 
     desk.store.transact(body, scope=[ATTACHMENTS])
 
@@ -432,7 +474,9 @@ def test_a_second_gateway_is_refused_while_the_first_lives(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-86400.0, 86400.0, 400 * 86400.0])
-def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(tmp_path: Path, step_s: float) -> None:
+def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(
+    tmp_path: Path, step_s: float
+) -> None:
     clock = ManualClock()
     desk = Desk(SqliteStore(tmp_path / "queue.sqlite", boot_id="boot-1", clock=clock))
     agent = ScriptedAgent()
@@ -444,7 +488,9 @@ def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(
         desk.gateway(ScriptedAgent())
     gateway.renew()
     with working(gateway):
-        assert [ended(gateway, one).state for one in (first, kept, third)] == [RequestState.COMPLETED] * 3
+        assert [ended(gateway, one).state for one in (first, kept, third)] == [
+            RequestState.COMPLETED
+        ] * 3
     clock.advance(-step_s)
     gateway.renew()
     assert ask(gateway, "2", key="k").request_id == kept.request_id
@@ -483,7 +529,9 @@ def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: 
     assert desk.queue.get(asked.request_id).error_code == "interrupted_by_restart"
 
 
-def test_a_prompt_waits_while_nobody_knows_who_serves(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_waits_while_nobody_knows_who_serves(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     down = [StoreUnavailable("away", outcome="none")]
@@ -508,7 +556,10 @@ def test_an_interrupt_reaches_a_busy_agent_and_ends_what_runs(desk: Desk) -> Non
         long, behind = ask(gateway, "long"), ask(gateway, "behind")
         assert agent.began.wait(PATIENCE_S)
         urgent = interrupt(gateway)
-        assert ended(gateway, urgent).result == {"disposition": "accepted", "stopped": long.request_id}
+        assert ended(gateway, urgent).result == {
+            "disposition": "accepted",
+            "stopped": long.request_id,
+        }
         stopped = ended(gateway, long)
         assert (stopped.state, stopped.error_code) == (RequestState.FAILED, "interrupted")
         assert ended(gateway, behind).state is RequestState.COMPLETED
@@ -523,7 +574,11 @@ def test_interrupts_that_wait_together_are_sent_once(desk: Desk) -> None:
     with working(gateway):
         done = [ended(gateway, request) for request in many]
     assert len(agent.interrupts) == 1
-    assert [(one.result or {}).get("coalesced_with") for one in done] == [None, many[0].request_id, many[0].request_id]
+    assert [(one.result or {}).get("coalesced_with") for one in done] == [
+        None,
+        many[0].request_id,
+        many[0].request_id,
+    ]
 
 
 def test_an_interrupt_before_the_delivery_means_it_never_comes(desk: Desk) -> None:
@@ -566,7 +621,9 @@ def test_an_interrupt_stops_nothing_that_came_after_it(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("what", ["deliver", "answer"])
-def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Desk, what: str) -> None:
+def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(
+    desk: Desk, what: str
+) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     with working(gateway):
@@ -575,7 +632,10 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Des
         assert (bad.error_code, bad.error_detail) == ("adapter_failed", "ZeroDivisionError: oops")
         agent.broken[what] = UpstreamUnavailable("no route", outcome="none")
         worse = ended(gateway, ask(gateway, "2"))
-        assert (worse.error_code, (worse.result or {})["delivered"]) == ("upstream_unavailable", "no")
+        assert (worse.error_code, (worse.result or {})["delivered"]) == (
+            "upstream_unavailable",
+            "no",
+        )
         agent.broken["interrupt"] = RuntimeError("stuck")
         assert ended(gateway, interrupt(gateway)).error_code == "adapter_failed"
         agent.broken.clear()
@@ -587,15 +647,28 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(desk: Des
         patience.until(lambda: gateway.status().request_admission == "open")
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)])
-def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["a\0b", "\ud800", "\x1b[2J\x07", "\u2028", "\ufffe\uffff", "x" * (ANSWER_CHARS_MAX + 1)],
+)
+def test_whatever_an_agent_answers_is_kept_and_hinders_nobody(
+    desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     with working(gateway):
         with monkeypatch.context() as patched:
-            patched.setattr(agent, "answer", lambda *_: Answer(text=text, source="output", facts={"said": text[:10]}))
+            patched.setattr(
+                agent,
+                "answer",
+                lambda *_: Answer(text=text, source="output", facts={"said": text[:10]}),
+            )
             done = ended(gateway, ask(gateway))
-            patched.setattr(agent, "answer", lambda *_: Answer(code="agent_failed", detail=f"it said {text[:10]}"))
+            patched.setattr(
+                agent,
+                "answer",
+                lambda *_: Answer(code="agent_failed", detail=f"it said {text[:10]}"),
+            )
             failed = ended(gateway, ask(gateway))
         assert ended(gateway, ask(gateway)).state is RequestState.COMPLETED
     assert done.result is not None and done.state is RequestState.COMPLETED
@@ -629,7 +702,9 @@ def test_stopping_gives_up_what_runs_and_says_so(desk: Desk) -> None:
     assert gateway.queue.get(waiting.request_id).state is RequestState.ACCEPTED
 
 
-def test_an_end_is_stored_however_long_the_store_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_is_stored_however_long_the_store_is_away(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     real, failures = gateway.complete, [1, 2]
@@ -650,7 +725,9 @@ def test_an_end_is_stored_however_long_the_store_is_away(desk: Desk, monkeypatch
     assert agent.received == [("one", "1"), ("one", "2")]
 
 
-def unanswered(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0) -> None:
+def unanswered(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, *, skip: int = 0
+) -> None:
     """Let a verb be committed once, and its answer be lost."""
     real, left = getattr(gateway, name), [None] * (skip + 1)
 
@@ -671,7 +748,9 @@ def test_a_claim_that_was_committed_and_not_answered_keeps_the_slot_of_nobody(
     first, second = ask(gateway, "1"), ask(gateway, "2")
     unanswered(gateway, monkeypatch, "claim")
     with working(gateway):
-        assert [ended(gateway, one).state for one in (first, second)] == [RequestState.COMPLETED] * 2
+        assert [ended(gateway, one).state for one in (first, second)] == [
+            RequestState.COMPLETED
+        ] * 2
     assert agent.received == [("one", "1"), ("one", "2")]
     head = gateway.queue.head()
     assert (head.accepted, head.running, head.slot) == (0, 0, None)
@@ -691,7 +770,9 @@ def test_an_interrupt_whose_claim_was_not_answered_is_sent_all_the_same(
     assert (head.accepted, head.express, head.running) == (0, 0, 0)
 
 
-def test_a_decision_that_was_committed_and_not_answered_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_was_committed_and_not_answered_counts(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     old = ask(gateway, "old")
@@ -792,35 +873,66 @@ def test_what_may_not_be_asked(kind: str, payload: dict[str, object]) -> None:
         draft_of(kind, payload, ScriptedAgent().check)
 
 
-@pytest.mark.parametrize("prompt", ["a\tb\nc", "$(rm -rf /) `x` \"'", "C-c Escape Enter", "ä 漢字 🙂", "x" * PROMPT_BYTES_MAX])
+@pytest.mark.parametrize(
+    "prompt",
+    ["a\tb\nc", "$(rm -rf /) `x` \"'", "C-c Escape Enter", "ä 漢字 🙂", "x" * PROMPT_BYTES_MAX],
+)
 def test_what_may_be_asked(prompt: str) -> None:
-    assert draft_of("submit_prompt", {"prompt": prompt}, ScriptedAgent().check).payload == {"prompt": prompt}
+    assert draft_of("submit_prompt", {"prompt": prompt}, ScriptedAgent().check).payload == {
+        "prompt": prompt
+    }
 
 
 @pytest.mark.parametrize(
     ("manifest", "spec"),
     [
         ({"adapter": {"kind": "tmux"}, "tmux": {"session_name": "s"}}, TmuxSpec(session="s")),
-        ({"adapter": {"kind": "tmux", "session": "a"}, "tmux": {"session_name": "s"}}, TmuxSpec(session="a")),
+        (
+            {"adapter": {"kind": "tmux", "session": "a"}, "tmux": {"session_name": "s"}},
+            TmuxSpec(session="a"),
+        ),
         (
             {"adapter": {"kind": "command", "argv": ["claude", "-p"]}, "working_directory": "/x"},
             CommandSpec(argv=("claude", "-p"), working_directory="/x"),
         ),
-        ({"adapter": {"kind": "rest", "url": "http://h", "terminal": "t"}}, RestSpec(url="http://h", terminal="t")),
         (
-            {"adapter": {"kind": "tmux", "interrupt": "Escape", "quiet_ms": 50}, "tmux": {"session_name": "s"}},
+            {"adapter": {"kind": "rest", "url": "http://h", "terminal": "t"}},
+            RestSpec(url="http://h", terminal="t"),
+        ),
+        (
+            {
+                "adapter": {"kind": "tmux", "interrupt": "Escape", "quiet_ms": 50},
+                "tmux": {"session_name": "s"},
+            },
             TmuxSpec(session="s", interrupt_key="Escape", quiet_ms=50),
         ),
         (
-            {"adapter": {"kind": "command", "command": ["x"], "timeout_s": 5.0}, "working_directory": "/x"},
+            {
+                "adapter": {"kind": "command", "command": ["x"], "timeout_s": 5.0},
+                "working_directory": "/x",
+            },
             CommandSpec(argv=("x",), working_directory="/x", answer_timeout_s=5.0),
         ),
         (
-            {"adapter": {"kind": "rest", "base_url": "http://h", "terminal_id": "t", "preset": "houmao_server", "paths": {}}},
+            {
+                "adapter": {
+                    "kind": "rest",
+                    "base_url": "http://h",
+                    "terminal_id": "t",
+                    "preset": "houmao_server",
+                    "paths": {},
+                }
+            },
             RestSpec(url="http://h", terminal="t", preset="houmao_server_rest"),
         ),
         (
-            {"adapter": {"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "r"}},
+            {
+                "adapter": {
+                    "kind": "managed",
+                    "managed_api_base_url": "http://h",
+                    "managed_agent_ref": "r",
+                }
+            },
             ManagedSpec(managed_api_base_url="http://h", managed_agent_ref="r"),
         ),
     ],
@@ -849,7 +961,12 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
         {"kind": "command", "argv": ["l\0s"]},
         {"kind": "command", "argv": ["ls"], "working_directory": "/\0"},
         {"kind": "rest", "url": "http://h", "terminal": "t", "timeout_s": -1},
-        {"kind": "managed", "managed_api_base_url": "http://h", "managed_agent_ref": "a", "timeout_s": 0},
+        {
+            "kind": "managed",
+            "managed_api_base_url": "http://h",
+            "managed_agent_ref": "a",
+            "timeout_s": 0,
+        },
     ],
 )
 def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
@@ -860,7 +977,9 @@ def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
             spec_of(adapter)
 
 
-def test_a_damaged_request_is_the_matter_of_its_own_key_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever tried again with its key made all fail that shared the commit."""
     gateway = desk.gateway(ScriptedAgent())
     first = ask(gateway, key="mine")
@@ -873,7 +992,8 @@ def test_a_damaged_request_is_the_matter_of_its_own_key_alone(desk: Desk, monkey
 
     monkeypatch.setattr(REQUESTS, "decode", damaged)
     drafts = [
-        draft_of("submit_prompt", {"prompt": "hello"}, gateway.adapter.check, idempotency_key=key) for key in ("mine", "other")
+        draft_of("submit_prompt", {"prompt": "hello"}, gateway.adapter.check, idempotency_key=key)
+        for key in ("mine", "other")
     ]
     again, other = gateway.accept([Asked(draft) for draft in drafts])
     assert isinstance(again, RecordInvalid)

@@ -1,4 +1,6 @@
-"""The verdict on a holder: alive, dead or unknown, as a table over a process table made up for it."""
+"""The verdict on a holder: alive, dead or unknown, as a table over a process table made up for
+it.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +12,9 @@ import pytest
 from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, in_sight, probe
 
 HERE = Place("host-1", "boot-1", 4026531836)
-HOLDER = Holder(host_id="host-1", boot_id="boot-1", pid_ns=4026531836, pid=42, start_ticks=1000, label="worker")
+HOLDER = Holder(
+    host_id="host-1", boot_id="boot-1", pid_ns=4026531836, pid=42, start_ticks=1000, label="worker"
+)
 RUNNING = Sighting(start_ticks=1000, zombie=False)
 
 ALIVE, DEAD, UNKNOWN = Liveness
@@ -79,7 +83,9 @@ OTHER_NAMESPACE = Blind(HERE._replace(pid_ns=1))
         pytest.param(OTHER_HOST_AND_BOOT, UNKNOWN, UNKNOWN, id="other host and boot"),
     ],
 )
-def test_what_can_be_proved_of_a_holder(table: Processes, embedded: Liveness, shared: Liveness) -> None:
+def test_what_can_be_proved_of_a_holder(
+    table: Processes, embedded: Liveness, shared: Liveness
+) -> None:
     assert probe(HOLDER, table, embedded=True) is embedded
     assert probe(HOLDER, table, embedded=False) is shared
 
@@ -111,7 +117,13 @@ def test_a_process_that_is_hidden_from_us_is_unknown() -> None:
 
 @pytest.mark.parametrize("embedded", [True, False])
 def test_whoever_may_be_judged_is_in_sight_and_on_a_database_nobody_else(embedded: bool) -> None:
-    for place in (HERE, *(table.place for table in (OTHER_HOST, OTHER_BOOT, OTHER_BOOT_AND_NAMESPACE, OTHER_NAMESPACE))):
+    for place in (
+        HERE,
+        *(
+            table.place
+            for table in (OTHER_HOST, OTHER_BOOT, OTHER_BOOT_AND_NAMESPACE, OTHER_NAMESPACE)
+        ),
+    ):
         holder = Holder(**place._asdict(), pid=42, start_ticks=1000)
         prefix = in_sight(Table(), embedded=embedded)
         seen = holder.parts[: len(prefix)] == prefix

@@ -1,4 +1,6 @@
-"""Holds: a count is the size of a set of holders, and who is gone leaves it. On every store, on a clock of the test's."""
+"""Holds: a count is the size of a set of holders, and who is gone leaves it. On every store, on a
+clock of the test's.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,9 +23,8 @@ from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUna
 from holdfast.kernel.holder import Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
 from holdfast.kernel.store import Entry, Store
-from holdfast.primitives.holds import HOLDS, Hold, Holds, dropped, living, taken
+from holdfast.primitives.holds import HOLDS, Hold, Holds, Mine, dropped, living, taken
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.renewing import Mine
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -45,8 +46,9 @@ STORE = MemoryStore()
 
 
 class Clocked:
-    """A store on the test's clock, also where the store has one of its own. Tells when the background has done something, and
-    can be told not to answer it."""
+    """A store on the test's clock, also where the store has one of its own. Tells when the
+    background has done something, and can be told not to answer it.
+    """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self._store = store
@@ -84,8 +86,9 @@ class Clocked:
         return kept
 
     def until_kept(self) -> None:
-        """Until the background has looked after everything as it is now. A round begins with a look: one may be under way, the
-        next counts, and the one after that says that it is over."""
+        """Until the background has looked after everything as it is now. A round begins with a
+        look: one may be under way, the next counts, and the one after that says that it is over.
+        """
         self._until("_kept", 3)
 
     def until_refused(self) -> None:
@@ -100,7 +103,9 @@ class Clocked:
     def _until(self, what: str, times: int) -> None:
         with self._changed:
             goal = getattr(self, what) + times
-            assert self._changed.wait_for(lambda: getattr(self, what) >= goal, PATIENCE_S), "the background does nothing"
+            assert self._changed.wait_for(lambda: getattr(self, what) >= goal, PATIENCE_S), (
+                "the background does nothing"
+            )
 
 
 class _AtTime:
@@ -115,7 +120,9 @@ class _AtTime:
 
 
 class World:
-    """A store, a machine with processes, and the holds as each process sees them. Process 1 is there from the beginning."""
+    """A store, a machine with processes, and the holds as each process sees them. Process 1 is
+    there from the beginning.
+    """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = Clocked(store, clock)
@@ -125,7 +132,9 @@ class World:
         self._opened: list[Holds] = []
         self.holds = self.process(1)
 
-    def process(self, pid: int, machine: Machine | None = None, lease_s: float = HOLD_LEASE_S) -> Holds:
+    def process(
+        self, pid: int, machine: Machine | None = None, lease_s: float = HOLD_LEASE_S
+    ) -> Holds:
         """The holds as a new process sees them."""
         seat = (machine or self.machine).begin(pid)
         holds = Holds(self.store, self.journal, seat, lease_s=lease_s, label=f"p{pid}")  # type: ignore[arg-type]
@@ -144,7 +153,9 @@ class World:
     def told(self) -> list[tuple[str, str, str, int]]:
         """The journal's entries about holds: kind, subject, holder and count."""
         entries = [entry for batch in self.journal.since() for entry in batch.entries]
-        return [(entry.kind, entry.subject, entry.data["by"], entry.data["count"]) for entry in entries]
+        return [
+            (entry.kind, entry.subject, entry.data["by"], entry.data["count"]) for entry in entries
+        ]
 
     def close(self) -> None:
         for holds in self._opened:
@@ -196,7 +207,9 @@ def test_the_count_is_the_number_of_holders(holds: Holds) -> None:
     assert names(holds, "host-7") == []
 
 
-def test_taking_twice_is_one_hold_in_its_old_place_with_a_new_lease(world: World, holds: Holds) -> None:
+def test_taking_twice_is_one_hold_in_its_old_place_with_a_new_lease(
+    world: World, holds: Holds
+) -> None:
     for by in ("a", "b", "c"):
         holds.take("s", by=by)
     world.clock.advance(5)
@@ -209,7 +222,9 @@ def test_taking_twice_is_one_hold_in_its_old_place_with_a_new_lease(world: World
     assert holds.drop("s", by="b") == 2
 
 
-def test_whoever_says_the_same_name_is_the_same_holder_in_any_process(world: World, holds: Holds) -> None:
+def test_whoever_says_the_same_name_is_the_same_holder_in_any_process(
+    world: World, holds: Holds
+) -> None:
     other = world.process(2)
     holds.take("s", by="run")
     assert other.take("s", by="run") == 1
@@ -225,7 +240,9 @@ def test_a_subject_that_nobody_holds_leaves_no_record(world: World, holds: Holds
     assert holds.subjects() == {}
 
 
-def test_dropping_what_is_not_held_names_who_does_and_changes_nothing(world: World, holds: Holds) -> None:
+def test_dropping_what_is_not_held_names_who_does_and_changes_nothing(
+    world: World, holds: Holds
+) -> None:
     for by in ("a", "b"):
         holds.take("s", by=by)
     before = world.store.get(HOLDS, "s")
@@ -269,8 +286,12 @@ def test_names_may_be_any_label(world: World, holds: Holds) -> None:
     assert world.store.read(lambda tx: tx.count(HOLDS), scope=[HOLDS]) == 0
 
 
-@pytest.mark.parametrize("wrong", ["", "a\nb", "a\0b", "\ud800", "x" * (LABEL_CHARS_MAX + 1)], ids=ascii)
-def test_what_cannot_be_a_name_is_refused_before_the_store_is_touched(world: World, holds: Holds, wrong: str) -> None:
+@pytest.mark.parametrize(
+    "wrong", ["", "a\nb", "a\0b", "\ud800", "x" * (LABEL_CHARS_MAX + 1)], ids=ascii
+)
+def test_what_cannot_be_a_name_is_refused_before_the_store_is_touched(
+    world: World, holds: Holds, wrong: str
+) -> None:
     for call in (
         lambda: holds.take(wrong, by="a"),
         lambda: holds.drop(wrong, by="a"),
@@ -289,7 +310,9 @@ def test_what_cannot_be_a_name_is_refused_before_the_store_is_touched(world: Wor
 # --- a time to live ---
 
 
-def test_a_hold_ends_at_the_instant_after_its_time_and_not_before(world: World, holds: Holds) -> None:
+def test_a_hold_ends_at_the_instant_after_its_time_and_not_before(
+    world: World, holds: Holds
+) -> None:
     holds.take("s", by="a", ttl_s=5)
     holds.take("s", by="b")
     world.clock.advance(5)
@@ -348,7 +371,9 @@ def test_a_time_that_cannot_be_is_refused(world: World, holds: Holds, ttl_s: flo
 # --- who is gone ---
 
 
-def test_a_dead_holder_counts_no_more_for_anybody_and_the_next_change_sweeps_it(world: World, holds: Holds) -> None:
+def test_a_dead_holder_counts_no_more_for_anybody_and_the_next_change_sweeps_it(
+    world: World, holds: Holds
+) -> None:
     world.process(2).take("s", by="dead")
     holds.take("s", by="alive")
     world.kill(2)
@@ -437,7 +462,9 @@ def test_another_process_can_be_the_holder(world: World, holds: Holds) -> None:
 # --- other machines, other boots ---
 
 
-def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(world: World, holds: Holds) -> None:
+def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(
+    world: World, holds: Holds
+) -> None:
     far = world.process(7, Machine("host-2"))
     far.take("s", by="far")
     far.close()
@@ -449,8 +476,12 @@ def test_a_holder_that_cannot_be_seen_counts_until_its_lease_is_over(world: Worl
     assert holds.sweep() == 1
 
 
-def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(world: World, holds: Holds) -> None:
-    """From another machine its death cannot be seen: it would count there for as long as the taker lives."""
+def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(
+    world: World, holds: Holds
+) -> None:
+    """From another machine its death cannot be seen: it would count there for as long as the taker
+    lives.
+    """
     host_2 = Machine("host-2")
     taker = world.process(7, host_2)
     world.process(8, host_2)
@@ -464,7 +495,9 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(worl
     assert names(holds) == []
 
 
-def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(world: World, holds: Holds) -> None:
+def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(
+    world: World, holds: Holds
+) -> None:
     holds.take("s", by="run")
     again = Holds(world.store, holds._journal, holds._processes)
     again.take("s", by="run", ttl_s=5)
@@ -487,7 +520,9 @@ def test_a_machine_sees_its_own_dead_and_not_those_of_another(world: World, hold
     assert names(holds) == []
 
 
-def test_another_boot_of_this_machine_proves_death_only_where_the_store_is_its_own(world: World, holds: Holds) -> None:
+def test_another_boot_of_this_machine_proves_death_only_where_the_store_is_its_own(
+    world: World, holds: Holds
+) -> None:
     """Cloned machines that share a database may share a host id too."""
     seat = holds._processes
     before = replace(seat.current(), boot_id="an earlier boot")
@@ -497,7 +532,9 @@ def test_another_boot_of_this_machine_proves_death_only_where_the_store_is_its_o
     assert names(holds) == []
 
 
-def test_after_a_reboot_holds_of_processes_are_gone_and_those_by_time_are_not(tmp_path: Path) -> None:
+def test_after_a_reboot_holds_of_processes_are_gone_and_those_by_time_are_not(
+    tmp_path: Path,
+) -> None:
     clock, machine = ManualClock(), Machine()
 
     def boot(boot_id: str) -> SqliteStore:
@@ -530,7 +567,9 @@ def test_holds_outlive_a_restart_of_the_program_that_has_the_store_open(tmp_path
     clock, machine = ManualClock(), Machine()
     seat = machine.begin(2)
     for by in ("a", "b"):
-        with closing(SqliteStore(tmp_path / "store.sqlite", boot_id="boot-1", clock=clock)) as store:
+        with closing(
+            SqliteStore(tmp_path / "store.sqlite", boot_id="boot-1", clock=clock)
+        ) as store:
             holds = Holds(store, Journal(store, actor="t"), seat)
             holds.take("s", by=by)
             holds.close()
@@ -582,7 +621,9 @@ def test_the_background_keeps_what_this_process_holds(world: World) -> None:
         world.clock.advance(BRISK_S)
         world.store.until_kept()
         for subject in "st":
-            assert (_lease_end(world, subject, "far") - world.clock.now()).total_seconds() == BRISK_S
+            assert (
+                _lease_end(world, subject, "far") - world.clock.now()
+            ).total_seconds() == BRISK_S
             assert names(world.holds, subject) == ["far"]
     assert [kind for kind, *_ in world.told()] == ["hold.taken"] * 2, "signs of life are not told"
     far.close()
@@ -665,7 +706,9 @@ def test_a_hold_taken_again_with_a_time_is_not_renewed_any_more(world: World) ->
     assert names(world.holds) == ["kept"]
 
 
-def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_first(world: World) -> None:
+def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_first(
+    world: World,
+) -> None:
     brisk = world.process(2, lease_s=BRISK_S)
     brisk.take("s", by="kept")
     brisk.take("s", by="run")
@@ -682,7 +725,9 @@ def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_fir
 
 
 def replay(entries: list[Entry]) -> dict[str, set[str]]:
-    """Follow the journal with plain sets: each count it tells must be the size of the set. Returns the sets at the end."""
+    """Follow the journal with plain sets: each count it tells must be the size of the set. Returns
+    the sets at the end.
+    """
     sets: dict[str, set[str]] = {}
     for at, entry in enumerate(entries):
         held, by = sets.setdefault(entry.subject, set()), entry.data["by"]
@@ -722,8 +767,12 @@ def test_threads_that_take_and_drop_never_make_a_count_wrong(world: World, holds
         assert set(names(holds, subject)) == expected[subject]
 
 
-def test_a_holder_that_comes_while_the_dead_are_looked_at_is_not_swept(world: World, holds: Holds) -> None:
-    """The look is before the transaction, so that between the two a dead holder's name may be taken by a living one."""
+def test_a_holder_that_comes_while_the_dead_are_looked_at_is_not_swept(
+    world: World, holds: Holds
+) -> None:
+    """The look is before the transaction, so that between the two a dead holder's name may be taken
+    by a living one.
+    """
     world.process(2).take("s", by="run")
     world.kill(2)
     look = holds._look_at
@@ -763,11 +812,20 @@ def test_taken_and_dropped_are_a_set_in_order_of_arrival(steps: list[tuple[bool,
         assert [hold.by for hold in found] == order
 
 
-@given(st.lists(st.tuples(st.sampled_from([*Liveness, None]), st.booleans(), st.booleans()), max_size=6))
-def test_living_are_those_that_nobody_may_reclaim(states: list[tuple[Liveness | None, bool, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*Liveness, None]), st.booleans(), st.booleans()), max_size=6
+    )
+)
+def test_living_are_those_that_nobody_may_reclaim(
+    states: list[tuple[Liveness | None, bool, bool]],
+) -> None:
     found, verdicts, expected = [], {}, []
     for number, (liveness, explicit, over) in enumerate(states):
-        hold = replace(_hold(f"run-{number}", number), lease=leases.grant(NOW, 1 if over else 60, explicit=explicit))
+        hold = replace(
+            _hold(f"run-{number}", number),
+            lease=leases.grant(NOW, 1 if over else 60, explicit=explicit),
+        )
         if liveness is None:
             # Of no process, so that time alone ends it.
             hold = replace(hold, process=None)
@@ -775,7 +833,9 @@ def test_living_are_those_that_nobody_may_reclaim(states: list[tuple[Liveness | 
             assert hold.process is not None
             verdicts[hold.process] = liveness
         found.append(hold)
-        if liveness is not Liveness.DEAD and not (over and (explicit or liveness is not Liveness.ALIVE)):
+        if liveness is not Liveness.DEAD and not (
+            over and (explicit or liveness is not Liveness.ALIVE)
+        ):
             expected.append(hold)
     clock = ManualClock()
     clock.advance(30)

@@ -1,4 +1,6 @@
-"""A job that was registered fits in every later state; one that never can be claimed holds up no other."""
+"""A job that was registered fits in every later state; one that never can be claimed holds up no
+other.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import Broker, Job, JobStatus
-from holdfast.domains.jobs.record import JOBS
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.codec import CUT, json_bytes
 from holdfast.kernel.errors import InvalidName, InvalidValue, Lost, Refused
 from holdfast.kernel.holder import Holder
@@ -123,23 +125,37 @@ class Life:
         self.world.jobs.reap()
 
     def verdict(self, status: str, **words: Any) -> None:
-        self.world.jobs.update_status(self.job.job_id, status, token=self.now.token or 0, error_code=WIDE, **words)
+        self.world.jobs.update_status(
+            self.job.job_id, status, token=self.now.token or 0, error_code=WIDE, **words
+        )
 
     def late(self) -> None:
         for token in self.tokens:
             with suppress(Refused, Lost):
                 self.world.jobs.update_status(
-                    self.job.job_id, "completed", token=token, result=self.words, error=self.words, error_code=WIDE
+                    self.job.job_id,
+                    "completed",
+                    token=token,
+                    result=self.words,
+                    error=self.words,
+                    error_code=WIDE,
                 )
 
     def finish(self) -> None:
         job = self.now
         self.world.jobs.finish_and_pick(
-            job.job_id, "error", token=job.token or 0, error=self.words, error_code=WIDE, holder=self.holder()
+            job.job_id,
+            "error",
+            token=job.token or 0,
+            error=self.words,
+            error_code=WIDE,
+            holder=self.holder(),
         )
 
     def publish(self, kind: str) -> None:
-        self.world.events.publish(self.job.job_id, kind, detail=self.words, token=self.now.token or 0)
+        self.world.events.publish(
+            self.job.job_id, kind, detail=self.words, token=self.now.token or 0
+        )
 
     def beat(self) -> None:
         self.world.jobs.heartbeat(self.job.job_id, token=self.now.token or 0)
@@ -169,7 +185,8 @@ class Life:
         known = self.steps()
         for name in names:
             attempts, forgotten = self.now.attempt, len(self.now.past_attempts)
-            # What the job's status does not allow is refused; what does not fit would be InvalidValue.
+            # What the job's status does not allow is refused; what does not fit would be
+            # InvalidValue.
             with suppress(Refused, Lost):
                 known[name]()
             job = self.now
@@ -177,13 +194,44 @@ class Life:
             assert len(job.past_attempts) >= min(forgotten, JOB_PAST_ATTEMPTS_MAX)
             assert job.attempt >= attempts
             for told in (job.result, job.error):
-                assert told is None or told in self.words or not told.startswith(self.words[:2]) or told.endswith(CUT)
+                assert (
+                    told is None
+                    or told in self.words
+                    or not told.startswith(self.words[:2])
+                    or told.endswith(CUT)
+                )
 
 
 HARDEST = [
     *["pick", "error", "late", "retry"] * (JOB_PAST_ATTEMPTS_MAX + 1),
-    *["pick", "requeue", "late", "pick", "die", "late", "pick", "time_out", "late", "retry", "pick", "permission", "heartbeat"],
-    *["publish_error", "late", "cancel", "late", "retry", "pick", "finish_and_pick", "late", "cancel", "retry", "pick"],
+    *[
+        "pick",
+        "requeue",
+        "late",
+        "pick",
+        "die",
+        "late",
+        "pick",
+        "time_out",
+        "late",
+        "retry",
+        "pick",
+        "permission",
+        "heartbeat",
+    ],
+    *[
+        "publish_error",
+        "late",
+        "cancel",
+        "late",
+        "retry",
+        "pick",
+        "finish_and_pick",
+        "late",
+        "cancel",
+        "retry",
+        "pick",
+    ],
     *["give_back", "late", "pick", "next_seq", "completed", "late"],
 ]
 
@@ -218,14 +266,18 @@ def any_life(character: str, names: list[str]) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(st.sampled_from(CHARACTERS), st.lists(NAMES, min_size=5, max_size=20))
-def test_no_order_of_steps_makes_a_registered_job_too_large(character: str, names: list[str]) -> None:
+def test_no_order_of_steps_makes_a_registered_job_too_large(
+    character: str, names: list[str]
+) -> None:
     any_life(character, ["pick", *names])
 
 
 @pytest.mark.prove
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(CHARACTERS), st.lists(NAMES, min_size=5, max_size=60))
-def test_no_order_of_steps_makes_a_registered_job_too_large_of_many(character: str, names: list[str]) -> None:
+def test_no_order_of_steps_makes_a_registered_job_too_large_of_many(
+    character: str, names: list[str]
+) -> None:
     any_life(character, ["pick", *names])
 
 
@@ -242,8 +294,12 @@ def test_no_order_of_steps_makes_a_registered_job_too_large_of_many(character: s
         ({"prompt": "x" * 700_000, "expected_artifacts": ["\U0001f600" * 4000] * 12}, "prompt"),
     ],
 )
-def test_a_job_that_would_have_no_room_to_be_claimed_is_refused(world: World, wrong: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidValue, match=r"bytes as JSON and may have \d+.*into a file and pass its path") as caught:
+def test_a_job_that_would_have_no_room_to_be_claimed_is_refused(
+    world: World, wrong: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(
+        InvalidValue, match=r"bytes as JSON and may have \d+.*into a file and pass its path"
+    ) as caught:
         world.register(**wrong)
     assert caught.value.fields["field"] == field
     assert caught.value.fields["bytes"] > caught.value.fields["bytes_max"]
@@ -291,7 +347,9 @@ def test_an_event_that_ends_a_job_is_cut_and_one_that_only_tells_is_refused(worl
     token = world.pick().token
     with pytest.raises(InvalidValue, match="may have"):
         world.events.publish(job.job_id, "progress", detail="x" * JOB_EVENT_BYTES_MAX, token=token)
-    told = world.events.publish(job.job_id, "completed", detail="\0" * JOB_EVENT_BYTES_MAX, token=token)
+    told = world.events.publish(
+        job.job_id, "completed", detail="\0" * JOB_EVENT_BYTES_MAX, token=token
+    )
     assert told.job.status is JobStatus.COMPLETED and told.job.result == "\0" * JOB_EVENT_BYTES_MAX
     [kept] = world.events.of_job(job.job_id)
     assert kept.detail.endswith(CUT) and json_bytes(kept) <= JOB_EVENT_BYTES_MAX + 128
@@ -322,7 +380,9 @@ def test_a_long_reason_cancels_and_gives_up(world: World) -> None:
 
 
 def old_job(world: World, bytes_left: int) -> Job:
-    """A pending job as an earlier version registered it: that many bytes under the bound of a record."""
+    """A pending job as an earlier version registered it: that many bytes under the bound of a
+    record.
+    """
     job = replace(world.register(prompt="x"), expected_artifacts=("a",))
     job = replace(job, prompt="x" * (RECORD_BYTES_MAX - bytes_left - json_bytes(job) + 1))
     assert json_bytes(job) == RECORD_BYTES_MAX - bytes_left
@@ -339,15 +399,20 @@ def test_a_job_without_room_for_a_claim_holds_up_no_other(world: World, bytes_le
     worker = world.worker(7)
     first = world.pick(worker)
     assert first.job_id == good[0].job_id
-    assert [one.split(": ")[0] for one in told] == [f"passed over space=jobs key={job.job_id}" for job in old]
-    second = world.jobs.finish_and_pick(first.job_id, "completed", token=first.token or 0, holder=worker)
+    assert [one.split(": ")[0] for one in told] == [
+        f"passed over space=jobs key={job.job_id}" for job in old
+    ]
+    second = world.jobs.finish_and_pick(
+        first.job_id, "completed", token=first.token or 0, holder=worker
+    )
     assert second.done.status is JobStatus.COMPLETED
     assert second.picked is not None and second.picked.job_id == good[1].job_id
     assert world.jobs.pick_pending(LABEL, holder=worker) is None
     for job in old:
         found = world.jobs.get_job(job.job_id)
         assert found.prompt == job.prompt
-        # Where there is room for a word of it, it is an error for people to see; else it waits, and is shown by the doctor.
+        # Where there is room for a word of it, it is an error for people to see; else it waits, and
+        # is shown by the doctor.
         if found.status is JobStatus.ERROR:
             assert found.error_code == "too_large"
         else:
@@ -370,7 +435,9 @@ def test_the_end_of_an_old_running_job_is_written_without_its_words(world: World
     old = old_job(world, 600)
     picked = world.pick(world.worker(7))
     assert picked.job_id == old.job_id
-    done = world.jobs.update_status(old.job_id, "error", token=picked.token, error="e" * 5000, error_code="command_failed")
+    done = world.jobs.update_status(
+        old.job_id, "error", token=picked.token, error="e" * 5000, error_code="command_failed"
+    )
     assert done.status is JobStatus.ERROR and done.error is not None and done.error.endswith(CUT)
     assert world.jobs.pick_pending(LABEL) is None
 
@@ -386,10 +453,12 @@ def test_a_dead_workers_old_job_keeps_no_others_from_being_reaped(world: World) 
     assert {job.status for job in world.jobs.list_jobs()} == {JobStatus.PENDING}
 
 
-def test_every_job_without_room_is_found_in_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.domains.jobs import listing
+def test_every_job_without_room_is_found_in_pages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.domains.jobs import queries
 
-    monkeypatch.setattr(listing, "JOBS_PAGE", 2)
+    monkeypatch.setattr(queries, "JOBS_PAGE", 2)
     old = []
     for _ in range(3):
         world.register()

@@ -1,4 +1,6 @@
-"""Events of jobs: signed, numbered, kept until sent, and believed only when genuine. On every store."""
+"""Events of jobs: signed, numbered, kept until sent, and believed only when genuine. On every
+store.
+"""
 
 import json
 import logging
@@ -13,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
+from holdfast.domains.jobs.broker_address import reach_of
+from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
-from holdfast.domains.jobs.reach import reach_of
-from holdfast.domains.jobs.record import JOBS, shown
-from holdfast.domains.jobs.telling import JobEvents
+from holdfast.domains.jobs.records import JOBS, shown
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
@@ -73,8 +75,15 @@ def test_publishing_moves_the_job_as_the_event_says(world: World) -> None:
     assert (started.status, started.attempt) == (JobStatus.RUNNING, 1)
     assert world.events.publish(job.job_id, EventKind.STARTED).job.token == started.token
     world.events.publish(job.job_id, "progress", detail="half", data={"percent": 50})
-    done = world.events.publish(job.job_id, "completed", detail="ten exercises", token=started.token).job
-    assert (done.status, done.result, done.last_seq, done.token) == (JobStatus.COMPLETED, "ten exercises", 4, None)
+    done = world.events.publish(
+        job.job_id, "completed", detail="ten exercises", token=started.token
+    ).job
+    assert (done.status, done.result, done.last_seq, done.token) == (
+        JobStatus.COMPLETED,
+        "ten exercises",
+        4,
+        None,
+    )
     with pytest.raises(ImpossibleTransition):
         world.events.publish(job.job_id, "error")
     with pytest.raises(ImpossibleTransition):
@@ -125,14 +134,21 @@ def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
     with pytest.raises(Fenced):
         world.jobs.finish_and_pick(job.job_id, "completed", token=1, also=also)
     assert world.events.unsent() == []
-    done, picked = world.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0, also=also)
+    done, picked = world.jobs.finish_and_pick(
+        job.job_id, "completed", token=job.token or 0, also=also
+    )
     assert (done.last_seq, done.status) == (1, JobStatus.COMPLETED)
     assert picked is not None
-    assert [(one.event.event, one.event.detail) for one in world.events.unsent()] == [(EventKind.COMPLETED, "done")]
+    assert [(one.event.event, one.event.detail) for one in world.events.unsent()] == [
+        (EventKind.COMPLETED, "done")
+    ]
     [event] = world.events.of_job(job.job_id)
     assert world.events.receive(to_json(event)).event == event
     failed = world.events.with_step(EventKind.ERROR, detail="no")
-    assert world.jobs.update_status(picked.job_id, "error", token=picked.token, also=failed).last_seq == 1
+    assert (
+        world.jobs.update_status(picked.job_id, "error", token=picked.token, also=failed).last_seq
+        == 1
+    )
 
 
 def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
@@ -143,18 +159,24 @@ def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
         return world.events.told_end(job)
 
     def publish(*kinds: str) -> Callable[[Job], object]:
-        return lambda job: [world.events.publish(job.job_id, kind, token=job.token) for kind in kinds]
+        return lambda job: [
+            world.events.publish(job.job_id, kind, token=job.token) for kind in kinds
+        ]
 
     for kind in ("completed", "error"):
         assert of_attempt(publish("started", "progress", kind))
         step = world.events.with_step(EventKind(kind))
-        assert of_attempt(lambda job, step=step: world.jobs.update_status(job.job_id, "error", also=step))  # type: ignore[misc]
+        assert of_attempt(
+            lambda job, step=step: world.jobs.update_status(job.job_id, "error", also=step)
+        )  # type: ignore[misc]
     assert not of_attempt(publish("progress", "cancelled"))
     assert not of_attempt(publish("progress"))
     assert not of_attempt(lambda job: world.jobs.update_status(job.job_id, "completed"))
     assert not of_attempt(lambda job: world.jobs.cancel(job.job_id))
     # Ended without an event of its own, behind one that told of something else.
-    assert not of_attempt(lambda job: (publish("progress")(job), world.jobs.update_status(job.job_id, "error")))
+    assert not of_attempt(
+        lambda job: (publish("progress")(job), world.jobs.update_status(job.job_id, "error"))
+    )
 
 
 def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
@@ -168,10 +190,12 @@ def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
     assert not world.events.told_end(second)
 
 
-def test_only_so_many_events_of_a_job_are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.domains.jobs import telling
+def test_only_so_many_events_of_a_job_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.domains.jobs import event_stream
 
-    monkeypatch.setattr(telling, "JOB_EVENTS_KEEP", 3)
+    monkeypatch.setattr(event_stream, "JOB_EVENTS_KEEP", 3)
     job = world.running()
     for _ in range(5):
         world.events.publish(job.job_id, "progress")
@@ -234,11 +258,15 @@ FORGERIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_or_altered_completed_changes_nothing(world: World, forgery: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forged_or_altered_completed_changes_nothing(
+    world: World, forgery: str, caplog: pytest.LogCaptureFixture
+) -> None:
     job = world.running()
     told = world.journal.tail(50)[0]
     with caplog.at_level(logging.WARNING, "holdfast.jobs"):
-        received = world.events.receive(world.forged(job, **dict(FORGERIES[forgery])), topic=job.events_topic)
+        received = world.events.receive(
+            world.forged(job, **dict(FORGERIES[forgery])), topic=job.events_topic
+        )
     assert received.event is None
     assert received.dropped
     assert "event dropped" in caplog.text
@@ -257,7 +285,9 @@ def test_what_grows_too_large_as_it_is_read_is_dropped(world: World) -> None:
     assert world.jobs.get_job(job.job_id) == job
 
 
-def test_an_event_of_a_job_that_is_removed_as_it_arrives_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_a_job_that_is_removed_as_it_arrives_is_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.running()
     payload, get = world.forged(job), world.store.get
 
@@ -290,7 +320,9 @@ def test_a_replayed_or_late_event_changes_nothing(world: World) -> None:
 
 def test_a_message_on_another_jobs_topic_is_dropped(world: World) -> None:
     job, other = world.running(), world.running()
-    assert "topic" in (world.events.receive(world.forged(job), topic=other.events_topic).dropped or "")
+    assert "topic" in (
+        world.events.receive(world.forged(job), topic=other.events_topic).dropped or ""
+    )
     assert world.jobs.get_job(job.job_id) == job
 
 
@@ -321,7 +353,11 @@ def test_hostile_messages_are_dropped(payload: bytes) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
@@ -345,9 +381,16 @@ def test_secrets_are_not_shown_or_journalled(world: World) -> None:
     world.events.publish(job.job_id, "progress", data={"password": "hunter2", "note": "fine"})
     assert job.auth_token is not None
     seen = json.dumps(shown(job)) + str([entry.data for entry in world.journal.tail(20)[0]])
-    # What a program prints or logs of a job, with rich or without, and of how its broker is reached.
-    seen += repr(job) + str(job.__rich_repr__()) + repr(msgspec.structs.replace(job, extra={"their_token": "hunter2"}))
-    seen += repr(reach_of(broker, {})) + repr(msgspec.structs.replace(broker, extra={"their_password": "hunter2"}))
+    # What a program prints or logs of a job, with rich or without, and of how its broker is
+    # reached.
+    seen += (
+        repr(job)
+        + str(job.__rich_repr__())
+        + repr(msgspec.structs.replace(job, extra={"their_token": "hunter2"}))
+    )
+    seen += repr(reach_of(broker, {})) + repr(
+        msgspec.structs.replace(broker, extra={"their_password": "hunter2"})
+    )
     assert "hunter2" not in seen
     assert job.auth_token not in seen
     assert f"Job(schema_version=1, job_id={job.job_id!r}, " in seen
@@ -356,7 +399,9 @@ def test_secrets_are_not_shown_or_journalled(world: World) -> None:
 
 def test_a_literal_password_is_refused_unless_it_is_asked_for(world: World) -> None:
     with pytest.raises(InvalidValue, match="MQTT_PASSWORD") as caught:
-        world.jobs.register_job("x", agent="a", agent_session="s", broker=Broker(password="hunter2"))
+        world.jobs.register_job(
+            "x", agent="a", agent_session="s", broker=Broker(password="hunter2")
+        )
     assert "hunter2" not in str(caught.value)
     assert world.jobs.list_jobs() == []
 
@@ -370,7 +415,13 @@ def test_topics_that_could_catch_others_are_refused(world: World, prefix: str) -
 def test_the_environment_overrides_the_record() -> None:
     broker = Broker(host="broker", port=1884, username="me", password_env="MY_PASSWORD")
     plain = reach_of(broker, {"MY_PASSWORD": "p1"})
-    assert (plain.host, plain.port, plain.tls, plain.username, plain.password) == ("broker", 1884, False, "me", "p1")
+    assert (plain.host, plain.port, plain.tls, plain.username, plain.password) == (
+        "broker",
+        1884,
+        False,
+        "me",
+        "p1",
+    )
     over = reach_of(
         broker,
         {
@@ -385,11 +436,22 @@ def test_the_environment_overrides_the_record() -> None:
             "MY_PASSWORD": "p1",
         },
     )
-    assert (over.host, over.port, over.tls, over.username, over.password) == ("other", 99, True, "you", "p2")
+    assert (over.host, over.port, over.tls, over.username, over.password) == (
+        "other",
+        99,
+        True,
+        "you",
+        "p2",
+    )
     assert (over.ca_certs, over.certfile, over.keyfile) == ("ca.pem", "cert.pem", "key.pem")
     assert reach_of(Broker(), {}).host == "localhost"
     assert reach_of(Broker(), {"MQTT_TLS": "true"}).port == 8883
-    for wrong in ({"MQTT_PORT": "x"}, {"MQTT_PORT": "0"}, {"MQTT_PORT": "70000"}, {"MQTT_TLS": "maybe"}):
+    for wrong in (
+        {"MQTT_PORT": "x"},
+        {"MQTT_PORT": "0"},
+        {"MQTT_PORT": "70000"},
+        {"MQTT_TLS": "maybe"},
+    ):
         with pytest.raises(InvalidValue):
             reach_of(Broker(), wrong)
 

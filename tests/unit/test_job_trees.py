@@ -1,4 +1,6 @@
-"""Jobs whose workers are process trees: what the reaper does about processes that a dead worker left. On every store."""
+"""Jobs whose workers are process trees: what the reaper does about processes that a dead worker
+left. On every store.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -9,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping
+from holdfast.domains.jobs import Job, Jobs, JobStatus, reaper
+from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.jobs.events import Event, EventKind, signed
-from holdfast.domains.jobs.telling import JobEvents
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, attempt_tree
 from holdfast.kernel.limits import TREE_GRACE_S
@@ -65,7 +67,11 @@ class JobSeat(Seat):
 
     def death(self, holder: Holder) -> int | None:
         first = super().death(holder)
-        return self.trees.watch(holder.tree) if first is None and holder.tree and holder.place == self.here() else first
+        return (
+            self.trees.watch(holder.tree)
+            if first is None and holder.tree and holder.place == self.here()
+            else first
+        )
 
 
 @pytest.fixture(params=[*STORES, "files"])
@@ -108,7 +114,9 @@ def test_the_store_keeps_the_tree_of_a_claim(world: World) -> None:
     assert back.claimed_by is None
 
 
-def test_a_dead_workers_job_is_put_back_when_its_tree_is_gone(world: World, trees: JobTrees) -> None:
+def test_a_dead_workers_job_is_put_back_when_its_tree_is_gone(
+    world: World, trees: JobTrees
+) -> None:
     job = orphaned(world)
     assert world.jobs.reap() == []
     assert world.jobs.pick_pending(LABEL) is None
@@ -125,7 +133,9 @@ def test_looking_at_what_is_abandoned_asks_no_tree(world: World, trees: JobTrees
 
 
 @pytest.mark.parametrize("limits", [{}, {"timeout_sec": 1.0}], ids=["in time", "past its limit"])
-def test_after_the_grace_the_tree_is_killed_and_the_job_put_back(world: World, trees: JobTrees, limits: dict[str, Any]) -> None:
+def test_after_the_grace_the_tree_is_killed_and_the_job_put_back(
+    world: World, trees: JobTrees, limits: dict[str, Any]
+) -> None:
     orphaned(world, **limits)
     world.clock.advance(TREE_GRACE_S)
     assert world.jobs.reap() == []
@@ -150,7 +160,9 @@ def test_a_tree_that_cannot_be_killed_is_left_alone_for_a_while_and_its_job_ends
     assert (ended.status, ended.error_code) == (JobStatus.ERROR, "timed_out")
 
 
-def test_a_tree_of_another_user_is_ended_by_nobody_and_its_job_by_its_limit(world: World, trees: JobTrees) -> None:
+def test_a_tree_of_another_user_is_ended_by_nobody_and_its_job_by_its_limit(
+    world: World, trees: JobTrees
+) -> None:
     orphaned(world, timeout_sec=60.0)
     trees.asked_s[TREE] = None
     assert world.jobs.reap() == []
@@ -162,7 +174,7 @@ def test_a_tree_of_another_user_is_ended_by_nobody_and_its_job_by_its_limit(worl
 def test_all_jobs_of_a_dead_worker_with_a_tree_are_put_back(
     world: World, trees: JobTrees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 2)
+    monkeypatch.setattr(reaper, "JOBS_OF_WORKERS_READ", 2)
     holder = replace(world.worker(7), tree=TREE)
     ids = {world.register().job_id for _ in range(5)}
     for _ in ids:
@@ -175,7 +187,9 @@ def test_all_jobs_of_a_dead_worker_with_a_tree_are_put_back(
     assert {job.job_id for job in world.jobs.reap()} == ids
 
 
-def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(world: World, trees: JobTrees) -> None:
+def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(
+    world: World, trees: JobTrees
+) -> None:
     world.register()
     world.pick(replace(world.worker(7), tree=TREE))
     trees.end(TREE)
@@ -183,7 +197,9 @@ def test_a_live_worker_keeps_its_job_whatever_becomes_of_its_tree(world: World, 
     assert trees.asked == []
 
 
-def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(world: World, trees: JobTrees) -> None:
+def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(
+    world: World, trees: JobTrees
+) -> None:
     world.register(timeout_sec=10.0)
     job = world.pick(replace(world.worker(7), tree=TREE))
     world.clock.advance(11)
@@ -191,7 +207,9 @@ def test_of_a_live_worker_only_the_attempt_past_its_limit_is_asked_to_end(world:
     assert trees.asked == [attempt_tree(TREE, job.token or 0)]
 
 
-def test_from_another_machine_the_lease_decides_and_no_tree_is_asked(world: World, trees: JobTrees) -> None:
+def test_from_another_machine_the_lease_decides_and_no_tree_is_asked(
+    world: World, trees: JobTrees
+) -> None:
     far = registry(world, JobTrees(), 3, Machine("host-2"))
     job = orphaned(world)
     assert far.reap() == []
@@ -202,14 +220,18 @@ def test_from_another_machine_the_lease_decides_and_no_tree_is_asked(world: Worl
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_taking_a_job_from_a_dead_worker_ends_its_tree(world: World, trees: JobTrees, verb: str) -> None:
+def test_taking_a_job_from_a_dead_worker_ends_its_tree(
+    world: World, trees: JobTrees, verb: str
+) -> None:
     job = orphaned(world)
     getattr(world.jobs, verb)(job.job_id)
     assert trees.killed == [TREE]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_taking_a_job_from_a_live_worker_leaves_its_tree_to_it(world: World, trees: JobTrees, verb: str) -> None:
+def test_taking_a_job_from_a_live_worker_leaves_its_tree_to_it(
+    world: World, trees: JobTrees, verb: str
+) -> None:
     world.register()
     job = world.pick(replace(world.worker(7), tree=TREE))
     getattr(world.jobs, verb)(job.job_id)
@@ -217,7 +239,9 @@ def test_taking_a_job_from_a_live_worker_leaves_its_tree_to_it(world: World, tre
 
 
 @pytest.mark.usefixtures("no_second_look")
-def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_end(world: World, trees: JobTrees) -> None:
+def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_end(
+    world: World, trees: JobTrees
+) -> None:
     world.register()
     world.pick(replace(world.worker(7), tree=TREE))
     was_asked = threading.Event()
@@ -225,7 +249,9 @@ def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_e
     ask = seat.ask_tree
     seat.ask_tree = lambda tree: (ask(tree), was_asked.set())[0]  # type: ignore[method-assign,assignment]
     got: list[Job | None] = []
-    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+    waiter = threading.Thread(
+        target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
+    )
     waiter.start()
     world.machine.end(7)
     assert was_asked.wait(PATIENCE_S)
@@ -257,7 +283,9 @@ def test_a_waiting_pick_comes_back_when_the_grace_is_over(world: World, trees: J
 
 
 def taken_away(world: World, trees: JobTrees, **more: Any) -> tuple[Job, str]:
-    """A job that was put back while its worker lives, and the tree of its first attempt, which lives too."""
+    """A job that was put back while its worker lives, and the tree of its first attempt, which
+    lives too.
+    """
     world.register(**more)
     job = world.pick(replace(world.worker(7), tree=TREE))
     tree = attempt_tree(TREE, job.token or 0)
@@ -266,7 +294,9 @@ def taken_away(world: World, trees: JobTrees, **more: Any) -> tuple[Job, str]:
     return job, tree
 
 
-def test_a_pick_passes_over_a_job_until_the_tree_of_its_earlier_attempt_is_gone(world: World, trees: JobTrees) -> None:
+def test_a_pick_passes_over_a_job_until_the_tree_of_its_earlier_attempt_is_gone(
+    world: World, trees: JobTrees
+) -> None:
     job, tree = taken_away(world, trees)
     assert world.jobs.pick_pending(LABEL) is None
     assert (trees.asked, trees.killed) == ([tree], [])
@@ -277,14 +307,18 @@ def test_a_pick_passes_over_a_job_until_the_tree_of_its_earlier_attempt_is_gone(
     assert (again.job_id, again.attempt, again.deaths) == (job.job_id, 2, 0)
 
 
-def test_a_pick_after_the_grace_kills_the_tree_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+def test_a_pick_after_the_grace_kills_the_tree_of_an_earlier_attempt(
+    world: World, trees: JobTrees
+) -> None:
     job, tree = taken_away(world, trees)
     trees.asked_s[tree] = TREE_GRACE_S
     assert world.pick().job_id == job.job_id
     assert trees.killed == [tree]
 
 
-def test_a_tree_of_an_earlier_attempt_that_cannot_be_killed_is_tried_now_and_then(world: World, trees: JobTrees) -> None:
+def test_a_tree_of_an_earlier_attempt_that_cannot_be_killed_is_tried_now_and_then(
+    world: World, trees: JobTrees
+) -> None:
     _, tree = taken_away(world, trees)
     trees.immortal = True
     trees.asked_s[tree] = TREE_GRACE_S
@@ -293,7 +327,9 @@ def test_a_tree_of_an_earlier_attempt_that_cannot_be_killed_is_tried_now_and_the
     assert trees.killed == [tree]
 
 
-def test_a_job_that_ends_does_not_bring_its_worker_a_job_whose_earlier_attempt_lives(world: World, trees: JobTrees) -> None:
+def test_a_job_that_ends_does_not_bring_its_worker_a_job_whose_earlier_attempt_lives(
+    world: World, trees: JobTrees
+) -> None:
     first = world.register(priority=1)
     mine = world.pick()
     assert mine.job_id == first.job_id
@@ -301,13 +337,18 @@ def test_a_job_that_ends_does_not_bring_its_worker_a_job_whose_earlier_attempt_l
     last = world.register()
     token = mine.token or 0
     finished = world.jobs.finish_and_pick(first.job_id, "completed", token=token)
-    assert (finished.done.status, finished.picked and finished.picked.job_id) == (JobStatus.COMPLETED, last.job_id)
+    assert (finished.done.status, finished.picked and finished.picked.job_id) == (
+        JobStatus.COMPLETED,
+        last.job_id,
+    )
     trees.end(tree)
     finished = world.jobs.finish_and_pick(last.job_id, "completed", token=finished.picked.token)  # type: ignore[union-attr,arg-type]
     assert (finished.picked and finished.picked.job_id) == job.job_id
 
 
-def test_another_machine_does_not_see_the_tree_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+def test_another_machine_does_not_see_the_tree_of_an_earlier_attempt(
+    world: World, trees: JobTrees
+) -> None:
     job, _ = taken_away(world, trees)
     far = registry(world, trees, 3, Machine("host-2"))
     picked = far.pick_pending(LABEL)
@@ -315,7 +356,9 @@ def test_another_machine_does_not_see_the_tree_of_an_earlier_attempt(world: Worl
     assert trees.asked == []
 
 
-def test_proc_is_searched_only_for_attempts_that_were_taken_away(world: World, trees: JobTrees) -> None:
+def test_proc_is_searched_only_for_attempts_that_were_taken_away(
+    world: World, trees: JobTrees
+) -> None:
     world.register()
     job = world.pick(replace(world.worker(7), tree=TREE))
     world.jobs.update_status(job.job_id, "error", token=job.token)
@@ -329,14 +372,18 @@ def test_proc_is_searched_only_for_attempts_that_were_taken_away(world: World, t
 
 
 @pytest.mark.usefixtures("no_second_look")
-def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(world: World, trees: JobTrees) -> None:
+def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(
+    world: World, trees: JobTrees
+) -> None:
     job, tree = taken_away(world, trees)
     was_watched = threading.Event()
     seat = world.jobs._reaper._processes
     watch = seat.watch_tree
     seat.watch_tree = lambda tree: (watch(tree), was_watched.set())[0]  # type: ignore[method-assign,assignment]
     got: list[Job | None] = []
-    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+    waiter = threading.Thread(
+        target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
+    )
     waiter.start()
     assert was_watched.wait(PATIENCE_S)
     assert got == []
@@ -346,19 +393,25 @@ def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(world: World, 
 
 
 @pytest.mark.parametrize("told", ["publish", "receive"])
-def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(world: World, trees: JobTrees, told: str) -> None:
+def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(
+    world: World, trees: JobTrees, told: str
+) -> None:
     job = orphaned(world)
     events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
     if told == "publish":
         events.publish(job.job_id, "cancelled")
     else:
-        event = Event(seq=9, job_id=job.job_id, event=EventKind.CANCELLED, timestamp=world.store.now())
+        event = Event(
+            seq=9, job_id=job.job_id, event=EventKind.CANCELLED, timestamp=world.store.now()
+        )
         assert events.receive(to_json(signed(event, job))).news
     assert trees.killed == [TREE]
 
 
 @pytest.mark.parametrize("kind", ["completed", "error"])
-def test_a_command_that_tells_its_own_end_may_finish(world: World, trees: JobTrees, kind: str) -> None:
+def test_a_command_that_tells_its_own_end_may_finish(
+    world: World, trees: JobTrees, kind: str
+) -> None:
     job = orphaned(world)
     events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
     events.publish(job.job_id, kind)

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
-from holdfast.domains.jobs.record import TRANSITIONS
-from holdfast.domains.jobs.writing import job_topic
+from holdfast.domains.jobs.change import job_topic
+from holdfast.domains.jobs.records import TRANSITIONS
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import (
     Collision,
@@ -30,7 +30,7 @@ from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Woken
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
-from holdfast.stores import waking
+from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.unit.test_locks import open_store
@@ -44,7 +44,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["memory", "files"])
-def journal(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Journal]:
+def journal(
+    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path
+) -> Iterator[Journal]:
     with closing(open_store(request.param, tmp_path, clock, request)) as store:
         yield Journal(store, actor="t")
 
@@ -67,7 +69,9 @@ def test_a_registered_job_is_pending_and_has_a_short_id(jobs: Jobs, clock: Manua
     assert jobs.get_job(job.job_id) == job
 
 
-def test_ids_of_jobs_that_come_one_after_the_other_are_neighbours(jobs: Jobs, clock: ManualClock) -> None:
+def test_ids_of_jobs_that_come_one_after_the_other_are_neighbours(
+    jobs: Jobs, clock: ManualClock
+) -> None:
     ids = []
     for _ in range(300):
         ids.append(register(jobs).job_id)
@@ -91,7 +95,12 @@ def test_pick_is_by_label_priority_and_arrival(jobs: Jobs) -> None:
     urgent = register(jobs, "3", priority=5)
     other = register(jobs, "4", label="tmux:b")
     picked = [jobs.pick_pending(LABEL) for _ in range(4)]
-    assert [job and job.job_id for job in picked] == [urgent.job_id, first.job_id, second.job_id, None]
+    assert [job and job.job_id for job in picked] == [
+        urgent.job_id,
+        first.job_id,
+        second.job_id,
+        None,
+    ]
     taken = jobs.pick_pending("tmux:b")
     assert taken is not None
     assert taken.job_id == other.job_id
@@ -129,9 +138,9 @@ def test_a_stale_worker_is_fenced_and_changes_nothing(jobs: Jobs) -> None:
     with pytest.raises(Fenced):
         jobs.update_status(job.job_id, JobStatus.ERROR, token=first.token)
     # What it said is kept beside what counts.
-    assert replace(jobs.get_job(job.job_id), late_result=None, updated_at=second.updated_at) == replace(
-        second, late_result=None
-    )
+    assert replace(
+        jobs.get_job(job.job_id), late_result=None, updated_at=second.updated_at
+    ) == replace(second, late_result=None)
     done = jobs.update_status(job.job_id, JobStatus.COMPLETED, token=second.token, result="fine")
     assert (done.result, done.token, done.claimed_by) == ("fine", None, None)
     assert done.finished_at is not None
@@ -150,8 +159,12 @@ def _bring_to(jobs: Jobs, status: JobStatus) -> Job:
     return jobs.get_job(job.job_id)
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.product(JobStatus, JobStatus)), ids=lambda s: s.value)
-def test_every_transition_is_as_the_table_says(jobs: Jobs, journal: Journal, before: JobStatus, after: JobStatus) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), list(itertools.product(JobStatus, JobStatus)), ids=lambda s: s.value
+)
+def test_every_transition_is_as_the_table_says(
+    jobs: Jobs, journal: Journal, before: JobStatus, after: JobStatus
+) -> None:
     job = _bring_to(jobs, before)
     told = len(journal.tail(100)[0])
     if after in TRANSITIONS[before]:
@@ -170,8 +183,17 @@ def test_every_change_is_told_without_the_prompt(jobs: Jobs, journal: Journal) -
     assert claimed is not None
     jobs.update_status(job.job_id, JobStatus.ERROR, error="no")
     entries, _ = journal.tail(10)
-    assert [entry.kind for entry in entries] == ["job.registered", "job.status_changed", "job.status_changed"]
-    assert entries[1].data == {"from": "pending", "to": "running", "attempt": 1, "token": claimed.token}
+    assert [entry.kind for entry in entries] == [
+        "job.registered",
+        "job.status_changed",
+        "job.status_changed",
+    ]
+    assert entries[1].data == {
+        "from": "pending",
+        "to": "running",
+        "attempt": 1,
+        "token": claimed.token,
+    }
     assert all("secret" not in str(entry.data) for entry in entries)
 
 
@@ -181,7 +203,9 @@ def test_a_given_id_is_taken_once(jobs: Jobs) -> None:
         register(jobs, job_id="nightly-1")
 
 
-@pytest.mark.parametrize("job_id", ["..", "../x", "a/b", "", "a\0", "x" * 10_000, "\U0001f600", ".x"])
+@pytest.mark.parametrize(
+    "job_id", ["..", "../x", "a/b", "", "a\0", "x" * 10_000, "\U0001f600", ".x"]
+)
 def test_names_that_cannot_be_ids(jobs: Jobs, job_id: str) -> None:
     with pytest.raises(InvalidName):
         register(jobs, job_id=job_id or "/")
@@ -222,7 +246,9 @@ def test_an_id_may_begin_so_only_where_another_program_chose_it(jobs: Jobs, job_
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_values_that_cannot_be_stored_are_refused_whole(jobs: Jobs, journal: Journal, wrong: dict[str, object]) -> None:
+def test_values_that_cannot_be_stored_are_refused_whole(
+    jobs: Jobs, journal: Journal, wrong: dict[str, object]
+) -> None:
     with pytest.raises((InvalidValue, InvalidName, TypeError)):
         register(jobs, **wrong)  # type: ignore[arg-type]
     assert jobs.list_jobs() == []
@@ -235,7 +261,10 @@ def test_the_longest_prompt_can_be_claimed_and_a_longer_one_is_refused(jobs: Job
     job = register(jobs, "x" * (JOB_PROMPT_BYTES_MAX - 2), expected_artifacts=["a"] * 100)
     picked = jobs.pick_pending(LABEL)
     assert picked is not None and picked.prompt == job.prompt
-    assert jobs.update_status(job.job_id, "completed", token=picked.token, result="r" * 100_000).status is JobStatus.COMPLETED
+    assert (
+        jobs.update_status(job.job_id, "completed", token=picked.token, result="r" * 100_000).status
+        is JobStatus.COMPLETED
+    )
 
 
 def test_labels_are_free_text_without_control_characters(jobs: Jobs) -> None:
@@ -274,17 +303,19 @@ class Waiter:
         self._got: list[Job | None] = []
         self._asleep = threading.Event()
         self._thread = threading.Thread(target=self._pick, daemon=True)
-        wait = waking.FdListener.wait
+        wait = listener.FdListener.wait
 
-        def told(ears: waking.FdListener, timeout_s: float | None, **more: Any) -> Woken:
+        def told(ears: listener.FdListener, timeout_s: float | None, **more: Any) -> Woken:
             self._asleep.set()
             return wait(ears, timeout_s, **more)
 
-        monkeypatch.setattr(waking, "WAIT_RECHECK_S", NEVER_S)
-        monkeypatch.setattr(waking.FdListener, "wait", told)
+        monkeypatch.setattr(listener, "WAIT_RECHECK_S", NEVER_S)
+        monkeypatch.setattr(listener.FdListener, "wait", told)
 
     def fall_asleep(self) -> None:
-        """Return when it has looked in vain: from here on only a notice can bring it a job in time."""
+        """Return when it has looked in vain: from here on only a notice can bring it a job in
+        time.
+        """
         self._thread.start()
         assert self._asleep.wait(PATIENCE_S)
 
@@ -297,7 +328,9 @@ class Waiter:
         self._got.append(self._jobs.pick_pending(LABEL, wait_s=NEVER_S))
 
 
-def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_pick_wakes_for_its_own_label(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waiter = Waiter(jobs, monkeypatch)
     waiter.fall_asleep()
     register(jobs, label="tmux:b")
@@ -308,7 +341,9 @@ def test_a_waiting_pick_wakes_for_its_own_label(jobs: Jobs, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_a_worker_hears_that_its_job_was_put_back_whatever_was_shown(jobs: Jobs, journal: Journal, shown: bool) -> None:
+def test_a_worker_hears_that_its_job_was_put_back_whatever_was_shown(
+    jobs: Jobs, journal: Journal, shown: bool
+) -> None:
     register(jobs)
     job = jobs.pick_pending(LABEL)
     assert job is not None
@@ -364,11 +399,16 @@ def test_a_late_repeat_of_a_verdict_is_told_where_to_look(jobs: Jobs) -> None:
     claimed = jobs.pick_pending(LABEL)
     assert claimed is not None
     jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)
-    with pytest.raises(Fenced, match=f"is completed; token {claimed.token} no longer counts.*jobs get --job {job.job_id}"):
+    with pytest.raises(
+        Fenced,
+        match=f"is completed; token {claimed.token} no longer counts.*jobs get --job {job.job_id}",
+    ):
         jobs.update_status(job.job_id, JobStatus.COMPLETED, token=claimed.token)
 
 
-def test_what_goes_wrong_with_old_jobs_does_not_concern_a_new_one(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_with_old_jobs_does_not_concern_a_new_one(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.domains.jobs import registry
 
     def fail(**_: object) -> int:

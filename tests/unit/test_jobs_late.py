@@ -1,4 +1,6 @@
-"""Verdicts that come too late, jobs that are tried again, and workers that nobody can see. On every store."""
+"""Verdicts that come too late, jobs that are tried again, and workers that nobody can see. On every
+store.
+"""
 
 import json
 from pathlib import Path
@@ -7,11 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.app import connect
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import JOBS, beat_every_s
+from holdfast.domains.jobs.records import JOBS, beat_every_s
 from holdfast.kernel.codec import json_bytes
-from holdfast.kernel.errors import Fenced, HoldfastError, ImpossibleTransition, InvalidValue, NotFound
+from holdfast.kernel.errors import (
+    Fenced,
+    HoldfastError,
+    ImpossibleTransition,
+    InvalidValue,
+    NotFound,
+)
 from holdfast.kernel.limits import (
     JOB_LATE_BYTES_MAX,
     JOB_LEASE_S,
@@ -19,6 +26,7 @@ from holdfast.kernel.limits import (
     JOB_PAST_ERROR_BYTES_MAX,
     RECORD_BYTES_MAX,
 )
+from holdfast.runtime.connection import connect
 from tests.unit.test_job_events import World as Events
 from tests.unit.test_jobs_reaping import LABEL, World, lock_database, world
 from tests.unit.test_locks import Machine
@@ -50,9 +58,15 @@ def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str
     before, token = late_job(world)
     world.clock.advance(5)
     calls = {
-        "update_status": lambda: world.jobs.update_status(before.job_id, "completed", token=token, result="42"),
-        "finish_and_pick": lambda: world.jobs.finish_and_pick(before.job_id, "completed", token=token, result="42"),
-        "publish": lambda: world.events.publish(before.job_id, "completed", detail="42", token=token),
+        "update_status": lambda: world.jobs.update_status(
+            before.job_id, "completed", token=token, result="42"
+        ),
+        "finish_and_pick": lambda: world.jobs.finish_and_pick(
+            before.job_id, "completed", token=token, result="42"
+        ),
+        "publish": lambda: world.events.publish(
+            before.job_id, "completed", detail="42", token=token
+        ),
     }
     with pytest.raises(Fenced, match="kept as the job's late_result") as caught:
         calls[way]()
@@ -60,10 +74,20 @@ def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str
     job = world.jobs.get_job(before.job_id)
     late = job.late_result
     assert late is not None
-    assert (late.status, late.attempt, late.result, late.error) == (JobStatus.COMPLETED, 1, "42", None)
+    assert (late.status, late.attempt, late.result, late.error) == (
+        JobStatus.COMPLETED,
+        1,
+        "42",
+        None,
+    )
     assert (late.by, late.at) == ("tester", world.clock.now())
     # Nothing else has changed, and nothing was picked or published.
-    assert (job.status, job.error, job.error_code, job.result) == (before.status, before.error, before.error_code, None)
+    assert (job.status, job.error, job.error_code, job.result) == (
+        before.status,
+        before.error,
+        before.error_code,
+        None,
+    )
     assert (job.finished_at, job.last_seq, job.token) == (before.finished_at, before.last_seq, None)
     assert kinds(world)[-1] == "job.late_result"
 
@@ -136,10 +160,15 @@ def test_a_late_result_leaves_the_result_of_a_newer_attempt_alone(world: World) 
         world.jobs.update_status(before.job_id, "completed", token=token, result="older still")
     job = world.jobs.get_job(before.job_id)
     assert (job.status, job.result, job.attempt) == (JobStatus.COMPLETED, "new", 2)
-    assert job.late_result is not None and (job.late_result.attempt, job.late_result.result) == (1, "older still")
+    assert job.late_result is not None and (job.late_result.attempt, job.late_result.result) == (
+        1,
+        "older still",
+    )
 
 
-def test_a_repeated_late_verdict_is_told_once_and_an_earlier_attempts_is_not_kept(world: World) -> None:
+def test_a_repeated_late_verdict_is_told_once_and_an_earlier_attempts_is_not_kept(
+    world: World,
+) -> None:
     before, first = late_job(world)
     world.jobs.retry(before.job_id)
     second = world.pick().token
@@ -165,7 +194,9 @@ def test_a_late_result_is_bounded_and_leaves_room_for_the_verdict_that_counts(wo
     assert late.result.endswith("ü [cut]")
     assert len(late.result.encode()) <= JOB_LATE_BYTES_MAX + len(" [cut]")
     world.jobs.retry(before.job_id)
-    done = world.jobs.update_status(before.job_id, "completed", token=world.pick().token, result="x" * 400_000)
+    done = world.jobs.update_status(
+        before.job_id, "completed", token=world.pick().token, result="x" * 400_000
+    )
     assert len(done.result or "") == 400_000
 
 
@@ -175,7 +206,9 @@ def test_a_late_result_that_has_no_room_is_refused_as_any_late_verdict_is(world:
     before = replace(before, prompt="x" * (RECORD_BYTES_MAX - json_bytes(before) - 10_000))
     world.store.transact(lambda tx: tx.put(JOBS, before.job_id, before), scope=[JOBS])
     with pytest.raises(Fenced) as caught:
-        world.jobs.update_status(before.job_id, "completed", token=token, result="y" * 60_000, error="y" * 60_000)
+        world.jobs.update_status(
+            before.job_id, "completed", token=token, result="y" * 60_000, error="y" * 60_000
+        )
     assert "late_result" not in caught.value.message
     assert world.jobs.get_job(before.job_id) == before
 
@@ -200,33 +233,65 @@ def test_a_genuine_event_that_arrives_too_late_is_dropped_and_its_words_kept(wor
 def test_a_job_that_failed_is_pending_again_with_its_history(world: World, ended: str) -> None:
     first, other = world.register("1", max_attempts=2), world.register("2")
     token = world.pick().token
-    world.jobs.update_status(first.job_id, ended, token=token, error="no disk", error_code="command_failed")
+    world.jobs.update_status(
+        first.job_id, ended, token=token, error="no disk", error_code="command_failed"
+    )
     retried = world.jobs.retry(first.job_id)
     assert (retried.status, retried.attempt, retried.deaths) == (JobStatus.PENDING, 1, 0)
-    assert (retried.error, retried.error_code, retried.finished_at, retried.arrival) == (None, None, None, first.arrival)
+    assert (retried.error, retried.error_code, retried.finished_at, retried.arrival) == (
+        None,
+        None,
+        None,
+        first.arrival,
+    )
     [past] = retried.past_attempts
-    assert (past.attempt, past.token, past.outcome, past.error) == (1, token, "command_failed", "no disk")
-    assert world.told()[-1] == {"from": ended, "to": "pending", "attempt": 1, "token": None, "why": "retried"}
+    assert (past.attempt, past.token, past.outcome, past.error) == (
+        1,
+        token,
+        "command_failed",
+        "no disk",
+    )
+    assert world.told()[-1] == {
+        "from": ended,
+        "to": "pending",
+        "attempt": 1,
+        "token": None,
+        "why": "retried",
+    }
     # In its old place, and no longer among those that ended.
     again = world.pick()
     assert (again.job_id, again.attempt) == (first.job_id, 2)
     assert [job.job_id for job in world.jobs.list_jobs(status=ended)] == []
     assert [job.job_id for job in world.jobs.list_jobs()] == [first.job_id, other.job_id]
-    assert world.jobs.update_status(first.job_id, "completed", token=again.token).status is JobStatus.COMPLETED
+    assert (
+        world.jobs.update_status(first.job_id, "completed", token=again.token).status
+        is JobStatus.COMPLETED
+    )
 
 
 def test_the_error_of_a_job_that_another_program_ended_outlives_a_retry(world: World) -> None:
-    """Its record names the error, and no past attempt: what went wrong was gone once it was tried again."""
+    """Its record names the error, and no past attempt: what went wrong was gone once it was tried
+    again.
+    """
     job = world.register()
     running = world.pick()
     ended = replace(
-        running, status=JobStatus.ERROR, token=None, finished_at=world.clock.now(), error="no disk", error_code="exit_1"
+        running,
+        status=JobStatus.ERROR,
+        token=None,
+        finished_at=world.clock.now(),
+        error="no disk",
+        error_code="exit_1",
     )
     world.store.transact(lambda tx: tx.put(JOBS, job.job_id, ended), scope=[JOBS])
     retried = world.jobs.retry(job.job_id)
     [past] = retried.past_attempts
     assert (past.attempt, past.token, past.outcome, past.error) == (1, None, "exit_1", "no disk")
-    assert (past.started_at, past.ended_at, past.taken_away) == (running.started_at, ended.finished_at, False)
+    assert (past.started_at, past.ended_at, past.taken_away) == (
+        running.started_at,
+        ended.finished_at,
+        False,
+    )
     # Cancelled while it was pending, it has no other attempt than that.
     world.jobs.cancel(job.job_id, reason="not now")
     assert world.jobs.retry(job.job_id).past_attempts == (past,)
@@ -300,7 +365,9 @@ def test_a_new_job_has_a_day_and_no_idle_limit(world: World) -> None:
     # Neither a process nor a heartbeat: only the time limit ends it.
     world.clock.advance(DAY_S - 1)
     assert world.jobs.reap() == []
-    assert world.jobs.update_status(job.job_id, "completed", token=token).status is JobStatus.COMPLETED
+    assert (
+        world.jobs.update_status(job.job_id, "completed", token=token).status is JobStatus.COMPLETED
+    )
     world.register()
     world.pick()
     world.clock.advance(DAY_S + 1)
@@ -342,10 +409,16 @@ def test_the_job_of_a_machine_that_vanished_is_pending_again_after_the_lease(wor
             assert (reaped.status, reaped.deaths, reaped.error_code) == (JobStatus.PENDING, 1, None)
             assert world.told()[-1]["why"] == "worker_died"
         else:
-            assert (reaped.status, reaped.deaths, reaped.error_code) == (JobStatus.ERROR, 2, "worker_died")
+            assert (reaped.status, reaped.deaths, reaped.error_code) == (
+                JobStatus.ERROR,
+                2,
+                "worker_died",
+            )
 
 
-def test_a_short_idle_limit_shortens_the_lease_and_a_long_one_does_not_lengthen_it(world: World) -> None:
+def test_a_short_idle_limit_shortens_the_lease_and_a_long_one_does_not_lengthen_it(
+    world: World,
+) -> None:
     elsewhere = Machine("host-2")
     for idle_s, lease_s in ((10.0, 10.0), (1000.0, JOB_LEASE_S)):
         world.register(idle_timeout_sec=idle_s, timeout_sec=5000)
@@ -358,7 +431,9 @@ def test_a_short_idle_limit_shortens_the_lease_and_a_long_one_does_not_lengthen_
 
 
 def test_without_a_process_the_end_of_heartbeats_is_no_death(world: World) -> None:
-    """An agent that gives one sign and then works for an hour in silence must not get a second worker beside it."""
+    """An agent that gives one sign and then works for an hour in silence must not get a second
+    worker beside it.
+    """
     job = world.register()
     token = world.pick().token or 0
     world.jobs.heartbeat(job.job_id, token=token)

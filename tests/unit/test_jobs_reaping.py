@@ -1,5 +1,6 @@
-"""Jobs whose workers die, stop telling or take too long; verdicts and the next pick in one step. On every store, on a clock of
-the test's."""
+"""Jobs whose workers die, stop telling or take too long; verdicts and the next pick in one step. On
+every store, on a clock of the test's.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -10,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus, reaping, registry, writing
-from holdfast.domains.jobs.record import JOBS
-from holdfast.domains.jobs.telling import JobEvents
+from holdfast.domains.jobs import Job, Jobs, JobStatus, reaper, registry
+from holdfast.domains.jobs import change as writing
+from holdfast.domains.jobs.event_stream import JobEvents
+from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
-from holdfast.stores import waking
+from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.unit.test_holds import Clocked
@@ -56,7 +58,9 @@ class World:
         return job
 
     def told(self) -> list[dict[str, Any]]:
-        return [entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"]
+        return [
+            entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"
+        ]
 
 
 @pytest.fixture(params=[*STORES, "files"])
@@ -79,8 +83,17 @@ def test_a_dead_workers_job_is_pending_at_the_next_pick_and_its_token_refused(wo
         world.jobs.update_status(first.job_id, JobStatus.COMPLETED, token=first.token)
     with pytest.raises(Fenced):
         world.jobs.heartbeat(first.job_id, token=first.token or 0)
-    assert world.told()[1] == {"from": "running", "to": "pending", "attempt": 1, "token": None, "why": "worker_died"}
-    assert world.jobs.update_status(first.job_id, JobStatus.COMPLETED, token=second.token).status is JobStatus.COMPLETED
+    assert world.told()[1] == {
+        "from": "running",
+        "to": "pending",
+        "attempt": 1,
+        "token": None,
+        "why": "worker_died",
+    }
+    assert (
+        world.jobs.update_status(first.job_id, JobStatus.COMPLETED, token=second.token).status
+        is JobStatus.COMPLETED
+    )
 
 
 def test_a_reused_pid_is_another_worker(world: World) -> None:
@@ -112,25 +125,39 @@ def test_only_deaths_count_towards_the_attempts_a_job_may_have(world: World) -> 
     assert (last.attempt, last.deaths) == (4, 0)
     world.machine.end(8)
     [ended] = world.jobs.reap()
-    assert (ended.status, ended.error_code, ended.attempt, ended.deaths) == (JobStatus.ERROR, "worker_died", 4, 1)
+    assert (ended.status, ended.error_code, ended.attempt, ended.deaths) == (
+        JobStatus.ERROR,
+        "worker_died",
+        4,
+        1,
+    )
     assert ended.error == "its worker died: 1 attempt ended so, and no more than 1 may"
 
 
-def test_more_running_jobs_than_one_look_reads_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaping, "JOBS_SWEPT_MAX", 3)
-    # Those that end first are alive, and more of one moment than a look reads; the dead one comes last.
-    jobs = [world.register(timeout_sec=50.0) for _ in range(8)] + [world.register(timeout_sec=5000.0, idle_timeout_sec=4000.0)]
+def test_more_running_jobs_than_one_look_reads_are_all_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper, "JOBS_SWEPT_MAX", 3)
+    # Those that end first are alive, and more of one moment than a look reads; the dead one comes
+    # last.
+    jobs = [world.register(timeout_sec=50.0) for _ in range(8)] + [
+        world.register(timeout_sec=5000.0, idle_timeout_sec=4000.0)
+    ]
     alive, dead = world.worker(7), world.worker(8)
     for _ in jobs[:-1]:
         world.pick(alive)
     world.pick(dead)
     world.machine.end(8)
-    assert [(job.job_id, job.status) for job in world.jobs.reap()] == [(jobs[-1].job_id, JobStatus.PENDING)]
+    assert [(job.job_id, job.status) for job in world.jobs.reap()] == [
+        (jobs[-1].job_id, JobStatus.PENDING)
+    ]
     world.clock.advance(60)
     assert {job.job_id for job in world.jobs.reap()} == {job.job_id for job in jobs[:-1]}
 
 
-def test_a_look_reads_what_is_due_and_little_of_what_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_reads_what_is_due_and_little_of_what_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     late = world.register(timeout_sec=5.0)
     world.pick()
     dead = [world.register() for _ in range(3)]
@@ -146,8 +173,11 @@ def test_a_look_reads_what_is_due_and_little_of_what_goes_on(world: World, monke
     read: list[str] = []
     decode = JOBS.decode
     monkeypatch.setattr(JOBS, "decode", lambda key, data: (read.append(key), decode(key, data))[1])
-    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 10)
-    assert {job.job_id for job in world.jobs.abandoned()} == {late.job_id, *(job.job_id for job in dead)}
+    monkeypatch.setattr(reaper, "JOBS_OF_WORKERS_READ", 10)
+    assert {job.job_id for job in world.jobs.abandoned()} == {
+        late.job_id,
+        *(job.job_id for job in dead),
+    }
     # A page of the live worker's jobs, and the one that ends with the dead one's.
     assert len(read) <= 10 + 10 + 1
     read.clear()
@@ -155,8 +185,10 @@ def test_a_look_reads_what_is_due_and_little_of_what_goes_on(world: World, monke
     assert len(read) <= 10 + 10 + 1 + 4
 
 
-def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaping, "JOBS_OF_WORKERS_READ", 3)
+def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper, "JOBS_OF_WORKERS_READ", 3)
     dead, alive = world.worker(7), world.worker(8)
     lost = {world.register().job_id for _ in range(11)}
     for _ in lost:
@@ -171,7 +203,9 @@ def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(world: World, 
 
 
 def as_before(patch: pytest.MonkeyPatch, world: World) -> None:
-    """From here on the registry is that of a program from before jobs were found by their workers."""
+    """From here on the registry is that of a program from before jobs were found by their
+    workers.
+    """
     indexes = {name: of for name, of in JOBS.indexes.items() if name != "worker"}
     before = Space("jobs", Job, indexes=indexes, layout=JOBS.layout)
     for module in (registry, writing):
@@ -182,7 +216,9 @@ def as_before(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(registry, "JOBS_PRUNE_EVERY", 1 << 62)
 
 
-def test_a_store_from_before_jobs_were_found_by_their_workers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_from_before_jobs_were_found_by_their_workers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if world.store.kind == "memory":
         pytest.skip("nothing in memory is from before")
     lost, done = "lost", "done"
@@ -203,7 +239,9 @@ def test_a_store_from_before_jobs_were_found_by_their_workers(world: World, monk
 
 
 @pytest.mark.usefixtures("no_second_look")
-def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_before_it_is_watched_wakes_a_waiting_pick(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.register()
     world.pick(world.worker(7))
     pick = world.jobs._pick
@@ -246,13 +284,22 @@ def test_whoever_looks_reaps(world: World, look: str) -> None:
     if look == "get":
         assert world.jobs.get_job(job.job_id).error_code == "timed_out"
     elif look == "list":
-        assert [found.status for found in world.jobs.list_jobs()] == [JobStatus.ERROR, JobStatus.PENDING]
+        assert [found.status for found in world.jobs.list_jobs()] == [
+            JobStatus.ERROR,
+            JobStatus.PENDING,
+        ]
     elif look == "pick":
         world.jobs._reaper._next_s = 0
         assert world.pick().job_id == other.job_id
     else:
         world.jobs.finish_and_pick(running.job_id, "completed", token=running.token or 0)
-    assert {"from": "running", "to": "error", "attempt": 1, "token": None, "why": "timed_out"} in world.told()
+    assert {
+        "from": "running",
+        "to": "error",
+        "attempt": 1,
+        "token": None,
+        "why": "timed_out",
+    } in world.told()
 
 
 def test_signs_of_life_put_off_the_idle_limit_but_not_the_time_limit(world: World) -> None:
@@ -291,7 +338,12 @@ def test_waiting_for_permission_burns_no_idle_time(world: World) -> None:
 def test_another_boot_proves_death_where_only_this_machine_can_be_meant(world: World) -> None:
     world.register()
     holder = world.worker(7)
-    world.pick(Holder(**{name: getattr(holder, name) for name in holder.__struct_fields__} | {"boot_id": "boot-0"}))
+    world.pick(
+        Holder(
+            **{name: getattr(holder, name) for name in holder.__struct_fields__}
+            | {"boot_id": "boot-0"}
+        )
+    )
     reaped = world.jobs.reap()
     assert [job.status for job in reaped] == ([JobStatus.PENDING] if world.store.embedded else [])
 
@@ -301,13 +353,20 @@ def test_finishing_and_picking_are_one_step(world: World) -> None:
         world.register(str(number))
     job = world.pick()
     before = len(world.told())
-    done, picked = world.jobs.finish_and_pick(job.job_id, "completed", token=job.token or 0, result="fine")
+    done, picked = world.jobs.finish_and_pick(
+        job.job_id, "completed", token=job.token or 0, result="fine"
+    )
     assert (done.status, done.result, done.token) == (JobStatus.COMPLETED, "fine", None)
     assert picked is not None
     assert (picked.prompt, picked.status, picked.attempt) == ("1", JobStatus.RUNNING, 1)
     assert (picked.token or 0) > (job.token or 0)
-    assert [(told["from"], told["to"]) for told in world.told()[before:]] == [("running", "completed"), ("pending", "running")]
-    last = world.jobs.finish_and_pick(picked.job_id, "error", token=picked.token or 0, error="no").picked
+    assert [(told["from"], told["to"]) for told in world.told()[before:]] == [
+        ("running", "completed"),
+        ("pending", "running"),
+    ]
+    last = world.jobs.finish_and_pick(
+        picked.job_id, "error", token=picked.token or 0, error="no"
+    ).picked
     assert last is not None
     assert world.jobs.finish_and_pick(last.job_id, "cancelled", token=last.token or 0) == (
         world.jobs.get_job(last.job_id),
@@ -349,19 +408,23 @@ def test_numbers_of_events_start_at_1_and_are_never_given_twice(world: World) ->
 
 
 @pytest.mark.usefixtures("no_second_look")
-def test_a_waiting_pick_gets_a_job_the_moment_its_worker_dies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_pick_gets_a_job_the_moment_its_worker_dies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asleep = threading.Event()
-    wait = waking.FdListener.wait
+    wait = listener.FdListener.wait
 
-    def told(ears: waking.FdListener, timeout_s: float | None, **more: Any) -> Any:
+    def told(ears: listener.FdListener, timeout_s: float | None, **more: Any) -> Any:
         asleep.set()
         return wait(ears, timeout_s, **more)
 
-    monkeypatch.setattr(waking.FdListener, "wait", told)
+    monkeypatch.setattr(listener.FdListener, "wait", told)
     job = world.register()
     world.pick(world.worker(7))
     got: list[Job | None] = []
-    waiter = threading.Thread(target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True)
+    waiter = threading.Thread(
+        target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
+    )
     waiter.start()
     assert asleep.wait(PATIENCE_S)
     world.machine.end(7)
@@ -369,34 +432,57 @@ def test_a_waiting_pick_gets_a_job_the_moment_its_worker_dies(world: World, monk
     assert [found and found.job_id for found in got] == [job.job_id]
 
 
-def test_lists_are_read_in_pages_and_no_further_than_needed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.domains.jobs import listing
+def test_lists_are_read_in_pages_and_no_further_than_needed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.domains.jobs import queries
 
-    monkeypatch.setattr(listing, "JOBS_PAGE", 4)
-    ids = [world.jobs.register_job(str(n), agent="a", agent_session=f"tmux:{n % 3}").job_id for n in range(23)]
+    monkeypatch.setattr(queries, "JOBS_PAGE", 4)
+    ids = [
+        world.jobs.register_job(str(n), agent="a", agent_session=f"tmux:{n % 3}").job_id
+        for n in range(23)
+    ]
     for job_id in ids[5:15]:
         world.jobs.update_status(job_id, "running")
     decoded: list[str] = []
     decode = JOBS.decode
-    monkeypatch.setattr(JOBS, "decode", lambda key, data: (decoded.append(key), decode(key, data))[1])
+    monkeypatch.setattr(
+        JOBS, "decode", lambda key, data: (decoded.append(key), decode(key, data))[1]
+    )
     assert [job.job_id for job in world.jobs.list_jobs()] == ids
     decoded.clear()
     assert [job.job_id for job in world.jobs.list_jobs(limit=6)] == ids[-6:]
-    # The running ones twice, of which there are always few; a pending one of each label to know it, and a page of each.
+    # The running ones twice, of which there are always few; a pending one of each label to know it,
+    # and a page of each.
     assert len(decoded) <= 2 * 10 + 3 + 3 * 4
     assert [job.job_id for job in world.jobs.list_jobs(status="running", limit=5)] == ids[10:15]
     assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1")] == ids[1::3]
-    assert [job.job_id for job in world.jobs.list_jobs(agent_session="tmux:1", status="pending", limit=3)] == ids[16::3]
+    assert [
+        job.job_id
+        for job in world.jobs.list_jobs(agent_session="tmux:1", status="pending", limit=3)
+    ] == ids[16::3]
 
 
-def test_jobs_of_another_program_are_pruned_only_when_asked_for_and_told_of_first(world: World) -> None:
+def test_jobs_of_another_program_are_pruned_only_when_asked_for_and_told_of_first(
+    world: World,
+) -> None:
     def put(tx: Tx) -> None:
         for number in range(5):
             at = tx.now - timedelta(days=365)
             arrival = tokens.first(1000 + number)
             status = JobStatus.ERROR if number % 2 else JobStatus.COMPLETED
-            facts = {"agent": "a", "agent_session": LABEL, "created_at": at, "updated_at": at, "prompt": "x"}
-            tx.put(JOBS, f"theirs-{number}", Job(job_id=f"theirs-{number}", status=status, arrival=arrival, **facts))
+            facts = {
+                "agent": "a",
+                "agent_session": LABEL,
+                "created_at": at,
+                "updated_at": at,
+                "prompt": "x",
+            }
+            tx.put(
+                JOBS,
+                f"theirs-{number}",
+                Job(job_id=f"theirs-{number}", status=status, arrival=arrival, **facts),
+            )
 
     world.store.transact(put, scope=[JOBS])
     ours = [world.register(str(number)) for number in range(4)]
@@ -405,10 +491,17 @@ def test_jobs_of_another_program_are_pruned_only_when_asked_for_and_told_of_firs
     theirs = [f"theirs-{number}" for number in range(5)]
     # They take no place of those that are kept, and keep no other from being removed.
     assert world.jobs.prune(keep_finished=3) == 1
-    assert [job.job_id for job in world.jobs.list_jobs()] == [*theirs, *(job.job_id for job in ours[1:])]
+    assert [job.job_id for job in world.jobs.list_jobs()] == [
+        *theirs,
+        *(job.job_id for job in ours[1:]),
+    ]
     assert world.jobs.prune(keep_finished=3, adopted=True) == 5
     assert [job.job_id for job in world.jobs.list_jobs()] == [job.job_id for job in ours[1:]]
-    told = {entry.subject: entry.data for entry in world.journal.tail(100)[0] if entry.kind == "job.removed"}
+    told = {
+        entry.subject: entry.data
+        for entry in world.journal.tail(100)[0]
+        if entry.kind == "job.removed"
+    }
     assert sorted(told) == theirs
     assert told["theirs-1"]["status"] == "error"
 
@@ -432,8 +525,12 @@ def test_finished_jobs_are_pruned_by_age_and_number(world: World) -> None:
         world.jobs.prune(keep_finished=-1)
 
 
-def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two prune at once, and in between somebody registers under the id again: the second took the new job out, pending."""
+def test_a_new_job_under_the_id_of_one_that_is_just_pruned_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prune at once, and in between somebody registers under the id again: the second took the
+    new job out, pending.
+    """
     for job_id in ("again", "old"):
         world.jobs.register_job("x", agent="a", agent_session=LABEL, job_id=job_id)
         world.jobs.update_status(world.pick().job_id, "completed")
@@ -489,8 +586,12 @@ class Unsure:
         raise StoreUnavailable("lost at its commit", outcome="unknown")
 
 
-def test_what_a_live_worker_was_given_without_an_answer_is_put_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was nobody's to work on, and ended in error when its time was over: after an outage, one for each worker."""
+def test_what_a_live_worker_was_given_without_an_answer_is_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was nobody's to work on, and ended in error when its time was over: after an outage, one
+    for each worker.
+    """
     worker = world.worker(7)
     ids = [world.register(str(number)).job_id for number in range(3)]
     world.jobs.reap()
@@ -508,7 +609,9 @@ def test_what_a_live_worker_was_given_without_an_answer_is_put_back(world: World
     assert world.pick(worker).job_id == ids[1]
 
 
-def test_a_claim_that_came_to_nothing_takes_no_other_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_came_to_nothing_takes_no_other_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its token was not given, and the next one to claim the job may have got it."""
     world.register()
     world.jobs.reap()

@@ -30,24 +30,45 @@ def journal(store: MemoryStore) -> Journal:
 
 
 def tell(store: MemoryStore, journal: Journal, subject: str, **data: object) -> int:
-    return store.transact(lambda tx: journal.append(tx, kind="k", subject=subject, data=data), scope=[])
+    return store.transact(
+        lambda tx: journal.append(tx, kind="k", subject=subject, data=data), scope=[]
+    )
 
 
 def subjects(batches: Iterator[Batch]) -> list[str]:
     return [entry.subject for batch in batches for entry in batch.entries]
 
 
-def test_an_entry_carries_who_when_what(store: MemoryStore, journal: Journal, clock: ManualClock) -> None:
+def test_an_entry_carries_who_when_what(
+    store: MemoryStore, journal: Journal, clock: ManualClock
+) -> None:
     revision = tell(store, journal, "s", n=1)
     [entry], _ = journal.tail(10)
-    assert (entry.revision, entry.at, entry.actor, entry.kind, entry.subject) == (revision, clock.now(), "me/1", "k", "s")
+    assert (entry.revision, entry.at, entry.actor, entry.kind, entry.subject) == (
+        revision,
+        clock.now(),
+        "me/1",
+        "k",
+        "s",
+    )
     assert entry.data == {"n": 1}
 
 
 def test_secrets_never_reach_it(store: MemoryStore, journal: Journal) -> None:
-    tell(store, journal, "s", broker={"host": "h", "Password": "hunter2"}, hops=[{"auth_token": "t0ken"}], password=None)
+    tell(
+        store,
+        journal,
+        "s",
+        broker={"host": "h", "Password": "hunter2"},
+        hops=[{"auth_token": "t0ken"}],
+        password=None,
+    )
     [entry], _ = journal.tail(1)
-    assert entry.data == {"broker": {"host": "h", "Password": REDACTED}, "hops": [{"auth_token": REDACTED}], "password": None}
+    assert entry.data == {
+        "broker": {"host": "h", "Password": REDACTED},
+        "hops": [{"auth_token": REDACTED}],
+        "password": None,
+    }
     assert redacted("plain") == "plain"
 
 
@@ -78,7 +99,9 @@ def test_it_keeps_itself_within_its_bounds(store: MemoryStore, journal: Journal)
     assert kept[-1] == str(JOURNAL_TRIM_EVERY + 149)
 
 
-def test_prune_drops_by_age_and_number_and_keeps_the_newest(store: MemoryStore, journal: Journal, clock: ManualClock) -> None:
+def test_prune_drops_by_age_and_number_and_keeps_the_newest(
+    store: MemoryStore, journal: Journal, clock: ManualClock
+) -> None:
     for n in range(10):
         tell(store, journal, str(n))
     assert journal.prune(keep_entries=4) == 6
@@ -101,7 +124,9 @@ def test_an_age_beyond_the_calendar_keeps_everything(store: MemoryStore, keep_s:
     assert journal.prune(keep_entries=1) == 1
 
 
-def test_follow_yields_what_is_there_and_then_what_comes(store: MemoryStore, journal: Journal) -> None:
+def test_follow_yields_what_is_there_and_then_what_comes(
+    store: MemoryStore, journal: Journal
+) -> None:
     tell(store, journal, "before")
     following = journal.follow()
     assert [entry.subject for entry in next(following).entries] == ["before"]

@@ -1,4 +1,6 @@
-"""The file that follows the journal: every line once, wherever a writer was killed and whatever another program appends."""
+"""The file that follows the journal: every line once, wherever a writer was killed and whatever
+another program appends.
+"""
 
 import os
 import stat
@@ -33,12 +35,20 @@ class Mirrored:
 
     def another(self, *, from_now: bool = False) -> JournalMirror:
         return JournalMirror(
-            self.path, self.mark, self.journal, told, lambda _, error: self.warned.append(error), from_now=from_now
+            self.path,
+            self.mark,
+            self.journal,
+            told,
+            lambda _, error: self.warned.append(error),
+            from_now=from_now,
         )
 
     def happen(self, *subjects: str, kind: str = "mine.happened") -> None:
         for subject in subjects:
-            self.store.transact(lambda tx, subject=subject: self.journal.append(tx, kind=kind, subject=subject), scope=[])
+            self.store.transact(
+                lambda tx, subject=subject: self.journal.append(tx, kind=kind, subject=subject),
+                scope=[],
+            )
 
     def lines(self) -> list[bytes]:
         return self.path.read_bytes().split(b"\n")[:-1]
@@ -55,7 +65,11 @@ class Mirrored:
 
 
 def told(entry: Entry) -> dict[str, object] | None:
-    return {"subject": entry.subject, "revision": entry.revision} if entry.kind.startswith("mine.") else None
+    return (
+        {"subject": entry.subject, "revision": entry.revision}
+        if entry.kind.startswith("mine.")
+        else None
+    )
 
 
 @pytest.fixture
@@ -67,8 +81,12 @@ def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
 
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("foreign", [b"", FOREIGN, b"half a line", FOREIGN + b"{", b"\n"])
-def test_a_writer_killed_after_any_number_of_bytes(mirrored: Mirrored, foreign: bytes, lost: bool) -> None:
-    """What another program appends after that is left as it is; only a line that it was put into cannot be read."""
+def test_a_writer_killed_after_any_number_of_bytes(
+    mirrored: Mirrored, foreign: bytes, lost: bool
+) -> None:
+    """What another program appends after that is left as it is; only a line that it was put into
+    cannot be read.
+    """
     mirrored.happen("a")
     mirrored.mirror.catch_up()
     before, mark = mirrored.path.read_bytes(), mirrored.mark.read_bytes()
@@ -100,7 +118,9 @@ def test_another_program_that_is_within_a_line_keeps_it(mirrored: Mirrored) -> N
     assert mirrored.lines().count(FOREIGN[:-1]) == 3
 
 
-def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It came between our line and the look at how long the file is."""
     fdatasync = os.fdatasync
 
@@ -118,7 +138,9 @@ def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(mirrored: Mirrore
     assert mirrored.lines()[1] == b"half {"
 
 
-def test_a_full_disk_is_a_warning_and_is_made_good(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_warning_and_is_made_good(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.write
     room = [10]
 
@@ -172,8 +194,12 @@ def test_a_busy_mirror_is_left_to_who_is_at_it(mirrored: Mirrored) -> None:
     assert mirrored.subjects() == ["a"] and mirrored.warned == []
 
 
-def test_who_is_at_it_looks_again_once_it_has_let_others_in(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The change of a second comes when the first has looked for the last time, and the second's own try is in vain."""
+def test_who_is_at_it_looks_again_once_it_has_let_others_in(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change of a second comes when the first has looked for the last time, and the second's
+    own try is in vain.
+    """
     close = FlockContender.close
     first = [True]
 
@@ -245,7 +271,9 @@ def test_a_file_of_another_begins_with_what_happens_from_now_on(tmp_path: Path) 
 
 
 def test_a_mark_of_another_kind_of_store_is_not_the_end_of_the_log(mirrored: Mirrored) -> None:
-    """The store was copied to one of another kind, with its journal; what the file has already is not told again."""
+    """The store was copied to one of another kind, with its journal; what the file has already is
+    not told again.
+    """
     mirrored.happen("one", "two")
     mirrored.mirror.catch_up()
     mark = msgspec.json.decode(mirrored.mark.read_bytes())

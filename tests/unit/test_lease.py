@@ -47,7 +47,9 @@ def test_a_lease_is_fresh_up_to_and_including_its_last_instant() -> None:
         (Liveness.DEAD, False, True, True),
     ],
 )
-def test_who_may_take_a_claim_away(liveness: Liveness, fresh: bool, explicit: bool, answer: bool) -> None:
+def test_who_may_take_a_claim_away(
+    liveness: Liveness, fresh: bool, explicit: bool, answer: bool
+) -> None:
     lease = grant(NOW, TTL_S, explicit=explicit)
     now = lease.expires_at if fresh else lease.expires_at + TICK
     assert reclaimable(lease, liveness, now) is answer
@@ -68,7 +70,9 @@ def test_a_clock_stepped_back_takes_nothing_away() -> None:
     assert renew(lease, NOW - timedelta(days=1), TTL_S) == lease
 
 
-@pytest.mark.parametrize("ttl_s", [0, -1, -0.0, float("nan"), float("inf"), float("-inf"), 1e300, 1e12])
+@pytest.mark.parametrize(
+    "ttl_s", [0, -1, -0.0, float("nan"), float("inf"), float("-inf"), 1e300, 1e12]
+)
 def test_an_impossible_time_to_live_is_refused(ttl_s: float) -> None:
     with pytest.raises(InvalidValue) as caught:
         grant(NOW, ttl_s)
@@ -86,7 +90,9 @@ def test_a_lease_without_a_time_to_live_that_is_given_one_ends_by_that() -> None
     given = renew(grant(NOW, 3600), NOW, 5, explicit=True)
     assert (given.expires_at, given.explicit) == (NOW + timedelta(seconds=5), True)
     # One that has a time already never ends earlier by another.
-    assert renew(grant(NOW, 3600, explicit=True), NOW, 5, explicit=True).expires_at == NOW + timedelta(seconds=3600)
+    assert renew(
+        grant(NOW, 3600, explicit=True), NOW, 5, explicit=True
+    ).expires_at == NOW + timedelta(seconds=3600)
 
 
 def test_a_renewal_is_due_when_a_fifth_of_the_lease_has_passed() -> None:

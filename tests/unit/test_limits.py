@@ -2,7 +2,7 @@
 
 from holdfast.kernel import limits
 from holdfast.kernel.names import check_id, check_label
-from holdfast.kernel.ordering import encode
+from holdfast.kernel.order import encode
 
 
 def test_every_bound_is_a_positive_number_with_a_reason_to_be() -> None:
@@ -11,7 +11,10 @@ def test_every_bound_is_a_positive_number_with_a_reason_to_be() -> None:
 
 
 def test_the_longest_label_and_the_longest_id_fit_into_a_key() -> None:
-    label, name = check_label("\U0010ffff" * limits.LABEL_CHARS_MAX), check_id("a" * limits.ID_CHARS_MAX)
+    label, name = (
+        check_label("\U0010ffff" * limits.LABEL_CHARS_MAX),
+        check_id("a" * limits.ID_CHARS_MAX),
+    )
     assert len(label.encode()) <= limits.KEY_BYTES_MAX
     assert len(name.encode()) <= limits.KEY_BYTES_MAX
 

@@ -1,4 +1,6 @@
-"""What one release costs, in calls of Python: it must grow with the number of waiters, and not with its square."""
+"""What one release costs, in calls of Python: it must grow with the number of waiters, and not with
+its square.
+"""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -7,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives.locks import Locks, Mode
-from holdfast.primitives.locks.wish import wished
+from holdfast.primitives.locks.request import wished
 
 NAMES = [f"router-{number}" for number in range(16)]
 
@@ -15,7 +17,9 @@ Wait = tuple[list[str], Mode]
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """How many calls the work makes, generators that go on included. Unlike time, it is the same on every machine."""
+    """How many calls the work makes, generators that go on included. Unlike time, it is the same on
+    every machine.
+    """
     number = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
@@ -57,9 +61,13 @@ def _blocked_elsewhere(number: int) -> list[Wait]:
     return [([*NAMES, "elsewhere"], Mode.SHARED)] * number
 
 
-@pytest.mark.parametrize("shape", [_shared, _shared_then_exclusive, _shared_behind_a_blocked_one, _blocked_elsewhere])
+@pytest.mark.parametrize(
+    "shape", [_shared, _shared_then_exclusive, _shared_behind_a_blocked_one, _blocked_elsewhere]
+)
 def test_a_release_costs_in_proportion_to_the_waiters(shape: Callable[[int], list[Wait]]) -> None:
-    """250 waiters that share 64 names made one release take 8 s: each was compared with every holder of every name."""
+    """250 waiters that share 64 names made one release take 8 s: each was compared with every
+    holder of every name.
+    """
 
     def calls_of_release(waiters: int) -> int:
         with holdfast.connect("memory:") as hf:

@@ -1,4 +1,6 @@
-"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict is of, what comes back."""
+"""Rules of the lock table by themselves: who is a part of whom, how many may share, whom a verdict
+is of, what comes back.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -9,17 +11,26 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import Fenced, InvalidValue
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_TTL_MAX_S
 from holdfast.kernel.store import Tx
-from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.lasting import TABLE_BEGUN, _enter
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS, Hold, Mode, Request, request_key, root_of, within
-from holdfast.primitives.locks.turns import Suspect
-from holdfast.primitives.locks.waiting import Watch, of_hold
+from holdfast.primitives.locks import policy
+from holdfast.primitives.locks.grant import TABLE_BEGUN, _enter
+from holdfast.primitives.locks.records import (
+    LOCK_WAITS,
+    LOCKS,
+    Hold,
+    Mode,
+    Request,
+    request_key,
+    root_of,
+    within,
+)
+from holdfast.primitives.locks.transaction import Suspect
+from holdfast.primitives.locks.wait import Watch, of_hold
+from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S
@@ -48,7 +59,9 @@ def test_a_part_is_of_its_job_and_of_no_other(by: str, job: str, is_within: bool
     assert within(by, job) is is_within
 
 
-@pytest.mark.parametrize(("by", "root"), [("a", "a"), ("a/b", "a"), ("a/b/c", "a"), ("/a", "/a"), ("/a/b", "/a")])
+@pytest.mark.parametrize(
+    ("by", "root"), [("a", "a"), ("a/b", "a"), ("a/b/c", "a"), ("/a", "/a"), ("/a/b", "/a")]
+)
 def test_a_part_of_a_part_is_of_the_first_job(by: str, root: str) -> None:
     assert root_of(by) == root
 
@@ -73,7 +86,7 @@ def test_a_time_to_live_has_a_bound(hf: Holdfast) -> None:
 
 
 def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "LOCK_SHARERS_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_SHARERS_MAX", 2)
     first = hf.locks.acquire("n", by="one", mode="shared")
     hf.locks.acquire("n", by="two", mode="shared")
     assert hf.locks.try_acquire("n", by="three", mode="shared") is None
@@ -82,9 +95,11 @@ def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyP
     assert hf.locks.try_acquire("n", by="three", mode="shared") is not None
 
 
-def test_large_sets_share_a_name_as_long_as_its_row_has_room(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_share_a_name_as_long_as_its_row_has_room(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then the next waits; it is not told that its grant cannot be stored."""
-    monkeypatch.setattr(rules, "LOCK_HOLDS_BYTES_MAX", 10_000)
+    monkeypatch.setattr(policy, "LOCK_HOLDS_BYTES_MAX", 10_000)
     large = ["n", *(f"{number}".rjust(200, "x") for number in range(20))]
     first = hf.locks.acquire(large, by="one", mode="shared")
     assert hf.locks.try_acquire(large, by="two", mode="shared") is not None
@@ -124,7 +139,9 @@ def test_a_waiter_that_lives_keeps_its_place(hf: Holdfast) -> None:
     grant, waits, got = hf.locks.acquire("n", by="job"), threading.Event(), threading.Event()
 
     def wait() -> None:
-        hf.locks.release(hf.locks.acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()))
+        hf.locks.release(
+            hf.locks.acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set())
+        )
         got.set()
 
     waiter = threading.Thread(target=wait)
@@ -140,10 +157,14 @@ def test_a_waiter_that_lives_keeps_its_place(hf: Holdfast) -> None:
 
 
 def test_a_place_whose_lease_is_over_takes_none_along_whose_is_not(hf: Holdfast) -> None:
-    """What proves the death of a process is true of all its places; the end of a lease is that of one."""
+    """What proves the death of a process is true of all its places; the end of a lease is that of
+    one.
+    """
     grant, waits = hf.locks.acquire("n", by="job"), threading.Event()
     waiter = threading.Thread(
-        target=lambda: hf.locks.try_acquire("n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set())
+        target=lambda: hf.locks.try_acquire(
+            "n", by="other", timeout_s=PATIENCE_S, on_wait=lambda _: waits.set()
+        )
     )
     waiter.start()
     assert waits.wait(PATIENCE_S)
@@ -152,7 +173,9 @@ def test_a_place_whose_lease_is_over_takes_none_along_whose_is_not(hf: Holdfast)
         [row] = tx.range(LOCK_WAITS)
         over = leases.grant(tx.now - timedelta(hours=1), 1)
         elsewhere = replace(row.record.process, host_id="another")
-        fresh = replace(row.record, id="fresh", by="fresh", process=elsewhere, arrival=row.record.arrival - 2)
+        fresh = replace(
+            row.record, id="fresh", by="fresh", process=elsewhere, arrival=row.record.arrival - 2
+        )
         late = replace(fresh, id="late", by="late", arrival=row.record.arrival - 1, lease=over)
         for one in (fresh, late):
             tx.put(LOCK_WAITS, one.key, one)
@@ -196,7 +219,9 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
     with holdfast.connect("memory:", clock=ManualClock()) as hf:
         hf.locks.acquire("n", by="job", ttl_s=5)
         hf.locks.acquire("m", by="job")
-        timed, lasting = (hf.locks._room.read(lambda table, name=name: table.lock(name).holds[0]) for name in "nm")
+        timed, lasting = (
+            hf.locks._room.read(lambda table, name=name: table.lock(name).holds[0]) for name in "nm"
+        )
         with Watch([of_hold(timed)], hf.processes, hf.store) as watch:
             assert watch.suspects() == []
             assert 5 < (watch.next_look_s() or 0) < 5.01
@@ -215,7 +240,15 @@ def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
 def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> Hold:
     """A grant of a minute that no process holds, begun so long before now."""
     lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
-    return Hold(id=f"id-{number}", by=f"job-{number}", mode=mode, names=(name,), lease=lease, process=None, token=number)
+    return Hold(
+        id=f"id-{number}",
+        by=f"job-{number}",
+        mode=mode,
+        names=(name,),
+        lease=lease,
+        process=None,
+        token=number,
+    )
 
 
 def entered(*holds: Hold) -> tuple[list[int], list[int]]:
@@ -223,7 +256,9 @@ def entered(*holds: Hold) -> tuple[list[int], list[int]]:
     with closing(MemoryStore(clock=ManualClock())) as store:
         over = store.transact(lambda tx: _enter(tx, list(holds)), scope=[LOCKS, TABLE_BEGUN])
         rows = store.read(lambda tx: tx.range(LOCKS), scope=[LOCKS])
-    return sorted(hold.token for row in rows for hold in row.record.holds), sorted(hold.token for hold in over)
+    return sorted(hold.token for row in rows for hold in row.record.holds), sorted(
+        hold.token for hold in over
+    )
 
 
 def test_what_is_over_by_then_does_not_come_back() -> None:

@@ -16,18 +16,26 @@ from unittest import mock
 import pytest
 
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LeaseLost, LockTimeout, Lost, NotFound, StoreUnavailable
+from holdfast.kernel.errors import (
+    DeadlockDetected,
+    InvalidValue,
+    LeaseLost,
+    LockTimeout,
+    Lost,
+    NotFound,
+    StoreUnavailable,
+)
 from holdfast.kernel.holder import Holder, Place, Sighting
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives import deadline as deadline_
-from holdfast.primitives import ending
+from holdfast.primitives import expiry
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode, obstruction
-from holdfast.primitives.locks.record import LOCK_WAITS, LOCKS
-from holdfast.primitives.locks.waiting import Ahead
-from holdfast.stores import waking
+from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
+from holdfast.primitives.locks.wait import Ahead
+from holdfast.stores import listener
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -71,7 +79,12 @@ class Machine:
         ticks = self._living.get(pid)
         if ticks is None:
             return None
-        return Sighting(start_ticks=ticks, zombie=False, stopped=pid in self.stopped, parent_pid=self.parents.get(pid, 0))
+        return Sighting(
+            start_ticks=ticks,
+            zombie=False,
+            stopped=pid in self.stopped,
+            parent_pid=self.parents.get(pid, 0),
+        )
 
     def watch(self, pid: int, start_ticks: int) -> int | None:
         """A descriptor for the watcher to close; the other end closes when the process ends."""
@@ -88,7 +101,9 @@ class Machine:
 
 
 class Seat:
-    """The process table as one process of a machine sees it: a stand-in for the port `Processes`."""
+    """The process table as one process of a machine sees it: a stand-in for the port
+    `Processes`.
+    """
 
     def __init__(self, machine: Machine, pid: int) -> None:
         self.machine = machine
@@ -110,7 +125,9 @@ class Seat:
         seen = self.machine.sight(pid)
         if seen is None or seen.start_ticks is None:
             raise NotFound(f"there is no live process {pid}", pid=pid)
-        return Holder(**self.machine.place._asdict(), pid=pid, start_ticks=seen.start_ticks, label=label)
+        return Holder(
+            **self.machine.place._asdict(), pid=pid, start_ticks=seen.start_ticks, label=label
+        )
 
     def death(self, holder: Holder) -> int | None:
         if holder.place != self.machine.place:
@@ -119,7 +136,9 @@ class Seat:
 
 
 class Waiter(Generic[T]):
-    """A call that waits, in a thread of its own. Made once it stands in line; raises what the call raised instead."""
+    """A call that waits, in a thread of its own. Made once it stands in line; raises what the call
+    raised instead.
+    """
 
     def __init__(self, call: Callable[[Callable[[Sequence[Ahead]], None]], T]) -> None:
         self.ahead: list[Sequence[Ahead]] = []
@@ -150,7 +169,9 @@ class Waiter(Generic[T]):
     def until_told(self, times: int) -> None:
         """Until it was told so many times who is just ahead of it."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._over or len(self.ahead) >= times, PATIENCE_S)
+            assert self._changed.wait_for(
+                lambda: self._over or len(self.ahead) >= times, PATIENCE_S
+            )
         if len(self.ahead) < times:
             raise AssertionError(f"it waits no more: {self.result()}")
 
@@ -214,14 +235,24 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> Watches:
 
 @pytest.fixture
 def own_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No grant for a time is over by the process's own clock, by which a busy machine takes seconds for a test."""
-    monkeypatch.setattr(ending, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    """No grant for a time is over by the process's own clock, by which a busy machine takes seconds
+    for a test.
+    """
+    monkeypatch.setattr(expiry, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 class World:
-    """A store, a machine with processes, and the locks as each process sees them. Process 1 is there from the beginning."""
+    """A store, a machine with processes, and the locks as each process sees them. Process 1 is
+    there from the beginning.
+    """
 
-    def __init__(self, store: Store, clock: ManualClock, settings: LockSettings | None = None, actor: str = "tester") -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: ManualClock,
+        settings: LockSettings | None = None,
+        actor: str = "tester",
+    ) -> None:
         self.store = store
         self.clock = clock
         self.journal = Journal(store, actor=actor)
@@ -237,22 +268,34 @@ class World:
         self._opened.append(locks)
         return locks
 
-    def line_up(self, names: str | Iterable[str], *, by: str, locks: Locks | None = None, **more: Any) -> Waiter[Grant]:
+    def line_up(
+        self, names: str | Iterable[str], *, by: str, locks: Locks | None = None, **more: Any
+    ) -> Waiter[Grant]:
         """Ask for names that are not to be had; returns once the request stands in line."""
         asked = locks or self.locks
         more = {"timeout_s": PATIENCE_S, **more}
         return Waiter(lambda waits: asked.acquire(names, by=by, on_wait=waits, **more))
 
-    def look(self, names: str | Iterable[str], *, by: str, locks: Locks | None = None, **more: Any) -> Waiter[bool]:
+    def look(
+        self, names: str | Iterable[str], *, by: str, locks: Locks | None = None, **more: Any
+    ) -> Waiter[bool]:
         """The same for `wait`."""
         asked = locks or self.locks
         more = {"timeout_s": PATIENCE_S, **more}
         return Waiter(lambda waits: asked.wait(names, by=by, on_wait=waits, **more))
 
     def leave_in_line(
-        self, names: str | Iterable[str], *, by: str, pid: int, machine: Machine | None = None, **more: Any
+        self,
+        names: str | Iterable[str],
+        *,
+        by: str,
+        pid: int,
+        machine: Machine | None = None,
+        **more: Any,
     ) -> None:
-        """A request as a process leaves it that does nothing more: it only has to be ended to have been killed."""
+        """A request as a process leaves it that does nothing more: it only has to be ended to have
+        been killed.
+        """
         store = Failing(self.store)
         locks = Locks(store, self.journal, (machine or self.machine).begin(pid), self._settings)  # type: ignore[arg-type]
 
@@ -267,18 +310,27 @@ class World:
 
     def addresses(self) -> list[str]:
         """What wakes those that wait now."""
-        return [row.record.address for row in self.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])]
+        return [
+            row.record.address
+            for row in self.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+        ]
 
     def nudge(self, addresses: Iterable[str] | None = None) -> None:
         """Make every waiter look again, as after a step of the clock that it cannot notice."""
         nudged = self.addresses() if addresses is None else addresses
-        self.store.transact(lambda tx: [tx.notify(address) for address in nudged], scope=[LOCK_WAITS])
+        self.store.transact(
+            lambda tx: [tx.notify(address) for address in nudged], scope=[LOCK_WAITS]
+        )
 
     def rows(self) -> list[str]:
         """Every row of the lock table, of resources and of requests."""
 
         def keys(tx: Any) -> list[str]:
-            return [f"{space.name}/{row.key}" for space in (LOCKS, LOCK_WAITS) for row in tx.range(space)]
+            return [
+                f"{space.name}/{row.key}"
+                for space in (LOCKS, LOCK_WAITS)
+                for row in tx.range(space)
+            ]
 
         return self.store.read(keys, scope=[LOCKS, LOCK_WAITS])
 
@@ -290,12 +342,19 @@ class World:
 
     def told(self, *kinds: str) -> list[Entry]:
         """The journal's entries about locks, of these kinds or of all."""
-        # An entry of a database is shown once no transaction that began before it is under way, as one that renews may be.
-        mark = self.store.transact(lambda tx: self.journal.append(tx, kind="test.asked", subject="x"), scope=[])
+        # An entry of a database is shown once no transaction that began before it is under way, as
+        # one that renews may be.
+        mark = self.store.transact(
+            lambda tx: self.journal.append(tx, kind="test.asked", subject="x"), scope=[]
+        )
         entries: list[Entry] = []
         while not any(entry.revision == mark for entry in entries):
             entries = [entry for batch in self.journal.since() for entry in batch.entries]
-        return [entry for entry in entries if entry.kind.startswith("lock.") and (not kinds or entry.kind in kinds)]
+        return [
+            entry
+            for entry in entries
+            if entry.kind.startswith("lock.") and (not kinds or entry.kind in kinds)
+        ]
 
     def use(self, names: str | Iterable[str], *, by: str, **more: Any) -> None:
         """Take names that are to be had, and let go of them."""
@@ -320,7 +379,9 @@ def lock_database(request: pytest.FixtureRequest) -> Iterator[str]:
     server.drop(url)
 
 
-def open_store(kind: str, folder: Path, clock: ManualClock, request: pytest.FixtureRequest) -> Store:
+def open_store(
+    kind: str, folder: Path, clock: ManualClock, request: pytest.FixtureRequest
+) -> Store:
     """A new store of that kind. PostgreSQL's clock is its own."""
     if kind == "memory":
         return MemoryStore(clock=clock)
@@ -331,16 +392,20 @@ def open_store(kind: str, folder: Path, clock: ManualClock, request: pytest.Fixt
     # Here, so that the other stores' tests need no driver.
     from holdfast.stores.postgres import open_postgres
 
-    return open_postgres(request.getfixturevalue("lock_database"), namespace=f"t{next(_namespaces)}")
+    return open_postgres(
+        request.getfixturevalue("lock_database"), namespace=f"t{next(_namespaces)}"
+    )
 
 
 @contextmanager
-def world_of(kind: str, folder: Path, request: pytest.FixtureRequest, settings: LockSettings | None = None) -> Iterator[World]:
+def world_of(
+    kind: str, folder: Path, request: pytest.FixtureRequest, settings: LockSettings | None = None
+) -> Iterator[World]:
     clock = ManualClock()
     world = World(open_store(kind, folder, clock, request), clock, settings)
     try:
         # Nobody looks again by itself, so that a wake-up that is missing shows.
-        with mock.patch.object(waking, "WAIT_RECHECK_S", NEVER_S):
+        with mock.patch.object(listener, "WAIT_RECHECK_S", NEVER_S):
             yield world
     finally:
         world.close()
@@ -394,7 +459,9 @@ def test_a_single_name_is_a_set_of_one(locks: Locks) -> None:
     assert locks.acquire("/dev/ttyUSB0", by="job").names == ("/dev/ttyUSB0",)
 
 
-def test_an_empty_set_is_granted_at_once_and_there_is_nothing_to_release(world: World, locks: Locks) -> None:
+def test_an_empty_set_is_granted_at_once_and_there_is_nothing_to_release(
+    world: World, locks: Locks
+) -> None:
     locks.acquire("a", by="other")
     with locks.acquire([], by="job", timeout_s=0) as grant:
         assert grant.names == grant.taken == ()
@@ -408,7 +475,9 @@ def test_an_empty_set_is_granted_at_once_and_there_is_nothing_to_release(world: 
     assert world.rows() == ["locks/a"]
 
 
-def test_one_request_may_have_as_many_names_as_its_bound_and_doubles_count_once(world: World, locks: Locks) -> None:
+def test_one_request_may_have_as_many_names_as_its_bound_and_doubles_count_once(
+    world: World, locks: Locks
+) -> None:
     names = [f"n{number:03}" for number in range(LOCK_NAMES_MAX)]
     grant = locks.acquire([*names, *names], by="job")
     assert grant.names == tuple(names)
@@ -445,7 +514,11 @@ def test_a_released_set_passes_each_name_on_in_the_same_step(world: World, locks
 def test_namespaces_of_one_store_do_not_meet(tmp_path: Path) -> None:
     clock = ManualClock()
     worlds = [
-        World(SqliteStore(tmp_path / "store.sqlite", boot_id="boot-1", namespace=name, clock=clock), clock) for name in "xy"
+        World(
+            SqliteStore(tmp_path / "store.sqlite", boot_id="boot-1", namespace=name, clock=clock),
+            clock,
+        )
+        for name in "xy"
     ]
     held = [world.locks.acquire("router-1", by="job", timeout_s=0) for world in worlds]
     waiting = [world.line_up("router-1", by="next") for world in worlds]
@@ -466,7 +539,9 @@ def test_threads_of_one_process_exclude_each_other(world: World, locks: Locks) -
     def take_turns(number: int) -> None:
         began.wait(PATIENCE_S)
         for _ in range(10):
-            with locks.hold(["a", "b"] if number % 2 else ["b", "a"], by=f"job{number}", timeout_s=PATIENCE_S):
+            with locks.hold(
+                ["a", "b"] if number % 2 else ["b", "a"], by=f"job{number}", timeout_s=PATIENCE_S
+            ):
                 inside.append(number)
                 at_once.append(len(inside))
                 inside.remove(number)
@@ -481,7 +556,9 @@ def test_threads_of_one_process_exclude_each_other(world: World, locks: Locks) -
 
 
 def test_many_share_and_one_has_it_alone(world: World, locks: Locks) -> None:
-    shared = [locks.acquire("a", by=f"s{number}", mode="shared", timeout_s=0) for number in range(3)]
+    shared = [
+        locks.acquire("a", by=f"s{number}", mode="shared", timeout_s=0) for number in range(3)
+    ]
     assert len({grant.token for grant in shared}) == 3
     assert locks.try_acquire("a", by="alone") is None
     waiting = world.line_up("a", by="alone")
@@ -494,7 +571,9 @@ def test_many_share_and_one_has_it_alone(world: World, locks: Locks) -> None:
     assert locks.try_acquire("a", by="s9", mode=Mode.SHARED) is None
 
 
-def test_an_exclusive_release_lets_all_sharers_in_line_go_at_once(world: World, locks: Locks) -> None:
+def test_an_exclusive_release_lets_all_sharers_in_line_go_at_once(
+    world: World, locks: Locks
+) -> None:
     held = locks.acquire("a", by="alone")
     sharers = [world.line_up("a", by=f"s{number}", mode="shared") for number in range(3)]
     last = world.line_up("a", by="last")
@@ -509,10 +588,15 @@ def test_an_exclusive_release_lets_all_sharers_in_line_go_at_once(world: World, 
 # --- one job ---
 
 
-def test_what_a_job_holds_comes_back_to_it_and_releasing_that_frees_nothing(world: World, locks: Locks) -> None:
+def test_what_a_job_holds_comes_back_to_it_and_releasing_that_frees_nothing(
+    world: World, locks: Locks
+) -> None:
     outer = locks.acquire(["a", "b"], by="job")
     # Whoever says the same job is the same holder, in another process too.
-    for inner in (locks.acquire("a", by="job", timeout_s=0), world.process(2).acquire(["b", "a"], by="job", timeout_s=0)):
+    for inner in (
+        locks.acquire("a", by="job", timeout_s=0),
+        world.process(2).acquire(["b", "a"], by="job", timeout_s=0),
+    ):
         assert inner.reentered
         assert inner.token == outer.token
         assert inner.taken == ()
@@ -542,7 +626,9 @@ def test_sharing_what_one_has_alone_is_reentering(locks: Locks) -> None:
     assert locks.try_acquire("a", by="other", mode="shared") is None
 
 
-def test_a_set_that_overlaps_what_the_job_holds_waits_only_for_the_rest(world: World, locks: Locks) -> None:
+def test_a_set_that_overlaps_what_the_job_holds_waits_only_for_the_rest(
+    world: World, locks: Locks
+) -> None:
     first = locks.acquire("a", by="job")
     other = locks.acquire("b", by="other")
     waiting = world.line_up(["a", "b"], by="job")
@@ -574,7 +660,9 @@ def test_the_first_grant_of_an_overlap_frees_its_part_alone(world: World, locks:
     assert world.rows() == []
 
 
-def test_the_only_sharer_is_upgraded_at_once_and_goes_back_with_the_inner_release(world: World, locks: Locks) -> None:
+def test_the_only_sharer_is_upgraded_at_once_and_goes_back_with_the_inner_release(
+    world: World, locks: Locks
+) -> None:
     shared = locks.acquire("a", by="job", mode="shared")
     alone = locks.acquire("a", by="job", timeout_s=0)
     assert not alone.reentered
@@ -619,7 +707,9 @@ def test_two_upgraders_are_a_deadlock_and_the_second_is_told(world: World, locks
     upgrade.result().check()
 
 
-def test_a_thread_that_waits_for_what_its_job_came_to_hold_gets_that_grant(world: World, locks: Locks) -> None:
+def test_a_thread_that_waits_for_what_its_job_came_to_hold_gets_that_grant(
+    world: World, locks: Locks
+) -> None:
     held = locks.acquire("a", by="other")
     first = world.line_up("a", by="job")
     second = world.line_up("a", by="job", locks=world.process(2))
@@ -632,8 +722,12 @@ def test_a_thread_that_waits_for_what_its_job_came_to_hold_gets_that_grant(world
     assert world.rows() == []
 
 
-def test_what_the_job_held_may_be_taken_away_just_as_the_rest_is_granted(world: World, locks: Locks) -> None:
-    """Either it holds the whole set, or it is told so and holds nothing; no other error comes out."""
+def test_what_the_job_held_may_be_taken_away_just_as_the_rest_is_granted(
+    world: World, locks: Locks
+) -> None:
+    """Either it holds the whole set, or it is told so and holds nothing; no other error comes
+    out.
+    """
     locks.acquire("a", by="job")
     other = locks.acquire("b", by="other")
 
@@ -690,7 +784,9 @@ def test_free_lets_go_of_a_part_and_leaves_the_rest_held(world: World, locks: Lo
     assert world.rows() == ["locks/b"]
 
 
-def test_free_takes_from_all_grants_of_the_job_and_from_no_other_job(world: World, locks: Locks) -> None:
+def test_free_takes_from_all_grants_of_the_job_and_from_no_other_job(
+    world: World, locks: Locks
+) -> None:
     locks.acquire(["a", "b"], by="job")
     locks.acquire("c", by="job")
     locks.acquire("d", by="job", mode="shared")
@@ -768,7 +864,9 @@ def test_a_grant_released_inside_its_block_is_no_loss(locks: Locks) -> None:
 # --- looking ---
 
 
-def test_a_look_at_what_is_free_is_over_at_once_and_takes_nothing(world: World, locks: Locks) -> None:
+def test_a_look_at_what_is_free_is_over_at_once_and_takes_nothing(
+    world: World, locks: Locks
+) -> None:
     assert locks.wait(["a", "b"], by="job", timeout_s=0)
     assert locks.wait("a", by="job")
     assert world.rows() == []
@@ -784,7 +882,9 @@ def test_a_look_waits_for_the_release_and_takes_nothing(world: World, locks: Loc
     assert world.rows() == []
 
 
-def test_a_look_that_is_not_answered_in_time_is_false_and_leaves_nothing(world: World, locks: Locks) -> None:
+def test_a_look_that_is_not_answered_in_time_is_false_and_leaves_nothing(
+    world: World, locks: Locks
+) -> None:
     locks.acquire("a", by="other")
     assert not locks.wait("a", by="job", timeout_s=0)
     assert not locks.wait("a", by="job", timeout_s=0.01)
@@ -827,7 +927,9 @@ def test_a_look_that_closes_a_cycle_is_told(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
-    with pytest.raises(DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"):
+    with pytest.raises(
+        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    ):
         locks.wait("a", by="two")
     locks.free("b", by="two")
     waiting.result()
@@ -837,7 +939,9 @@ def test_a_cycle_that_is_closed_through_a_look_is_told(world: World, locks: Lock
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     looking = world.look("b", by="one")
-    with pytest.raises(DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"):
+    with pytest.raises(
+        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    ):
         locks.acquire("a", by="two")
     locks.free("b", by="two")
     assert looking.result()
@@ -865,14 +969,24 @@ def test_a_wait_that_ends_without_a_grant_names_the_holder_and_leaves_nothing(
     assert fields["outcome"] == "none"
     assert all(
         word in caught.value.message
-        for word in ("job", "a, b", "b is held by holder", "process 1", "`holdfast locks explain b`")
+        for word in (
+            "job",
+            "a, b",
+            "b is held by holder",
+            "process 1",
+            "`holdfast locks explain b`",
+        )
     )
     assert world.rows() == before
     assert locks.try_acquire("a", by="other") is not None
 
 
-def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(world: World, locks: Locks, watches: Watches) -> None:
-    """With others between it and the holder, both are named: the one that is just ahead cannot let go of anything."""
+def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
+    world: World, locks: Locks, watches: Watches
+) -> None:
+    """With others between it and the holder, both are named: the one that is just ahead cannot let
+    go of anything.
+    """
     locks.acquire("a", by="holder")
     first = world.line_up("a", by="first", locks=world.process(7))
     second = world.line_up(["b", "a"], by="second")
@@ -895,13 +1009,17 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(world: World, l
     seen = locks.obstruction("a", by="first")
     assert ([one.by for one in seen.holders], seen.position) == (["holder"], 1)
     assert locks.obstruction("a", by="new").position == 3
-    assert locks.obstruction([], by="new").position == locks.obstruction("c", by="new").position == 1
+    assert (
+        locks.obstruction([], by="new").position == locks.obstruction("c", by="new").position == 1
+    )
     locks.free("a", by="holder")
     first.result().release()
     second.result().release()
 
 
-def test_many_holders_and_a_long_line_are_cut(world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_holders_and_a_long_line_are_cut(
+    world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(obstruction, "LOCK_AHEAD_TOLD_MAX", 2)
     monkeypatch.setattr(obstruction, "LOCK_AHEAD_COUNTED_MAX", 2)
     held = [locks.acquire("a", by=f"h{number}", mode="shared") for number in range(5)]
@@ -909,7 +1027,13 @@ def test_many_holders_and_a_long_line_are_cut(world: World, locks: Locks, monkey
     for number in range(3):
         with pytest.raises(LockTimeout) as caught:
             locks.acquire("a", by="job", timeout_s=0)
-        lines.append((len(caught.value.fields["holders"]), len(caught.value.fields["ahead"]), caught.value.fields["position"]))
+        lines.append(
+            (
+                len(caught.value.fields["holders"]),
+                len(caught.value.fields["ahead"]),
+                caught.value.fields["position"],
+            )
+        )
         world.leave_in_line("a", by=f"w{number}", pid=number + 10)
     with pytest.raises(LockTimeout) as caught:
         locks.acquire("a", by="job", timeout_s=0)
@@ -940,7 +1064,9 @@ def test_a_try_is_none_when_its_time_is_over(world: World, locks: Locks, timeout
 
 
 @pytest.mark.parametrize("timeout_s", [None, float("inf")])
-def test_without_a_time_limit_it_waits_for_as_long_as_it_takes(world: World, locks: Locks, timeout_s: float | None) -> None:
+def test_without_a_time_limit_it_waits_for_as_long_as_it_takes(
+    world: World, locks: Locks, timeout_s: float | None
+) -> None:
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job", timeout_s=timeout_s)
     locks.release(held)
@@ -949,12 +1075,16 @@ def test_without_a_time_limit_it_waits_for_as_long_as_it_takes(world: World, loc
 
 def test_a_try_with_a_time_limit_waits_for_so_long(world: World, locks: Locks) -> None:
     held = locks.acquire("a", by="holder")
-    waiting = Waiter(lambda waits: locks.try_acquire("a", by="job", timeout_s=PATIENCE_S, on_wait=waits))
+    waiting = Waiter(
+        lambda waits: locks.try_acquire("a", by="job", timeout_s=PATIENCE_S, on_wait=waits)
+    )
     locks.release(held)
     assert waiting.result() is not None
 
 
-def test_a_place_that_is_given_up_lets_those_behind_it_go(world: World, locks: Locks, watches: Watches) -> None:
+def test_a_place_that_is_given_up_lets_those_behind_it_go(
+    world: World, locks: Locks, watches: Watches
+) -> None:
     locks.acquire("a", by="holder", mode="shared")
     impatient = world.line_up("a", by="impatient")
     for number in range(BACKFILL_MAX):

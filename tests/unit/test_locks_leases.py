@@ -1,4 +1,6 @@
-"""How a grant ends without its holder's wish: its time is over, its process is dead, an operator takes it away, a reboot."""
+"""How a grant ends without its holder's wish: its time is over, its process is dead, an operator
+takes it away, a reboot.
+"""
 
 import os
 import select
@@ -15,21 +17,32 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, LockTimeout, NotFound, StoreUnavailable
-from holdfast.kernel.limits import CLOCK_WRITE_EVERY_S, LOCK_LEASE_S, LOCK_REAPED_MAX, WAIT_RECHECK_S
+from holdfast.kernel.errors import (
+    Fenced,
+    HoldfastError,
+    LeaseLost,
+    LockTimeout,
+    NotFound,
+    StoreUnavailable,
+)
+from holdfast.kernel.limits import (
+    CLOCK_WRITE_EVERY_S,
+    LOCK_LEASE_S,
+    LOCK_REAPED_MAX,
+    WAIT_RECHECK_S,
+)
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives import deadline
-from holdfast.primitives.ending import Endings
+from holdfast.primitives.expiry import Endings
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.keeper import Keeper
-from holdfast.primitives.locks import Grant, Locks, rules, waiting
-from holdfast.primitives.locks.grant import Suspended
-from holdfast.primitives.locks.lasting import LASTING_GRANTS
-from holdfast.primitives.locks.oversight import _renew
-from holdfast.primitives.locks.record import LOCK_WAITS
-from holdfast.primitives.locks.renewing import renew_all
-from holdfast.primitives.locks.waiting import Ahead
+from holdfast.primitives.locks import Grant, Locks, policy, wait
+from holdfast.primitives.locks.administration import _renew
+from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
+from holdfast.primitives.locks.records import LOCK_WAITS
+from holdfast.primitives.locks.renewal import renew_all
+from holdfast.primitives.locks.wait import Ahead
+from holdfast.primitives.renewal import Keeper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
@@ -59,7 +72,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def timed(request: pytest.FixtureRequest, tmp_path: Path, own_clock_stands_still: None) -> Iterator[World]:
+def timed(
+    request: pytest.FixtureRequest, tmp_path: Path, own_clock_stands_still: None
+) -> Iterator[World]:
     """A world whose clock moves only when it is told to."""
     with world_of(request.param, tmp_path, request) as made:
         yield made
@@ -91,47 +106,49 @@ def test_a_grant_passes_on_at_the_instant_after_its_time_and_not_before(timed: W
 def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever did not wait was refused for the sake of a grant that was not in force: it found nothing left to reap."""
+    """Whoever did not wait was refused for the sake of a grant that was not in force: it found
+    nothing left to reap.
+    """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
     timed.clock.advance(6)
-    look = waiting.Watch.suspects
+    look = wait.Watch.suspects
 
-    def look_and_leave(watch: waiting.Watch) -> Any:
+    def look_and_leave(watch: wait.Watch) -> Any:
         found = look(watch)
         grant.release()
         return found
 
-    monkeypatch.setattr(waiting.Watch, "suspects", look_and_leave)
+    monkeypatch.setattr(wait.Watch, "suspects", look_and_leave)
     assert timed.locks.try_acquire("a", by="other") is not None
 
 
 def test_whoever_waits_gets_it_when_its_time_is_over(timed: World) -> None:
     timed.locks.acquire("a", by="job", ttl_s=5)
-    waiting = [timed.line_up("a", by=by) for by in ("next", "last")]
+    wait = [timed.line_up("a", by=by) for by in ("next", "last")]
     timed.clock.advance(5)
     timed.nudge()
     assert timed.holders("a") == ["job"]
     timed.clock.advance(INSTANT_S)
     timed.nudge()
-    timed.locks.release(waiting[0].result())
-    waiting[1].result()
+    timed.locks.release(wait[0].result())
+    wait[1].result()
 
 
 def test_a_waiter_wakes_by_itself_when_the_time_is_over(world: World) -> None:
     world.locks.acquire("a", by="job", ttl_s=0.05)
     # The stores whose clock stands still are told that it moved; nobody tells the waiter.
-    waiting = world.line_up("a", by="next")
+    wait = world.line_up("a", by="next")
     world.clock.advance(1)
-    waiting.result()
+    wait.result()
     assert [entry.kind for entry in world.told("lock.lease_expired")] == ["lock.lease_expired"]
 
 
 def test_the_time_begins_with_the_grant_and_not_with_the_wait(timed: World) -> None:
     held = timed.locks.acquire("a", by="holder")
-    waiting = timed.line_up("a", by="job", ttl_s=5)
+    wait = timed.line_up("a", by="job", ttl_s=5)
     timed.clock.advance(100)
     timed.locks.release(held)
-    grant = waiting.result()
+    grant = wait.result()
     timed.clock.advance(5)
     grant.check()
     assert timed.locks.try_acquire("a", by="other") is None
@@ -156,7 +173,10 @@ def test_renewing_begins_the_time_anew(timed: World) -> None:
 
 
 def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World) -> None:
-    lasting, short = timed.locks.acquire("a", by="job"), timed.locks.acquire("b", by="job", ttl_s=LOCK_LEASE_S)
+    lasting, short = (
+        timed.locks.acquire("a", by="job"),
+        timed.locks.acquire("b", by="job", ttl_s=LOCK_LEASE_S),
+    )
 
     def ends() -> list[float]:
         return [timed.locks.status(name).holds[0].expires_at.timestamp() for name in "ab"]
@@ -173,7 +193,9 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
 
 
 def outlives(timed: World, name: str) -> bool:
-    """Is a name still held, as seen from another machine, when its holder's process has given signs of life for a while?"""
+    """Is a name still held, as seen from another machine, when its holder's process has given signs
+    of life for a while?
+    """
     for _ in range(4):
         timed.clock.advance(LOCK_LEASE_S / 2)
         timed.locks._keeper._look(everything=True)
@@ -191,7 +213,9 @@ def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(time
     assert grant.gone == "released" and not timed.locks._keeper.kept() and timed.rows() == []
 
 
-def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on_though_it_is_told(timed: World) -> None:
+def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on_though_it_is_told(
+    timed: World,
+) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
     assert timed.process(2).free("a", by="job") == ("a",)
     assert outlives(timed, "b")
@@ -202,7 +226,9 @@ def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on
     assert grant.release() and timed.rows() == []
 
 
-def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the_rest(timed: World) -> None:
+def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the_rest(
+    timed: World,
+) -> None:
     outer = timed.locks.acquire("a", by="job")
     inner = timed.locks.acquire(["a", "b"], by="job")
     assert outer.release()
@@ -211,7 +237,9 @@ def test_what_a_grant_took_lives_on_when_the_grant_is_gone_from_which_it_had_the
     assert inner.release() and timed.rows() == []
 
 
-def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
     read = timed.locks._room.store.read
 
@@ -238,7 +266,9 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
 
 
 def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
-    """This process's clock runs a little ahead of the store's: it began to count before the store did."""
+    """This process's clock runs a little ahead of the store's: it began to count before the store
+    did.
+    """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
     timed.locks._keeper._over(grant)
     assert grant.lost.is_set()
@@ -249,7 +279,9 @@ def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
 
 
 def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) -> None:
-    """One renewed it as the other let go of a part: the renewal's copy had what was free by then, or there was none at all."""
+    """One renewed it as the other let go of a part: the renewal's copy had what was free by then,
+    or there was none at all.
+    """
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
     renewed = timed.locks._room.transact(lambda turns: _renew(turns, grant.id, grant.taken, 60))[0]
@@ -258,7 +290,10 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
     timed.locks._lasting.keep(renewed)
 
     def copies() -> list[tuple[str, ...]]:
-        return timed.store.read(lambda tx: [row.record.hold.names for row in tx.range(LASTING_GRANTS)], scope=[LASTING_GRANTS])
+        return timed.store.read(
+            lambda tx: [row.record.hold.names for row in tx.range(LASTING_GRANTS)],
+            scope=[LASTING_GRANTS],
+        )
 
     assert copies() == [("b",)]
     timed.locks.free("b", by="job")
@@ -273,9 +308,12 @@ def test_renewing_never_shortens(timed: World) -> None:
     grant.check()
 
 
-def test_the_holders_own_clock_ends_a_grant_when_the_store_does(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It took a grant for lost that a renewal by a shorter time had left as it was, and for held one that was over in the store
-    since its taker had been stopped before it woke to take it."""
+def test_the_holders_own_clock_ends_a_grant_when_the_store_does(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a grant for lost that a renewal by a shorter time had left as it was, and for held
+    one that was over in the store since its taker had been stopped before it woke to take it.
+    """
 
     def left_s(grant: Grant) -> float:
         return grant.ends_s - time.monotonic()
@@ -284,18 +322,22 @@ def test_the_holders_own_clock_ends_a_grant_when_the_store_does(timed: World, mo
     assert 90 < left_s(grant) <= 100
     timed.locks.renew(grant, ttl_s=1)
     assert 90 < left_s(grant) <= 100
-    waiting = timed.line_up("a", by="late", ttl_s=100)
+    wait = timed.line_up("a", by="late", ttl_s=100)
     # Between its grant and the moment in which it knows.
     monkeypatch.setattr(timed.locks, "_remember", lambda *_, **__: timed.clock.advance(70))
     timed.locks.release(grant)
-    assert left_s(waiting.result()) <= 30
+    assert left_s(wait.result()) <= 30
     lasting = timed.locks.acquire("b", by="job")
     assert left_s(lasting) == float("inf")
 
 
 def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
     """The look had not seen it, and it saw that somebody was still looking."""
-    one, told, looks = types.SimpleNamespace(ends_s=time.monotonic() + 0.6), threading.Event(), count()
+    one, told, looks = (
+        types.SimpleNamespace(ends_s=time.monotonic() + 0.6),
+        threading.Event(),
+        count(),
+    )
     held: list[Any] = [types.SimpleNamespace(ends_s=0.0)]
 
     def look() -> list[Any]:
@@ -339,7 +381,12 @@ def test_what_was_left_is_withdrawn_though_memory_ran_out_meanwhile(error: type[
 
     with closing(MemoryStore()) as store:
         keeper: Keeper[Grant] = Keeper(
-            store, topic=lambda: "kept", renew=lambda due: [], renew_every_s=60.0, tick=tick, behind=lambda: bool(left)
+            store,
+            topic=lambda: "kept",
+            renew=lambda due: [],
+            renew_every_s=60.0,
+            tick=tick,
+            behind=lambda: bool(left),
         )
         keeper.wake()
         until(lambda: not left)
@@ -349,10 +396,10 @@ def test_what_was_left_is_withdrawn_though_memory_ran_out_meanwhile(error: type[
 def test_a_renewed_grant_can_be_released_and_waited_for(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
     timed.locks.renew(grant)
-    waiting = timed.line_up("a", by="next")
+    wait = timed.line_up("a", by="next")
     timed.locks.renew(grant)
     assert timed.locks.release(grant)
-    timed.locks.release(waiting.result())
+    timed.locks.release(wait.result())
     assert timed.rows() == []
 
 
@@ -373,11 +420,11 @@ def test_renewing_after_the_time_is_a_loss_though_nobody_came(timed: World) -> N
 
 def test_a_late_renewal_hands_over_to_whoever_waits(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
-    waiting = timed.line_up("a", by="next")
+    wait = timed.line_up("a", by="next")
     timed.clock.advance(6)
     with pytest.raises(LeaseLost):
         timed.locks.renew(grant)
-    waiting.result()
+    wait.result()
 
 
 def test_a_job_that_asks_again_after_its_time_gets_a_grant_of_its_own(timed: World) -> None:
@@ -403,15 +450,19 @@ def test_an_overlap_with_what_is_over_takes_that_anew(timed: World) -> None:
     assert timed.locks.try_acquire("a", by="other") is None
 
 
-def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_for_held(timed: World) -> None:
-    """Either the whole set is in force when it is granted, or the job is told and holds nothing of it."""
+def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_for_held(
+    timed: World,
+) -> None:
+    """Either the whole set is in force when it is granted, or the job is told and holds nothing of
+    it.
+    """
     timed.locks.acquire("a", by="job", ttl_s=5)
     other = timed.locks.acquire("b", by="other")
-    waiting = timed.line_up(["a", "b"], by="job")
+    wait = timed.line_up(["a", "b"], by="job")
     timed.clock.advance(6)
     timed.locks.release(other)
     try:
-        grant = waiting.result()
+        grant = wait.result()
     except LeaseLost:
         assert timed.holders("b") == []
     else:
@@ -420,7 +471,9 @@ def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_fo
 
 
 def test_a_grant_renewed_with_a_time_has_that_time(timed: World) -> None:
-    """One that lived by its process lives by the time that it is given, or goes on to live by its process."""
+    """One that lived by its process lives by the time that it is given, or goes on to live by its
+    process.
+    """
     grant = timed.locks.acquire("a", by="job")
     timed.locks.renew(grant, ttl_s=5)
     (hold,) = timed.locks.status("a").holds
@@ -477,9 +530,9 @@ def test_a_whole_line_of_the_dead_is_passed_without_waiting(world: World) -> Non
 
 def test_whoever_waits_is_woken_by_the_death(unhurried: World) -> None:
     unhurried.process(2).acquire("a", by="job")
-    waiting = unhurried.line_up("a", by="next")
+    wait = unhurried.line_up("a", by="next")
     unhurried.machine.end(2)
-    waiting.result()
+    wait.result()
 
 
 def test_a_dead_waiter_leaves_the_line(unhurried: World) -> None:
@@ -504,7 +557,12 @@ def _leave_many_in_line(world: World, many: int, pid: int) -> None:
         (row,) = tx.range(LOCK_WAITS)
         for number in range(1, many):
             # Each before the one before.
-            one = replace(row.record, id=f"{row.record.id}{number}", by=f"dead-{number}", arrival=row.record.arrival - number)
+            one = replace(
+                row.record,
+                id=f"{row.record.id}{number}",
+                by=f"dead-{number}",
+                arrival=row.record.arrival - number,
+            )
             tx.put(LOCK_WAITS, one.key, one)
 
     world.store.transact(body, scope=[LOCK_WAITS])
@@ -540,7 +598,9 @@ def test_a_living_process_between_dead_ones_keeps_its_place(unhurried: World) ->
 
 
 def test_a_sharer_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: World) -> None:
-    """The waiter is not first in line: a set of sharers is, which does not mind the one that came between."""
+    """The waiter is not first in line: a set of sharers is, which does not mind the one that came
+    between.
+    """
     locks = unhurried.locks
     locks.acquire("a", by="sharer", mode="shared")
     locks.acquire("b", by="holder")
@@ -556,12 +616,14 @@ def test_a_sharer_that_passed_a_waiter_and_died_is_noticed_at_once(unhurried: Wo
 
 @pytest.fixture
 def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "LOCK_SHARERS_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_SHARERS_MAX", 2)
 
 
 @pytest.mark.usefixtures("room_for_two")
 def test_of_as_many_sharers_as_may_be_the_dead_make_room_at_once(unhurried: World) -> None:
-    """Nobody was taken for ahead of one who wanted to share it too: it waited for the dead until its time was over."""
+    """Nobody was taken for ahead of one who wanted to share it too: it waited for the dead until
+    its time was over.
+    """
     theirs = unhurried.process(2)
     for by in ("one", "two"):
         theirs.acquire("a", by=by, mode="shared")
@@ -575,7 +637,9 @@ def test_of_as_many_sharers_as_may_be_the_dead_make_room_at_once(unhurried: Worl
 
 
 @pytest.mark.usefixtures("room_for_two")
-def test_of_as_many_sharers_as_may_be_one_that_can_leave_keeps_it_from_being_a_deadlock(world: World) -> None:
+def test_of_as_many_sharers_as_may_be_one_that_can_leave_keeps_it_from_being_a_deadlock(
+    world: World,
+) -> None:
     world.locks.acquire("a", by="stuck", mode="shared")
     leaving = world.locks.acquire("a", by="leaving", mode="shared")
     mine = world.locks.acquire("b", by="me")
@@ -640,7 +704,9 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
 def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_place(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asked again under the same key, which was then removed: its other names were waited for by nobody, for ever."""
+    """It asked again under the same key, which was then removed: its other names were waited for by
+    nobody, for ever.
+    """
     held = timed.locks.acquire(["a", "b"], by="holder")
     timed.leave_in_line(["a", "b"], by="job", pid=7, machine=Machine("host-2"))
     ahead = timed.line_up(["a", "b"], by="job", priority=1)
@@ -653,7 +719,9 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
 
     def asked_again(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
-        timed.locks._room.transact(lambda turns: (turns.table.forget(told), turns.ask(replace(told, outcome=None))))
+        timed.locks._room.transact(
+            lambda turns: (turns.table.forget(told), turns.ask(replace(told, outcome=None)))
+        )
         return transact(*args, **more)
 
     monkeypatch.setattr(timed.store, "transact", asked_again)
@@ -664,7 +732,9 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
 
 
 def test_a_job_whose_process_died_gets_a_grant_of_its_own_in_the_next(world: World) -> None:
-    """The next process of the job must not build on a grant that anybody may take away from the dead one."""
+    """The next process of the job must not build on a grant that anybody may take away from the
+    dead one.
+    """
     old = world.process(2).acquire("a", by="job")
     world.machine.end(2)
     new = world.process(3).acquire("a", by="job", timeout_s=0)
@@ -684,15 +754,17 @@ def test_an_overlap_with_what_the_dead_held_takes_that_anew(world: World) -> Non
     grant.check()
 
 
-def test_a_part_whose_process_died_while_the_rest_was_waited_for_is_not_taken_for_held(world: World) -> None:
+def test_a_part_whose_process_died_while_the_rest_was_waited_for_is_not_taken_for_held(
+    world: World,
+) -> None:
     """One process of the job holds `a`, another asks for both, and the first dies meanwhile."""
     world.process(2).acquire("a", by="job")
     other = world.locks.acquire("b", by="other")
-    waiting = world.line_up(["a", "b"], by="job", locks=world.process(3))
+    wait = world.line_up(["a", "b"], by="job", locks=world.process(3))
     world.machine.end(2)
     world.locks.release(other)
     try:
-        waiting.result()
+        wait.result()
     except LeaseLost:
         assert world.holders("b") == []
     else:
@@ -711,11 +783,14 @@ def test_a_grant_for_another_process_lives_and_dies_with_that_one(world: World) 
 
 
 def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(timed: World) -> None:
-    """From another machine its death cannot be seen: the lock was held there for as long as the one that asked lived."""
+    """From another machine its death cannot be seen: the lock was held there for as long as the one
+    that asked lived.
+    """
     host_2 = Machine("host-2")
     asking, seat = timed.process(7, host_2), host_2.begin(8)
     grant = asking.acquire("a", by="job", process=seat.current())
-    # The keeper's own first look: begun late, it would have seen the process alive, and renewed after its death.
+    # The keeper's own first look: begun late, it would have seen the process alive, and renewed
+    # after its death.
     until(lambda: grant.id in asking._keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
     asking._keeper._look(everything=True)
@@ -764,8 +839,10 @@ def test_a_waiter_that_died_when_it_was_granted_is_succeeded(world: World) -> No
 
 
 class Asleep:
-    """A store on which a sleep passes at once: the clock moves by as much instead. Counts what a waiter does meanwhile, and
-    sees to it that nobody in line is without a sign of life for so long that others need not believe in it."""
+    """A store on which a sleep passes at once: the clock moves by as much instead. Counts what a
+    waiter does meanwhile, and sees to it that nobody in line is without a sign of life for so long
+    that others need not believe in it.
+    """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self._store = store
@@ -808,15 +885,24 @@ class Asleep:
         self.meanwhile()
         woken = ears.wait(0, also=also)
         if not woken.notified and not woken.ready:
-            slept_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, INSTANT_S), WAIT_RECHECK_S)
+            slept_s = (
+                WAIT_RECHECK_S
+                if timeout_s is None
+                else min(max(timeout_s, INSTANT_S), WAIT_RECHECK_S)
+            )
             self.slept_s += slept_s
             self._clock.advance(slept_s)
             # While it slept, it could not know that the store is back.
             if not self.down and not was_down:
-                requests = [row.record for row in self._store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])]
+                requests = [
+                    row.record
+                    for row in self._store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
+                ]
                 # Of a set, only the first row is kept up to date.
                 first = [request for request in requests if request.name == request.names[0]]
-                late = [request.by for request in first if not request.lease.fresh(self._clock.now())]
+                late = [
+                    request.by for request in first if not request.lease.fresh(self._clock.now())
+                ]
                 assert not late, f"no sign of life after {self.slept_s} s: {late}"
         return woken
 
@@ -860,12 +946,17 @@ def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asle
     with pytest.raises(LockTimeout):
         sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S)
     assert asleep.sleeps <= LOOKS_MAX
-    # To ask, to give up, and a sign of life in between; and how the store's clock runs, which is written now and then.
+    # To ask, to give up, and a sign of life in between; and how the store's clock runs, which is
+    # written now and then.
     assert asleep.transactions <= 5 + 3 * WAIT_S / LOCK_LEASE_S + 1 + WAIT_S / CLOCK_WRITE_EVERY_S
 
 
-def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
-    """The holder cannot be seen and renews its lease in time, many times over: each time is one look, not many."""
+def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(
+    timed: World, asleep: Asleep
+) -> None:
+    """The holder cannot be seen and renews its lease in time, many times over: each time is one
+    look, not many.
+    """
     far = timed.process(2, Machine("host-2"))
     grant = far.acquire("a", by="far")
     asleep.meanwhile = lambda: far.renew(grant)
@@ -879,8 +970,12 @@ def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(timed: W
     assert asleep.transactions <= 5 + 6 * WAIT_S / LOCK_LEASE_S
 
 
-def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(timed: World, asleep: Asleep) -> None:
-    """Another comes to be just ahead of it again and again, each time before its next sign would be due."""
+def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(
+    timed: World, asleep: Asleep
+) -> None:
+    """Another comes to be just ahead of it again and again, each time before its next sign would be
+    due.
+    """
     locks = timed.locks
     locks.acquire("a", by="urgent0")
     pids = count(100)
@@ -902,11 +997,18 @@ def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(timed: Wo
 
 @pytest.mark.parametrize(
     "error",
-    [StoreUnavailable("it does not answer", outcome="none"), LockTimeout("no turn within the time limit", outcome="none")],
+    [
+        StoreUnavailable("it does not answer", outcome="none"),
+        LockTimeout("no turn within the time limit", outcome="none"),
+    ],
     ids=["gone", "busy"],
 )
-def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(timed: World, asleep: Asleep, error: HoldfastError) -> None:
-    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies. It has its own time limit."""
+def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(
+    timed: World, asleep: Asleep, error: HoldfastError
+) -> None:
+    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies. It
+    has its own time limit.
+    """
     asleep.error = error
     timed.process(2).acquire("a", by="holder")
     timed.locks.acquire("b", by="other")
@@ -922,8 +1024,12 @@ def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(timed: World
     assert timed.holders("a") == []
 
 
-def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
-    """Another was quicker to take over from the dead, and this one still waits for something else."""
+def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(
+    timed: World, asleep: Asleep
+) -> None:
+    """Another was quicker to take over from the dead, and this one still waits for something
+    else.
+    """
     timed.process(2).acquire(["a", "b"], by="dead")
     timed.locks.acquire("c", by="holder")
 
@@ -937,7 +1043,9 @@ def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(timed:
     assert asleep.sleeps <= LOOKS_MAX
 
 
-def test_whoever_sees_the_dead_taken_away_by_another_does_not_ask_again_and_again(timed: World, asleep: Asleep) -> None:
+def test_whoever_sees_the_dead_taken_away_by_another_does_not_ask_again_and_again(
+    timed: World, asleep: Asleep
+) -> None:
     """The same while it sleeps with a descriptor on the dead, which stays readable."""
     timed.process(2).acquire(["a", "b"], by="dead")
     timed.locks.acquire("c", by="holder")
@@ -954,7 +1062,9 @@ def test_whoever_sees_the_dead_taken_away_by_another_does_not_ask_again_and_agai
 
 
 def test_a_look_that_another_answered_ends_at_once(timed: World, asleep: Asleep) -> None:
-    """The next in line takes over from the dead, and tells the look that it was free; the look sees the death as well."""
+    """The next in line takes over from the dead, and tells the look that it was free; the look sees
+    the death as well.
+    """
     timed.process(2).acquire("a", by="dead")
 
     def die_once() -> None:
@@ -963,7 +1073,8 @@ def test_a_look_that_another_answered_ends_at_once(timed: World, asleep: Asleep)
         timed.locks.acquire("a", by="quicker", timeout_s=0)
 
     asleep.meanwhile = die_once
-    # Whether it saw the moment between is not promised where the one that takes over never stood in line.
+    # Whether it saw the moment between is not promised where the one that takes over never stood in
+    # line.
     answer = sleeper(timed, asleep).wait("a", by="job", timeout_s=WAIT_S)
     assert asleep.sleeps <= LOOKS_MAX
     assert answer or timed.holders("a") == ["quicker"]
@@ -984,7 +1095,10 @@ def test_a_token_is_in_force_as_long_as_its_grant(world: World) -> None:
     with pytest.raises(Fenced) as caught:
         locks.check_token("a", one.token)
     assert caught.value.fields == {"resource": "a", "token": one.token, "current": [two.token]}
-    assert f"token {one.token} is not in force on a: it is held with token {two.token}" in caught.value.message
+    assert (
+        f"token {one.token} is not in force on a: it is held with token {two.token}"
+        in caught.value.message
+    )
     locks.release(two)
     with pytest.raises(Fenced, match="nobody holds it"):
         locks.check_token("a", two.token)
@@ -995,9 +1109,9 @@ def test_tokens_of_one_resource_only_grow(world: World) -> None:
     tokens = []
     for number in range(3):
         quick = locks.acquire("a", by="quick")
-        waiting = world.line_up("a", by="slow")
+        wait = world.line_up("a", by="slow")
         locks.release(quick)
-        slow = waiting.result()
+        slow = wait.result()
         tokens += [quick.token, slow.token]
         locks.release(slow)
         world.process(10 + number).acquire("a", by="dead")
@@ -1008,7 +1122,9 @@ def test_tokens_of_one_resource_only_grow(world: World) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_a_token_in_force_stays_what_it_is_while_others_come_and_go(world: World, watches: Watches) -> None:
+def test_a_token_in_force_stays_what_it_is_while_others_come_and_go(
+    world: World, watches: Watches
+) -> None:
     grant = world.locks.acquire("a", by="job")
     world.locks.try_acquire("a", by="one")
     with pytest.raises(LockTimeout):
@@ -1025,9 +1141,9 @@ def test_a_grant_can_be_released_and_renewed_by_its_token(timed: World) -> None:
     hold = timed.process(2).renew_token(token, 60)
     assert hold.names == ("a", "b")
     assert hold.lease.expires_at == timed.clock.now() + timedelta(seconds=60)
-    waiting = timed.line_up("b", by="next")
+    wait = timed.line_up("b", by="next")
     assert timed.process(3).release_token(token)
-    waiting.result()
+    wait.result()
     assert not locks.release_token(token)
     with pytest.raises(LeaseLost) as caught:
         locks.renew_token(token)
@@ -1086,7 +1202,9 @@ def test_the_loss_of_a_suspended_grant_is_heard(lasting: World) -> None:
     assert lasting.process(3).resume(suspended.grant).lost.wait(PATIENCE_S)
 
 
-def test_the_loss_of_a_resumed_grant_is_heard(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_loss_of_a_resumed_grant_is_heard(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     # Nothing is renewed meanwhile: only a notice can tell.
     with world_of("sqlite", tmp_path, request, LockSettings(lease_s=3600)) as made:
         suspended = suspend(made.locks, made.locks.acquire("a", by="job"))
@@ -1109,7 +1227,9 @@ def test_a_lost_grant_is_not_suspended(lasting: World) -> None:
     assert grant.lost.is_set()
 
 
-def test_a_grant_that_must_be_kept_is_not_suspended(lasting: World, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_grant_that_must_be_kept_is_not_suspended(
+    lasting: World, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     locks = lasting.locks
     limited = locks.acquire("a", by="job", ttl_s=60)
     outer = locks.acquire("b", by="job")
@@ -1132,12 +1252,19 @@ def test_a_kick_is_journalled_with_who_and_why_and_the_holder_is_told(world: Wor
     locks = world.locks
     grant = world.process(2).acquire(["a", "b"], by="job")
     lost = grant.lost
-    waiting = world.line_up("b", by="next")
-    assert [(hold.by, hold.names) for hold in locks.kick("a", why="it hangs")] == [("job", ("a", "b"))]
-    waiting.result()
+    wait = world.line_up("b", by="next")
+    assert [(hold.by, hold.names) for hold in locks.kick("a", why="it hangs")] == [
+        ("job", ("a", "b"))
+    ]
+    wait.result()
     entries = world.told("lock.kicked")
     assert [(entry.subject, entry.actor) for entry in entries] == [("a", "tester"), ("b", "tester")]
-    assert entries[0].data == {"by": "job", "token": grant.token, "why": "it hangs", "names": ["a", "b"]}
+    assert entries[0].data == {
+        "by": "job",
+        "token": grant.token,
+        "why": "it hangs",
+        "names": ["a", "b"],
+    }
     assert lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost, match=r"holdfast log --subject a"):
         grant.check()
@@ -1298,19 +1425,19 @@ def test_a_renewed_time_outlives_a_reboot_too(boots: Boots) -> None:
 
 def test_a_grant_that_was_waited_for_outlives_a_reboot_too(boots: Boots) -> None:
     held = boots.world.locks.acquire("a", by="holder")
-    waiting = boots.world.line_up("a", by="person", ttl_s=3600, process=None)
+    wait = boots.world.line_up("a", by="person", ttl_s=3600, process=None)
     boots.world.locks.release(held)
-    grant = waiting.result()
+    grant = wait.result()
     boots.reboot().locks.check_token("a", grant.token)
 
 
 def test_what_came_back_can_be_released_waited_for_and_told_of(boots: Boots) -> None:
     grant = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
     world = boots.reboot()
-    waiting = world.line_up("a", by="next")
+    wait = world.line_up("a", by="next")
     assert world.locks.status("a").holds[0].token == grant.token
     assert world.locks.release_token(grant.token)
-    waiting.result()
+    wait.result()
     assert world.holders("b") == []
     assert boots.reboot().rows() == []
 

@@ -1,4 +1,6 @@
-"""Whose turn it is: arrival, priority and ageing, backfill and its bound, false cycles that are passed and real ones told."""
+"""Whose turn it is: arrival, priority and ageing, backfill and its bound, false cycles that are
+passed and real ones told.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +34,9 @@ def locks(world: World) -> Locks:
 
 
 def served(world: World, held: Grant, waiting: dict[str, Waiter[Grant]]) -> list[str]:
-    """Release, and whoever has it then does the same, until all had their turn; return the order."""
+    """Release, and whoever has it then does the same, until all had their turn; return the
+    order.
+    """
     name = held.names[0]
     order = []
     world.locks.release(held)
@@ -66,7 +70,14 @@ def test_a_higher_priority_goes_first_and_equal_ones_by_arrival(world: World, lo
     held = locks.acquire("a", by="holder")
     waiting = {
         by: world.line_up("a", by=by, priority=priority)
-        for by, priority in [("low", -1), ("first", 0), ("second", 0), ("high", 2), ("high too", 2), ("third", 0)]
+        for by, priority in [
+            ("low", -1),
+            ("first", 0),
+            ("second", 0),
+            ("high", 2),
+            ("high too", 2),
+            ("third", 0),
+        ]
     }
     expected = ["high", "high too", "first", "second", "third", "low"]
     assert world.queue("a") == expected
@@ -76,9 +87,15 @@ def test_a_higher_priority_goes_first_and_equal_ones_by_arrival(world: World, lo
 
 @pytest.mark.parametrize(
     ("waited_s", "first"),
-    [(LOCK_PRIORITY_AGE_S - 0.000_001, "urgent"), (LOCK_PRIORITY_AGE_S, "patient"), (LOCK_PRIORITY_AGE_S + 1, "patient")],
+    [
+        (LOCK_PRIORITY_AGE_S - 0.000_001, "urgent"),
+        (LOCK_PRIORITY_AGE_S, "patient"),
+        (LOCK_PRIORITY_AGE_S + 1, "patient"),
+    ],
 )
-def test_a_step_of_priority_is_worth_so_much_waiting_and_no_more(timed: World, waited_s: float, first: str) -> None:
+def test_a_step_of_priority_is_worth_so_much_waiting_and_no_more(
+    timed: World, waited_s: float, first: str
+) -> None:
     held = timed.locks.acquire("a", by="holder")
     patient = timed.line_up("a", by="patient")
     timed.clock.advance(waited_s)
@@ -143,7 +160,9 @@ def test_a_clock_stepped_back_lets_nobody_overtake_on_another_name(timed: World)
 # --- backfill ---
 
 
-def test_one_that_conflicts_with_nobody_ahead_passes_as_often_as_it_likes(world: World, locks: Locks) -> None:
+def test_one_that_conflicts_with_nobody_ahead_passes_as_often_as_it_likes(
+    world: World, locks: Locks
+) -> None:
     held = locks.acquire("a", by="holder")
     waiting = world.line_up(["a", "b"], by="head")
     for number in range(3 * BACKFILL_MAX):
@@ -153,7 +172,9 @@ def test_one_that_conflicts_with_nobody_ahead_passes_as_often_as_it_likes(world:
     waiting.result()
 
 
-def test_a_blocked_set_is_passed_on_its_free_part_a_bounded_number_of_times(world: World, locks: Locks) -> None:
+def test_a_blocked_set_is_passed_on_its_free_part_a_bounded_number_of_times(
+    world: World, locks: Locks
+) -> None:
     held = locks.acquire("a", by="holder")
     head = world.line_up(["a", "b", "c"], by="head")
     # However they come, on whichever of its names: they are counted together.
@@ -168,10 +189,15 @@ def test_a_blocked_set_is_passed_on_its_free_part_a_bounded_number_of_times(worl
     late.result()
 
 
-def test_a_waiting_exclusive_request_is_passed_by_sharers_a_bounded_number_of_times(world: World, locks: Locks) -> None:
+def test_a_waiting_exclusive_request_is_passed_by_sharers_a_bounded_number_of_times(
+    world: World, locks: Locks
+) -> None:
     sharers = [locks.acquire("a", by="first", mode="shared")]
     alone = world.line_up("a", by="alone")
-    while len(sharers) < 20 and (grant := locks.try_acquire("a", by=f"s{len(sharers)}", mode="shared")) is not None:
+    while (
+        len(sharers) < 20
+        and (grant := locks.try_acquire("a", by=f"s{len(sharers)}", mode="shared")) is not None
+    ):
         sharers.append(grant)
     assert len(sharers) == 1 + BACKFILL_MAX
     late = world.line_up("a", by="late", mode="shared")
@@ -237,7 +263,9 @@ def test_a_release_lets_everyone_go_who_may(world: World, locks: Locks) -> None:
 
 
 def test_a_job_passes_those_that_wait_for_it(world: World, locks: Locks) -> None:
-    """It holds `a` and asks for `b`, while an earlier request for both waits: to queue behind that would close a cycle."""
+    """It holds `a` and asks for `b`, while an earlier request for both waits: to queue behind that
+    would close a cycle.
+    """
     first = locks.acquire("a", by="job")
     both = world.line_up(["a", "b"], by="both")
     wear_out(world, "b")
@@ -262,7 +290,9 @@ def test_a_job_passes_those_that_wait_for_it_through_others(world: World, locks:
     both.result()
 
 
-def test_a_job_passes_those_that_wait_for_it_through_a_place_in_a_queue(world: World, locks: Locks) -> None:
+def test_a_job_passes_those_that_wait_for_it_through_a_place_in_a_queue(
+    world: World, locks: Locks
+) -> None:
     """`tail` waits behind `both`, which waits for the job; neither holds anything."""
     locks.acquire("a", by="job")
     both = world.line_up(["a", "b"], by="both")
@@ -276,7 +306,9 @@ def test_a_job_passes_those_that_wait_for_it_through_a_place_in_a_queue(world: W
     tail.result()
 
 
-def test_a_wait_that_closes_such_a_cycle_lets_the_other_go_at_once(world: World, locks: Locks) -> None:
+def test_a_wait_that_closes_such_a_cycle_lets_the_other_go_at_once(
+    world: World, locks: Locks
+) -> None:
     """The job is in line already when those ahead of it come to wait for it."""
     locks.acquire("a", by="job")
     locks.acquire("c", by="middle")
@@ -305,7 +337,9 @@ def test_no_order_of_names_makes_two_sets_deadlock(world: World, locks: Locks) -
 # --- real cycles ---
 
 
-def test_crossed_locks_are_a_deadlock_told_to_the_younger_at_once(world: World, locks: Locks) -> None:
+def test_crossed_locks_are_a_deadlock_told_to_the_younger_at_once(
+    world: World, locks: Locks
+) -> None:
     locks.acquire("a", by="one")
     two = locks.acquire("b", by="two")
     older = world.line_up("b", by="one")
@@ -333,7 +367,8 @@ def test_a_cycle_of_three_names_all_three(world: World, locks: Locks) -> None:
     with pytest.raises(DeadlockDetected) as caught:
         locks.acquire("a", by="three")
     assert caught.value.fields["cycle"] == (
-        "three waits for a, held by one; one waits for b, held by two; two waits for c, held by three"
+        "three waits for a, held by one; one waits for b, held by two; two waits for c, held by "
+        "three"
     )
     locks.free("c", by="three")
     locks.release(waiting[1].result())
@@ -346,7 +381,9 @@ def test_a_cycle_through_one_of_many_sharers_is_found(world: World, locks: Locks
         locks.acquire("a", by=f"s{number}", mode="shared")
     locks.acquire("b", by="job")
     sharer = world.line_up("b", by="s1")
-    with pytest.raises(DeadlockDetected, match="job waits for a, held by s1; s1 waits for b, held by job"):
+    with pytest.raises(
+        DeadlockDetected, match="job waits for a, held by s1; s1 waits for b, held by job"
+    ):
         locks.acquire("a", by="job")
     locks.free("b", by="job")
     sharer.result()
@@ -356,7 +393,11 @@ def test_a_wait_for_a_chain_that_ends_is_no_deadlock(world: World, locks: Locks)
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     locks.acquire("c", by="three")
-    chain = [world.line_up("c", by="two"), world.line_up("b", by="one"), world.line_up("a", by="four")]
+    chain = [
+        world.line_up("c", by="two"),
+        world.line_up("b", by="one"),
+        world.line_up("a", by="four"),
+    ]
     locks.free("c", by="three")
     chain[0].result()
     locks.free(["b", "c"], by="two")
@@ -365,7 +406,9 @@ def test_a_wait_for_a_chain_that_ends_is_no_deadlock(world: World, locks: Locks)
     chain[2].result()
 
 
-def test_a_grant_to_one_thread_can_close_a_cycle_and_the_youngest_is_told(world: World, locks: Locks) -> None:
+def test_a_grant_to_one_thread_can_close_a_cycle_and_the_youngest_is_told(
+    world: World, locks: Locks
+) -> None:
     """A job of two threads waits for `b`, and comes to hold what the holder of `b` waits for."""
     held = locks.acquire("c", by="holder")
     locks.acquire("b", by="other")
@@ -387,7 +430,9 @@ def test_a_grant_to_one_thread_can_close_a_cycle_and_the_youngest_is_told(world:
 
 
 def test_a_cycle_through_the_dead_is_no_deadlock(world: World, locks: Locks) -> None:
-    """Crossed locks, of which one process was killed while it waited: the other gets what the dead one held."""
+    """Crossed locks, of which one process was killed while it waited: the other gets what the dead
+    one held.
+    """
     locks.acquire("a", by="job")
     world.process(2).acquire("b", by="dead")
     world.leave_in_line("a", by="dead", pid=3)

@@ -1,4 +1,6 @@
-"""What the locks tell: journal, statistics, status, explanation and graph; and what they refuse to be told."""
+"""What the locks tell: journal, statistics, status, explanation and graph; and what they refuse to
+be told.
+"""
 
 import math
 import os
@@ -9,14 +11,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import DeadlockDetected, InvalidName, InvalidValue, LeaseLost, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import (
+    DeadlockDetected,
+    InvalidName,
+    InvalidValue,
+    LeaseLost,
+    LockTimeout,
+    StoreUnavailable,
+)
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_PRIORITY_MAX
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks import statistics as statistics_
-from holdfast.primitives.locks.picture import Alive
+from holdfast.primitives.locks.inspect import Alive
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, Counting
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -181,7 +190,10 @@ def test_a_deadlock_is_told_with_its_cycle(world: World, locks: Locks) -> None:
         locks.acquire("a", by="two")
     (entry,) = world.told("lock.deadlock")
     assert entry.subject == "a"
-    assert entry.data == {"by": "two", "cycle": "two waits for a, held by one; one waits for b, held by two"}
+    assert entry.data == {
+        "by": "two",
+        "cycle": "two waits for a, held by one; one waits for b, held by two",
+    }
     # The one that was refused never stood in line.
     assert [e.data["by"] for e in world.told("lock.waiting")] == ["one"]
     locks.free("b", by="two")
@@ -189,7 +201,9 @@ def test_a_deadlock_is_told_with_its_cycle(world: World, locks: Locks) -> None:
 
 
 def test_everything_is_told_where_the_settings_say_so(talkative: World) -> None:
-    """A grant and a release for each name, re-entered ones left out, and each with the token of its grant."""
+    """A grant and a release for each name, re-entered ones left out, and each with the token of its
+    grant.
+    """
     locks = talkative.locks
     with locks.hold(["a", "b"], by="job") as grant:
         assert not locks.release(locks.acquire("a", by="job"))
@@ -207,7 +221,10 @@ def test_a_part_that_is_let_go_is_told_where_everything_is(talkative: World) -> 
     grant = talkative.locks.acquire(["a", "b"], by="job")
     talkative.locks.free("a", by="job")
     talkative.locks.release(grant)
-    assert brief(talkative.told("lock.released")) == [("lock.released", "a", "job"), ("lock.released", "b", "job")]
+    assert brief(talkative.told("lock.released")) == [
+        ("lock.released", "a", "job"),
+        ("lock.released", "b", "job"),
+    ]
 
 
 def test_the_journal_tells_exactly_what_the_table_shows(talkative: World) -> None:
@@ -228,7 +245,12 @@ def test_the_journal_tells_exactly_what_the_table_shows(talkative: World) -> Non
         who = holders.setdefault(entry.subject, set())
         if entry.kind == "lock.granted":
             who.add(entry.data["by"])
-        elif entry.kind in ("lock.released", "lock.kicked", "lock.holder_died", "lock.lease_expired"):
+        elif entry.kind in (
+            "lock.released",
+            "lock.kicked",
+            "lock.holder_died",
+            "lock.lease_expired",
+        ):
             who.remove(entry.data["by"])
     assert holders == {name: set(talkative.holders(name)) for name in "abcd"}
 
@@ -251,10 +273,18 @@ def test_grants_waits_and_their_times_are_counted(world: World, locks: Locks) ->
     assert found.wait_s > 0
     assert found.hold_s > 0
     assert len(found.hold_counts) == len(found.wait_counts) == len(BUCKETS_S) + 1
-    assert (found.timeouts, found.deaths, found.expiries, found.deadlocks, found.kicks) == (0, 0, 0, 0, 0)
+    assert (found.timeouts, found.deaths, found.expiries, found.deadlocks, found.kicks) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
 
 
-def test_a_grant_in_force_is_counted_already_and_its_release_does_not_count_it_again(world: World, locks: Locks) -> None:
+def test_a_grant_in_force_is_counted_already_and_its_release_does_not_count_it_again(
+    world: World, locks: Locks
+) -> None:
     grant = locks.acquire(["a", "b"], by="job")
     inner = locks.acquire("a", by="job")
     assert {name: found.grants for name, found in locks.statistics().items()} == {"a": 1, "b": 1}
@@ -270,7 +300,9 @@ def test_what_went_wrong_is_counted(world: World, locks: Locks, watches: Watches
         locks.acquire("a", by="two", timeout_s=0)
     locks.acquire("d", by="one")
     with pytest.raises(LockTimeout):
-        Waiter(lambda waits: locks.acquire("d", by="two", on_wait=lambda _: watches.run_out())).result()
+        Waiter(
+            lambda waits: locks.acquire("d", by="two", on_wait=lambda _: watches.run_out())
+        ).result()
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
     with pytest.raises(DeadlockDetected):
@@ -289,7 +321,9 @@ def test_what_went_wrong_is_counted(world: World, locks: Locks, watches: Watches
 
 
 def test_what_another_thread_is_just_adding_is_told_too(timed: World) -> None:
-    """The background adds what was counted now and then, and whoever asks at that moment must not miss it."""
+    """The background adds what was counted now and then, and whoever asks at that moment must not
+    miss it.
+    """
     adding, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -336,7 +370,9 @@ def test_the_counts_of_all_processes_are_added_up(world: World) -> None:
     assert world.locks.statistics()["a"].grants == 4
 
 
-def test_resources_beyond_the_bound_are_summed_up_together(timed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_beyond_the_bound_are_summed_up_together(
+    timed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(statistics_, "LOCK_STATISTICS_MAX", 2)
     for name in ("a", "b", "c", "d"):
         timed.use(name, by="job")
@@ -376,12 +412,19 @@ def test_the_status_shows_holders_and_the_line(world: World, locks: Locks) -> No
     status = locks.status("a")
     assert status.name == "a"
     (hold,) = status.holds
-    assert (hold.by, hold.mode, hold.token, hold.names) == ("holder", Mode.EXCLUSIVE, grant.token, ("a", "b"))
+    assert (hold.by, hold.mode, hold.token, hold.names) == (
+        "holder",
+        Mode.EXCLUSIVE,
+        grant.token,
+        ("a", "b"),
+    )
     assert (hold.has_ttl, hold.alive, hold.reclaimable) == (True, Alive.ALIVE, False)
     assert (hold.expires_at - hold.since).total_seconds() == 60
     assert hold.process is not None
     assert (hold.process.pid, hold.process.label) == (2, "p2")
-    assert [(one.position, one.by, one.mode, one.priority, one.names, one.looks) for one in status.queue] == [
+    assert [
+        (one.position, one.by, one.mode, one.priority, one.names, one.looks) for one in status.queue
+    ] == [
         (1, "first", Mode.EXCLUSIVE, 1, ("a", "c"), False),
         (2, "second", Mode.SHARED, 0, ("a",), False),
         (3, "looks", Mode.EXCLUSIVE, 0, ("a",), True),
@@ -405,7 +448,9 @@ def test_what_is_free_has_an_empty_status(world: World, locks: Locks) -> None:
 def test_everything_that_is_held_or_waited_for_is_listed(world: World, locks: Locks) -> None:
     held = locks.acquire(["b", "a"], by="holder")
     waiting = world.line_up(["b", "c"], by="job")
-    assert [(status.name, len(status.holds), len(status.queue)) for status in locks.list_held()] == [
+    assert [
+        (status.name, len(status.holds), len(status.queue)) for status in locks.list_held()
+    ] == [
         ("a", 1, 0),
         ("b", 1, 1),
         ("c", 0, 1),
@@ -414,7 +459,9 @@ def test_everything_that_is_held_or_waited_for_is_listed(world: World, locks: Lo
     waiting.result()
 
 
-def test_the_living_the_dead_the_unknown_and_those_without_a_process_are_told_apart(timed: World) -> None:
+def test_the_living_the_dead_the_unknown_and_those_without_a_process_are_told_apart(
+    timed: World,
+) -> None:
     timed.locks.acquire("a", by="alive")
     timed.process(2).acquire("b", by="dead")
     far = timed.process(3, Machine("host-2"))
@@ -426,7 +473,11 @@ def test_the_living_the_dead_the_unknown_and_those_without_a_process_are_told_ap
     timed.machine.end(2)
 
     def seen() -> list[tuple[Alive, bool]]:
-        return [(hold.alive, hold.reclaimable) for name in "abcde" for hold in timed.locks.status(name).holds]
+        return [
+            (hold.alive, hold.reclaimable)
+            for name in "abcde"
+            for hold in timed.locks.status(name).holds
+        ]
 
     assert seen() == [
         (Alive.ALIVE, False),
@@ -448,11 +499,15 @@ def test_the_explanation_follows_the_chain_to_its_end(world: World, locks: Locks
     found = locks.explain("a")
     assert [hold.by for hold in found.status.holds] == ["one"]
     assert [request.by for request in found.status.queue] == ["asks"]
-    assert [(step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages] == [
+    assert [
+        (step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages
+    ] == [
         ("one", "b", ["two"]),
         ("two", "c", ["three"]),
     ]
-    assert any("everything here waits for three in the end (process " in line for line in found.advice)
+    assert any(
+        "everything here waits for three in the end (process " in line for line in found.advice
+    )
     assert any("holdfast locks kick a" in line for line in found.advice)
     locks.free("c", by="three")
     chain[0].result()
@@ -481,11 +536,16 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     locks = timed.locks
     assert locks.explain("a").advice == ("a is free: nothing to do",)
     grant = locks.acquire("a", by="person", ttl_s=10, process=None)
-    assert any(f"holdfast locks release {grant.token}" in line for line in locks.explain("a").advice)
+    assert any(
+        f"holdfast locks release {grant.token}" in line for line in locks.explain("a").advice
+    )
     timed.process(2).acquire("b", by="alive")
     assert any("look at what process 2 is doing" in line for line in locks.explain("b").advice)
     timed.machine.stopped.add(2)
-    assert locks.explain("b").advice[0] == "process 2 of alive is stopped (Ctrl-Z, SIGSTOP): kill -CONT 2 lets it go on"
+    assert (
+        locks.explain("b").advice[0]
+        == "process 2 of alive is stopped (Ctrl-Z, SIGSTOP): kill -CONT 2 lets it go on"
+    )
     assert not any("stopped" in line for line in locks.explain("a").advice)
     timed.process(3, Machine("host-2")).acquire("c", by="far")
     assert any("cannot be seen from here" in line for line in locks.explain("c").advice)
@@ -493,41 +553,55 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     timed.machine.end(4)
     assert any("dead's grant is over" in line for line in locks.explain("d").advice)
     assert not any("kick" in line for line in locks.explain("d").advice)
-    assert any("on the machine whose `holdfast doctor` shows host host-2. " in line for line in locks.explain("c").advice)
+    assert any(
+        "on the machine whose `holdfast doctor` shows host host-2. " in line
+        for line in locks.explain("c").advice
+    )
     assert any("While it lives it renews its lease; " in line for line in locks.explain("c").advice)
     timed.process(5, Machine("host-2")).acquire("h", by="timed", ttl_s=10)
-    assert any("its time ends it unless somebody renews it; " in line for line in locks.explain("h").advice)
+    assert any(
+        "its time ends it unless somebody renews it; " in line for line in locks.explain("h").advice
+    )
     beside = Machine("host-1")
     beside.place = beside.place._replace(pid_ns=2)
     timed.process(3, beside).acquire("g", by="beside")
-    assert any("it is process 3 in another container on this machine. " in line for line in locks.explain("g").advice)
+    assert any(
+        "it is process 3 in another container on this machine. " in line
+        for line in locks.explain("g").advice
+    )
     for by in ("one", "two"):
         locks.acquire("f", by=by, mode="shared")
     assert any("holdfast locks kick f --by JOB" in line for line in locks.explain("f").advice)
 
 
-def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(world: World, locks: Locks) -> None:
+def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(
+    world: World, locks: Locks
+) -> None:
     grant = world.process(2).acquire("a", by="holder")
     world.leave_in_line(["a", "e"], by="dead", pid=3)
     world.machine.end(3)
     assert locks.explain("e").advice == (
-        "e is free, and those in line for it are dead: the next one that asks for it gets it, nothing to do",
+        "e is free, and those in line for it are dead: the next one that asks for it gets it, "
+        "nothing to do",
     )
     assert locks.explain("e").blockages == ()
     waiting = world.line_up(["a", "e"], by="job")
     found = locks.explain("e")
-    assert [(step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages] == [
-        ("job", "a", ["holder"])
-    ]
+    assert [
+        (step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages
+    ] == [("job", "a", ["holder"])]
     assert found.advice == (
-        "e is free, and job, first in line, wants a too and waits for that: holdfast locks explain a",
+        "e is free, and job, first in line, wants a too and waits for that: holdfast locks "
+        "explain a",
         "everything here waits for holder in the end (process 2): look there first",
     )
     assert grant.release()
     waiting.result()
 
 
-def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(world: World, locks: Locks) -> None:
+def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(
+    world: World, locks: Locks
+) -> None:
     brief = locks.acquire("a", by="brief", ttl_s=1e-6)
     assert brief.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost, match="is over, as its time has run out: stop work"):
@@ -538,12 +612,16 @@ def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(world: W
         kicked.check()
 
 
-def test_who_is_to_be_upgraded_waits_for_the_other_sharers_and_not_for_itself(world: World, locks: Locks) -> None:
+def test_who_is_to_be_upgraded_waits_for_the_other_sharers_and_not_for_itself(
+    world: World, locks: Locks
+) -> None:
     for by in ("one", "two"):
         locks.acquire("a", by=by, mode="shared")
     waiting = world.line_up("a", by="one")
     found = locks.explain("a")
-    assert [(step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages] == [("one", "a", ["two"])]
+    assert [
+        (step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages
+    ] == [("one", "a", ["two"])]
     locks.free("a", by="two")
     waiting.result()
 
@@ -553,7 +631,9 @@ def test_what_is_over_goes_to_the_first_in_line_and_not_to_the_next_that_asks(ti
     timed.process(2).acquire("a", by="killed")
     timed.leave_in_line("a", by="first", pid=3)
     timed.machine.end(2)
-    assert locks.explain("a").advice == ("killed's grant is over: first, first in line, gets it, nothing to do",)
+    assert locks.explain("a").advice == (
+        "killed's grant is over: first, first in line, gets it, nothing to do",
+    )
     timed.machine.stopped.add(3)
     assert locks.explain("a").advice == (
         "process 3 of first is stopped (Ctrl-Z, SIGSTOP): kill -CONT 3 lets it go on",
@@ -565,7 +645,10 @@ def test_what_is_over_goes_to_the_first_in_line_and_not_to_the_next_that_asks(ti
 def test_the_graph_has_every_hold_and_every_wait(world: World, locks: Locks) -> None:
     held = locks.acquire(["a", "b"], by="holder")
     sharer = world.process(2).acquire("c", by="sharer", mode="shared")
-    waiting = [world.line_up(["b", "c"], by="first"), world.line_up("b", by="second", mode="shared")]
+    waiting = [
+        world.line_up(["b", "c"], by="first"),
+        world.line_up("b", by="second", mode="shared"),
+    ]
     graph = locks.graph()
     assert [(edge.job, edge.resource, edge.mode.value, edge.position) for edge in graph.edges] == [
         ("holder", "a", "exclusive", None),
@@ -600,7 +683,18 @@ def test_looking_changes_nothing(world: World, locks: Locks) -> None:
 
 # --- what is refused ---
 
-BAD_LABELS = ["", "x" * (LABEL_CHARS_MAX + 1), "a\nb", "a\0b", "\x7f", "a\u2028b", "\ud800", None, 7, b"a"]
+BAD_LABELS = [
+    "",
+    "x" * (LABEL_CHARS_MAX + 1),
+    "a\nb",
+    "a\0b",
+    "\x7f",
+    "a\u2028b",
+    "\ud800",
+    None,
+    7,
+    b"a",
+]
 
 
 class Untouched:
@@ -680,7 +774,9 @@ def test_a_name_that_cannot_be_one_is_refused(timed: World, bad: Any) -> None:
     ],
     ids=str,
 )
-def test_a_value_that_is_not_possible_is_refused_and_named(timed: World, wrong: dict[str, Any], field: str) -> None:
+def test_a_value_that_is_not_possible_is_refused_and_named(
+    timed: World, wrong: dict[str, Any], field: str
+) -> None:
     for held in (False, True):
         if held:
             timed.locks.acquire("a", by="holder")
@@ -725,7 +821,10 @@ def test_the_bounds_of_a_priority_are_possible(timed: World, priority: int) -> N
     waiting.result()
 
 
-@pytest.mark.parametrize("wrong", [{"lease_s": 0}, {"lease_s": math.inf}, {"priority_age_s": -1}, {"priority_age_s": math.nan}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"lease_s": 0}, {"lease_s": math.inf}, {"priority_age_s": -1}, {"priority_age_s": math.nan}],
+)
 def test_settings_that_are_not_possible_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidValue):
         LockSettings(**wrong)
@@ -754,10 +853,16 @@ def test_closing_releases_nothing(world: World) -> None:
     world.locks.check_token("a", grant.token)
 
 
-def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(world: World, locks: Locks) -> None:
+def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(
+    world: World, locks: Locks
+) -> None:
     stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     held = locks.acquire("a", by="holder")
-    waiter = Waiter(lambda waits: locks.try_acquire("a", by="stopped", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    waiter = Waiter(
+        lambda waits: locks.try_acquire(
+            "a", by="stopped", timeout_s=None, on_wait=waits, stop_fd=stop_fd
+        )
+    )
     behind = world.line_up("a", by="behind")
     os.eventfd_write(stop_fd, 1)
     assert waiter.result() is None
@@ -777,7 +882,11 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
     stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     world.locks.acquire("a", by="holder")
-    waiter = Waiter(lambda waits: world.locks.try_acquire("a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    waiter = Waiter(
+        lambda waits: world.locks.try_acquire(
+            "a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd
+        )
+    )
     store.down = True
     os.eventfd_write(stop_fd, 1)
     with pytest.raises(StoreUnavailable):
@@ -790,8 +899,9 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
 
 
 def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away() -> None:
-    """The background ended after a minute without a grant, and with it all tries: the request stayed in line, was granted in
-    its turn, and held for a process that knew nothing of it."""
+    """The background ended after a minute without a grant, and with it all tries: the request
+    stayed in line, was granted in its turn, and held for a process that knew nothing of it.
+    """
     clock = ManualClock()
     store = Failing(MemoryStore(clock=clock))
     world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
@@ -839,7 +949,11 @@ def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
     stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     held = world.locks.acquire("a", by="holder")
-    waiter = Waiter(lambda waits: world.locks.try_acquire("a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd))
+    waiter = Waiter(
+        lambda waits: world.locks.try_acquire(
+            "a", by="w", timeout_s=None, on_wait=waits, stop_fd=stop_fd
+        )
+    )
     store.down = True
     os.eventfd_write(stop_fd, 1)
     with pytest.raises(StoreUnavailable):

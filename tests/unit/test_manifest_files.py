@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import manifests
-from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters import agent_files
+from holdfast.adapters.agent_files import ManifestFiles
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 
 FILES = ManifestFiles()
@@ -23,14 +23,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert os.stat(path).st_mode & 0o077 == 0
 
 
-def test_a_failed_write_leaves_the_old_one_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_one_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "manifest.json")
     FILES.write(path, b"old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(manifests.os, "fsync", full)
+    monkeypatch.setattr(agent_files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         FILES.write(path, b"new")
     assert FILES.read(path) == b"old"

@@ -1,4 +1,6 @@
-"""What an agent has in hand over MCP: signs of life, what nobody came for, calls that are taken back. Without a client."""
+"""What an agent has in hand over MCP: signs of life, what nobody came for, calls that are taken
+back. Without a client.
+"""
 
 import io
 import json
@@ -9,12 +11,18 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import Swap
-from holdfast.kernel.errors import LeaseLost, NotFound, StoreUnavailable, Unavailable, UpstreamUnavailable
+from holdfast.kernel.errors import (
+    LeaseLost,
+    NotFound,
+    StoreUnavailable,
+    Unavailable,
+    UpstreamUnavailable,
+)
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp import lines
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.identity import identify
@@ -51,7 +59,9 @@ def hand(hf: Holdfast) -> Iterator[Hand]:
 
 
 def _job_claim(hf: Holdfast, *, idle_s: float = 30, timeout_s: float = 600) -> JobClaim:
-    hf.jobs.register_job("p", agent="t", agent_session="a", idle_timeout_sec=idle_s, timeout_sec=timeout_s)
+    hf.jobs.register_job(
+        "p", agent="t", agent_session="a", idle_timeout_sec=idle_s, timeout_sec=timeout_s
+    )
     job = hf.jobs.pick_pending("a", holder=hf.processes.current())
     assert job is not None
     return JobClaim(hf, job, 0.0)
@@ -72,13 +82,17 @@ def test_a_job_lives_while_the_model_thinks(hf: Holdfast, clock: ManualClock) ->
     assert claim.attend(1000.0) is None
 
 
-def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(hf: Holdfast, clock: ManualClock) -> None:
+def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     claim = _job_claim(hf, timeout_s=60)
     clock.advance(61)
     assert [notice.kind for notice in claim.notices()] == ["job_timed_out"]
 
 
-def test_a_job_is_beaten_for_again_when_the_store_was_away(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_beaten_for_again_when_the_store_was_away(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim = _job_claim(hf)
     with monkeypatch.context() as patch:
         patch.setattr(hf.jobs, "heartbeat", _away)
@@ -122,8 +136,12 @@ def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
         claim.grant()
 
 
-def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes as its time to come is over: it was told that the lock is its own, and worked without it."""
+def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes as its time to come is over: it was told that the lock is its own, and worked
+    without it.
+    """
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)
     release, told = hf.locks.release, []
@@ -148,8 +166,12 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     assert claim.let_go(1) is False
 
 
-def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that takes its time: whoever let go is told to come again, and does not have to for it to be let go."""
+def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that takes its time: whoever let go is told to come again, and does not have to for
+    it to be let go.
+    """
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
 
     def slowly(names: tuple[str, ...], **how: object) -> Grant | None:
@@ -181,7 +203,9 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status() == (None, None, [], None)
 
 
-def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a lock: the swap would stand in everybody's way until the agent ends."""
     slow, enter = threading.Event(), Swap.__enter__
 
@@ -220,11 +244,15 @@ def test_a_swap_to_what_is_loaded_is_over_at_once(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(hand: Hand, told: bool) -> None:
+def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(
+    hand: Hand, told: bool
+) -> None:
     with hand.hf.workflows.swap("small"):
         pass
     call = Call() if told else _taken_back()
-    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), call).handle
+    handle = yield_or_swap(
+        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), call
+    ).handle
     hand.of(handle, SwapClaim).wait(PATIENCE_S, Call())
     assert hand.let_go(handle) is True
     status = hand.hf.workflows.swap_status()
@@ -232,7 +260,9 @@ def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(ha
 
 
 def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(hand: Hand) -> None:
-    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large"), _taken_back()).handle
+    handle = yield_or_swap(
+        hand, YieldOrSwapArguments(action="swap", recipe="large"), _taken_back()
+    ).handle
     claim = hand.of(handle, SwapClaim)
     claim.wait(PATIENCE_S, Call())
     assert claim.attend(1e12) is None
@@ -241,8 +271,12 @@ def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(hand: Han
     assert hand.claims() == []
 
 
-def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()).handle
+def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = yield_or_swap(
+        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()
+    ).handle
     with monkeypatch.context() as patch:
         patch.setattr(Swap, "check", _away)
         with pytest.raises(StoreUnavailable):
@@ -250,9 +284,15 @@ def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(hand: Hand, monk
     assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
 
 
-def test_a_swap_whose_giving_up_failed_can_be_given_up_again(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its handle was dropped as that of one that is over, and the swap stood in everybody's way until the agent ended."""
-    handle = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()).handle
+def test_a_swap_whose_giving_up_failed_can_be_given_up_again(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle was dropped as that of one that is over, and the swap stood in everybody's way
+    until the agent ended.
+    """
+    handle = yield_or_swap(
+        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()
+    ).handle
     with monkeypatch.context() as patch:
         patch.setattr(Swap, "fail", _away)
         with pytest.raises(StoreUnavailable):
@@ -262,7 +302,9 @@ def test_a_swap_whose_giving_up_failed_can_be_given_up_again(hand: Hand, monkeyp
     assert hand.hf.workflows.swap_status().marker is None
 
 
-def test_to_let_go_of_what_was_refused_frees_nothing(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_let_go_of_what_was_refused_frees_nothing(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hf.locks, "try_acquire", _away)
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)
@@ -270,7 +312,9 @@ def test_to_let_go_of_what_was_refused_frees_nothing(hf: Holdfast, monkeypatch: 
     assert claim.let_go(1) is False
 
 
-def test_what_is_being_given_back_is_not_told_as_held(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_given_back_is_not_told_as_held(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = acquire(hand, AcquireArguments(names=("x",)), _taken_back()).handle
     claim, check = hand.of(handle, LockClaim), hand.hf.locks.check
     claim.wait(PATIENCE_S, Call())
@@ -348,7 +392,10 @@ def test_a_prompt_that_was_accepted_is_told_as_that_though_its_gateway_does_not_
     monkeypatch.setattr(hand.hf, "gateway", lambda _: gateway)
     told = Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, Call())
     assert not told.is_error and told.structured_content is not None
-    assert (told.structured_content["request_id"], told.structured_content["state"]) == ("r-1", "accepted")
+    assert (told.structured_content["request_id"], told.structured_content["state"]) == (
+        "r-1",
+        "accepted",
+    )
     assert gateway.cancelled == []
     Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, _taken_back())
     assert gateway.cancelled == ["r-1"]
@@ -401,7 +448,10 @@ def test_lines_are_bounded_and_none_is_lost_behind_one_that_is_too_long(
     ("message", "known"),
     [
         (r'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"x":"\ud800"}}', 3),
-        (r'{"method":"tools/call","params":{"arguments":{"id":5,"x":"\ud800"}},"jsonrpc":"2.0","id":"s"}', "s"),
+        (
+            r'{"method":"tools/call","params":{"arguments":{"id":5,"x":"\ud800"}},"jsonrpc":"2.0","id":"s"}',
+            "s",
+        ),
         (r'{"method":"tools/call","params":{"x":"\ud800","id":5}}', None),
         (r'{"jsonrpc":"2.0","id":3,"method":"notifications/x","params":{"x":"\ud800"}}', None),
     ],

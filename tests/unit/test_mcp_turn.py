@@ -14,8 +14,9 @@ def _over() -> LeaseLost:
 
 
 def test_what_cannot_be_given_up_in_time_is_not_called_given_up() -> None:
-    """It was: the agent asked for the same lock again, entered the grant that was still being withdrawn, and lost it with
-    that."""
+    """It was: the agent asked for the same lock again, entered the grant that was still being
+    withdrawn, and lost it with that.
+    """
     store_is_back, ended, abandoned = threading.Event(), threading.Event(), list[str]()
 
     def seek(_: int) -> str:

@@ -9,15 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.errors import InvalidName
-from holdfast.kernel.names import check_agent_name, check_id, check_job_id, check_label, path_component
+from holdfast.kernel.names import (
+    check_agent_name,
+    check_id,
+    check_job_id,
+    check_label,
+    path_component,
+)
 
 CHECKS = [check_id, check_agent_name, check_job_id, check_label]
 
 # Written out again on purpose: this is the rule of the design, not of the code.
 ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
-near_ids = st.text("aZ0._-", max_size=5) | st.text("aZ09._-/ \n\0é٣", max_size=130) | st.text(max_size=6)
-labels = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=256)
+near_ids = (
+    st.text("aZ0._-", max_size=5) | st.text("aZ09._-/ \n\0é٣", max_size=130) | st.text(max_size=6)
+)
+labels = st.text(
+    st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=256
+)
 
 
 def accepts(check: Callable[[Any], str], value: object) -> bool:
@@ -66,12 +76,16 @@ def test_every_printable_text_is_a_label(text: str) -> None:
     assert accepts(check_label, text)
 
 
-@pytest.mark.parametrize("text", ["/dev/ttyUSB0", "fe80::1", "tmux:claude-a", "..", " ", "日本", "a\u00a0b", "~"])
+@pytest.mark.parametrize(
+    "text", ["/dev/ttyUSB0", "fe80::1", "tmux:claude-a", "..", " ", "日本", "a\u00a0b", "~"]
+)
 def test_odd_things_that_are_locked_are_labels(text: str) -> None:
     assert accepts(check_label, text)
 
 
-@pytest.mark.parametrize("bad", ["", "\0", "a\nb", "\x1f", "\x7f", "\x80", "\x9f", "\u2028", "\u2029", "a\r"])
+@pytest.mark.parametrize(
+    "bad", ["", "\0", "a\nb", "\x1f", "\x7f", "\x80", "\x9f", "\u2028", "\u2029", "a\r"]
+)
 def test_control_characters_are_no_label(bad: str) -> None:
     assert not accepts(check_label, bad)
 
@@ -91,7 +105,9 @@ def test_halves_of_pairs_and_control_characters_are_no_label_wherever_they_stand
     ],
     ids=["control", "delete and C1", "surrogates", "separators"],
 )
-def test_each_range_of_forbidden_characters_ends_where_it_should(first: str, last: str, before: str, behind: str) -> None:
+def test_each_range_of_forbidden_characters_ends_where_it_should(
+    first: str, last: str, before: str, behind: str
+) -> None:
     for code in range(ord(first), ord(last) + 1):
         for text in (chr(code), f"{chr(code)}b", f"a{chr(code)}", f"a{chr(code)}b"):
             assert not accepts(check_label, text), ascii(text)
@@ -112,13 +128,16 @@ def test_two_labels_never_share_a_path_component(one: str, other: str) -> None:
     assert (path_component(one) == path_component(other)) == (one == other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("a/b", "a%2Fb"), ("%", "%25"), (".", "%2E"), ("é", "Ã©"), ("a", "A")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("a/b", "a%2Fb"), ("%", "%25"), (".", "%2E"), ("é", "Ã©"), ("a", "A")]
+)
 def test_labels_that_look_like_each_other_encoded_do_not_meet(one: str, other: str) -> None:
     assert path_component(one) != path_component(other)
 
 
 @pytest.mark.parametrize(
-    ("label", "component"), [("..", "%2E%2E"), ("/dev/ttyUSB0", "%2Fdev%2FttyUSB0"), ("a_b-C9", "a_b-C9"), ("é", "%C3%A9")]
+    ("label", "component"),
+    [("..", "%2E%2E"), ("/dev/ttyUSB0", "%2Fdev%2FttyUSB0"), ("a_b-C9", "a_b-C9"), ("é", "%C3%A9")],
 )
 def test_a_path_component_is_readable(label: str, component: str) -> None:
     assert path_component(label) == component
@@ -132,7 +151,9 @@ def test_what_is_no_text_is_refused_as_a_name(check: Callable[[Any], str], value
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_refusal_names_what_it_was_for_and_shows_the_value_safely(check: Callable[..., str]) -> None:
+def test_a_refusal_names_what_it_was_for_and_shows_the_value_safely(
+    check: Callable[..., str],
+) -> None:
     with pytest.raises(InvalidName, match="cannot be an owner") as caught:
         check("\x1b[31m\nраypal" + "x" * 5000, "owner")  # noqa: RUF001
     message = str(caught.value)

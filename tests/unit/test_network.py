@@ -1,4 +1,6 @@
-"""The registry: each public call, each of its results and refusals, on every store and on a clock of the test's."""
+"""The registry: each public call, each of its results and refusals, on every store and on a clock
+of the test's.
+"""
 
 import contextlib
 import logging
@@ -8,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.domains.network import Registry, Swept, claims
-from holdfast.domains.network.record import HostLease, HostLeases, lease_begun
-from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.domains.network import Registry, Swept, leases
+from holdfast.domains.network.records import HostLease, HostLeases, lease_begun
+from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.errors import (
     Held,
     InvalidName,
@@ -34,7 +36,7 @@ from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LABEL_CHARS_MAX, LEA
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import spaces_of
-from holdfast.primitives.locks.record import LOCKS
+from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S
@@ -66,7 +68,9 @@ def register(registry: Registry, *numbers: int, router: str = "router-1") -> Non
     registry.register_hosts([host(number, router) for number in numbers])
 
 
-def lease(registry: Registry, run_id: str, host_name: str = "h1", router: str = "router-1", **more: Any) -> int:
+def lease(
+    registry: Registry, run_id: str, host_name: str = "h1", router: str = "router-1", **more: Any
+) -> int:
     return registry.acquire_source_host_lease(run_id, host_name, "quick", router, **more)
 
 
@@ -115,7 +119,9 @@ def test_there_is_nothing_to_tell_of_a_host_that_is_not_there(registry: Registry
         ("mac_address", "02aa.0000.0001", "02AA00000001"),
     ],
 )
-def test_addresses_collide_however_they_are_written(registry: Registry, field: str, first: str, second: str) -> None:
+def test_addresses_collide_however_they_are_written(
+    registry: Registry, field: str, first: str, second: str
+) -> None:
     assert registry.check_and_register_host(**{**host(1), field: first})
     assert not registry.check_and_register_host(**{**host(2), field: second})
     with pytest.raises(RegistryCollision) as told:
@@ -130,17 +136,28 @@ def test_an_address_may_be_unique_behind_each_router_alone(world: World) -> None
     address = {"primary_ip": "10.1.1.1/24"}
     assert registry.check_and_register_host(**{**host(1), **address, "connected_to": "r1"})
     assert registry.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
-    assert registry.register_hosts([{**host(3), **address, "connected_to": "r3"}, {**host(4), "connected_to": "r3"}]) == 2
+    assert (
+        registry.register_hosts(
+            [{**host(3), **address, "connected_to": "r3"}, {**host(4), "connected_to": "r3"}]
+        )
+        == 2
+    )
     for router, other in (("r1", "h1"), ("r2", "h2"), ("r3", "h3")):
         with pytest.raises(RegistryCollision) as told:
-            registry.register_host(**{**host(5), "primary_ip": "::ffff:10.1.1.1", "connected_to": router})
+            registry.register_host(
+                **{**host(5), "primary_ip": "::ffff:10.1.1.1", "connected_to": router}
+            )
         assert (told.value.fields["field"], told.value.fields["other"]) == ("primary_ip", other)
     with pytest.raises(RegistryCollision) as told:
-        registry.register_hosts([{**host(n), "primary_ip": "10.9.9.9", "connected_to": "r9"} for n in (6, 7)])
+        registry.register_hosts(
+            [{**host(n), "primary_ip": "10.9.9.9", "connected_to": "r9"} for n in (6, 7)]
+        )
     assert told.value.fields["other"] == "h6"
     # A MAC is a card's, wherever it is.
     with pytest.raises(RegistryCollision) as told:
-        registry.register_host(**{**host(8), "mac_address": host(1)["mac_address"], "connected_to": "r8"})
+        registry.register_host(
+            **{**host(8), "mac_address": host(1)["mac_address"], "connected_to": "r8"}
+        )
     assert told.value.fields["field"] == "mac_address"
     assert sorted(registry.list_all_hosts()) == ["h1", "h2", "h3", "h4"]
 
@@ -162,23 +179,49 @@ def test_what_an_unregistered_host_had_is_free_again(registry: Registry) -> None
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("primary_ip", bad) for bad in ("", "10.0.0", "10.0.0.256", "10.0.0.1/33", "router", " 10.0.0.1", 167772161, None)),
-        *(("mac_address", bad) for bad in ("", "02:00:00:00:00", "02:00:00:00:00:0g", "02:00-00:00:00:01", None)),
+        *(
+            ("primary_ip", bad)
+            for bad in (
+                "",
+                "10.0.0",
+                "10.0.0.256",
+                "10.0.0.1/33",
+                "router",
+                " 10.0.0.1",
+                167772161,
+                None,
+            )
+        ),
+        *(
+            ("mac_address", bad)
+            for bad in ("", "02:00:00:00:00", "02:00:00:00:00:0g", "02:00-00:00:00:01", None)
+        ),
         *(("host_name", bad) for bad in ("", "a:b", "../x", "a/b", "é", "x" * 129, None)),
         *(("connected_to", bad) for bad in ("", "a\nb", None)),
         *(("additional_info", bad) for bad in ({"a": object()}, ["a"], {"a": {1, object()}})),
     ],
 )
-def test_a_wrong_argument_is_a_value_error_and_changes_nothing(quick_world: World, field: str, value: Any) -> None:
+def test_a_wrong_argument_is_a_value_error_and_changes_nothing(
+    quick_world: World, field: str, value: Any
+) -> None:
     for call in (quick_world.registry.check_and_register_host, quick_world.registry.register_host):
         with pytest.raises(ValueError):
             call(**{**host(1), field: value})
     assert quick_world.registry.list_all_hosts() == {}
 
 
-def test_additional_information_never_overwrites_what_is_core(quick_world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_additional_information_never_overwrites_what_is_core(
+    quick_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = quick_world.registry
-    more = {"primary_ip": "1.1.1.1", "mac_address": "x", "connected_to": "y", "created_at": 1, "schema_version": 9, "n": 1}
+    more = {
+        "primary_ip": "1.1.1.1",
+        "mac_address": "x",
+        "connected_to": "y",
+        "created_at": 1,
+        "schema_version": 9,
+        "n": 1,
+    }
     with caplog.at_level(logging.WARNING, "holdfast.network"):
         assert registry.check_and_register_host(**host(1), additional_info=more)
     info = registry.get_host_info("h1")
@@ -186,7 +229,11 @@ def test_additional_information_never_overwrites_what_is_core(quick_world: World
     assert {name: info[name] for name in host(1) if name != "host_name"} == {
         k: v for k, v in host(1).items() if k != "host_name"
     }
-    assert (info["schema_version"], info["n"], info["created_at"]) == (9, 1, "2026-01-01T00:00:00.000000Z")
+    assert (info["schema_version"], info["n"], info["created_at"]) == (
+        9,
+        1,
+        "2026-01-01T00:00:00.000000Z",
+    )
     assert "primary_ip" in caplog.text
 
 
@@ -194,7 +241,9 @@ def test_a_batch_of_hosts_is_all_or_nothing(world: World, registry: Registry) ->
     register(registry, 5)
     before = world.records()
     with pytest.raises(RegistryCollision, match="h5"):
-        registry.register_hosts([host(1), host(2), {**host(3), "primary_ip": host(5)["primary_ip"]}])
+        registry.register_hosts(
+            [host(1), host(2), {**host(3), "primary_ip": host(5)["primary_ip"]}]
+        )
     with pytest.raises(RegistryCollision, match="h1"):
         registry.register_hosts([host(1), {**host(2), "mac_address": host(1)["mac_address"]}])
     with pytest.raises(InvalidValue):
@@ -312,9 +361,17 @@ def test_a_host_is_leased_under_its_own_router(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_type", "dscp"), [("slow", None), ("", None), (None, None), *(("quick", bad) for bad in (-1, 64, 1.5, "46", True))]
+    ("job_type", "dscp"),
+    [
+        ("slow", None),
+        ("", None),
+        (None, None),
+        *(("quick", bad) for bad in (-1, 64, 1.5, "46", True)),
+    ],
 )
-def test_a_wrong_job_type_or_dscp_is_a_value_error(quick_world: World, job_type: Any, dscp: Any) -> None:
+def test_a_wrong_job_type_or_dscp_is_a_value_error(
+    quick_world: World, job_type: Any, dscp: Any
+) -> None:
     register(quick_world.registry, 1)
     with pytest.raises(ValueError):
         quick_world.registry.acquire_source_host_lease("run", "h1", job_type, "router-1", dscp)
@@ -323,7 +380,9 @@ def test_a_wrong_job_type_or_dscp_is_a_value_error(quick_world: World, job_type:
 
 def test_a_batch_of_leases_is_all_or_nothing(world: World, registry: Registry) -> None:
     register(registry, 1, 2, 3)
-    wanted = [{"host_name": f"h{at}", "job_type": "quick", "router_name": "router-1"} for at in (1, 2, 4)]
+    wanted = [
+        {"host_name": f"h{at}", "job_type": "quick", "router_name": "router-1"} for at in (1, 2, 4)
+    ]
     before, told = world.records(), world.told()
     with pytest.raises(RegistryNotFound, match="h4"):
         registry.acquire_source_host_leases("run", wanted)
@@ -333,8 +392,10 @@ def test_a_batch_of_leases_is_all_or_nothing(world: World, registry: Registry) -
     assert registry.acquire_source_host_leases("run", []) == {}
 
 
-def test_there_are_only_so_many_leases_on_one_host(quick_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "LEASES_PER_HOST_MAX", 3)
+def test_there_are_only_so_many_leases_on_one_host(
+    quick_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASES_PER_HOST_MAX", 3)
     registry = quick_world.registry
     register(registry, 1)
     for number in range(3):
@@ -346,7 +407,9 @@ def test_there_are_only_so_many_leases_on_one_host(quick_world: World, monkeypat
 
 def test_as_many_leases_as_there_may_be_fit_into_a_record() -> None:
     long = "𝄞" * LABEL_CHARS_MAX
-    process = Holder(host_id=long, boot_id="b" * 36, pid_ns=2**32, pid=2**31, start_ticks=2**40, label=long)
+    process = Holder(
+        host_id=long, boot_id="b" * 36, pid_ns=2**32, pid=2**31, start_ticks=2**40, label=long
+    )
     at = ManualClock().now()
     one = HostLease(
         by=long,
@@ -362,7 +425,9 @@ def test_as_many_leases_as_there_may_be_fit_into_a_record() -> None:
 # --- whose death, and which time, ends a lease ---
 
 
-def test_a_dead_runs_lease_does_not_count_is_marked_and_is_swept(world: World, registry: Registry) -> None:
+def test_a_dead_runs_lease_does_not_count_is_marked_and_is_swept(
+    world: World, registry: Registry
+) -> None:
     register(registry, 1, 2)
     other = world.process(2)
     lease(other, "dead")
@@ -372,7 +437,9 @@ def test_a_dead_runs_lease_does_not_count_is_marked_and_is_swept(world: World, r
     world.kill(2)
     marks = {one["run_id"]: one["dead"] for one in registry.list_host_leases("h1")["h1"]["leases"]}
     assert marks == {"dead": True, "alive": False}
-    assert [one["dead"] for one in registry.list_neighbor_leases()["h1:10.9.9.9"]["leases"]] == [True]
+    assert [one["dead"] for one in registry.list_neighbor_leases()["h1:10.9.9.9"]["leases"]] == [
+        True
+    ]
     assert runs(registry) == ["alive"]
     assert registry.counts() == (2, 1, 0)
     assert registry.sweep() == Swept(2, 1)
@@ -394,7 +461,9 @@ def test_the_next_change_of_a_host_sweeps_it(world: World, registry: Registry, c
     assert ("host_lease.swept", "h1") in world.told()
 
 
-def test_a_run_may_release_its_lease_though_its_process_is_dead(world: World, registry: Registry) -> None:
+def test_a_run_may_release_its_lease_though_its_process_is_dead(
+    world: World, registry: Registry
+) -> None:
     register(registry, 1)
     lease(world.process(2), "run")
     world.kill(2)
@@ -417,7 +486,9 @@ def test_a_lease_may_be_another_processes_or_nobodys(world: World, registry: Reg
         lease(registry, "x", pid=8)
 
 
-def test_a_lease_with_a_time_to_live_ends_by_it_though_its_process_lives(world: World, registry: Registry) -> None:
+def test_a_lease_with_a_time_to_live_ends_by_it_though_its_process_lives(
+    world: World, registry: Registry
+) -> None:
     register(registry, 1)
     lease(registry, "timed", ttl_s=60)
     lease(registry, "untimed")
@@ -441,7 +512,9 @@ def test_the_configured_time_to_live_is_for_every_lease(world: World) -> None:
     assert registry.sweep() == Swept(2, 1)
 
 
-def test_a_lease_from_another_machine_lives_by_its_signs_of_life(world: World, registry: Registry) -> None:
+def test_a_lease_from_another_machine_lives_by_its_signs_of_life(
+    world: World, registry: Registry
+) -> None:
     register(registry, 1)
     far = world.process(2, machine=Machine("host-2"))
     lease(far, "far")
@@ -483,7 +556,9 @@ def test_a_router_has_one_holder(registry: Registry) -> None:
     assert registry.acquire_router_lock("router-1", "b", 0)
 
 
-def test_a_job_that_holds_a_router_gets_it_again_and_one_release_frees_it(registry: Registry) -> None:
+def test_a_job_that_holds_a_router_gets_it_again_and_one_release_frees_it(
+    registry: Registry,
+) -> None:
     assert registry.acquire_router_lock("router-1", "a")
     assert registry.acquire_router_lock("router-1", "a", timeout=0)
     assert registry.release_router_lock("router-1", "a")
@@ -519,7 +594,9 @@ def test_no_routers_at_all_are_had_at_once(registry: Registry) -> None:
         pass
 
 
-def test_a_router_that_was_released_apart_from_its_set_is_not_counted_again(world: World, registry: Registry) -> None:
+def test_a_router_that_was_released_apart_from_its_set_is_not_counted_again(
+    world: World, registry: Registry
+) -> None:
     assert registry.acquire_all_router_locks_atomic(["r1", "r2"], "a")
     assert registry.release_router_lock("r1", "a")
     assert registry.acquire_router_lock("r1", "b", 0)
@@ -535,14 +612,25 @@ def test_blocks_release_what_they_locked(registry: Registry) -> None:
     with registry.router_lock("router-1", "a") as grant:
         assert registry.is_router_locked("router-1")
         assert grant.token
-        with pytest.raises(RegistryLockTimeout, match="a ") as told, registry.router_lock("router-1", "b", timeout=0):
+        with (
+            pytest.raises(RegistryLockTimeout, match="a ") as told,
+            registry.router_lock("router-1", "b", timeout=0),
+        ):
             pass
         assert isinstance(told.value, LockTimeout) and isinstance(told.value, RegistryError)
-        assert [(one["resource"], one["by"]) for one in told.value.fields["holders"]] == [("router-1", "a")]
+        assert [(one["resource"], one["by"]) for one in told.value.fields["holders"]] == [
+            ("router-1", "a")
+        ]
         assert told.value.fields["position"] == 1
-    with contextlib.suppress(RuntimeError), registry.all_router_locks(["router-1", "router-2"], "a"):
+    with (
+        contextlib.suppress(RuntimeError),
+        registry.all_router_locks(["router-1", "router-2"], "a"),
+    ):
         assert registry.is_router_locked("router-2")
-        with pytest.raises(RegistryLockTimeout), registry.all_router_locks(["router-3", "router-1"], "b", 0):
+        with (
+            pytest.raises(RegistryLockTimeout),
+            registry.all_router_locks(["router-3", "router-1"], "b", 0),
+        ):
             pass
         raise RuntimeError
     assert not any(registry.is_router_locked(name) for name in ("router-1", "router-2", "router-3"))
@@ -595,13 +683,17 @@ def test_a_dead_jobs_router_is_free(world: World, registry: Registry) -> None:
 
 def lock(registry: Registry, router: str, job: str, **more: Any) -> Waiter[bool]:
     """Begin to lock a router that another has; returned once it stands in line."""
-    return Waiter(lambda told: registry.acquire_router_lock(router, job, PATIENCE_S, on_wait=told, **more))
+    return Waiter(
+        lambda told: registry.acquire_router_lock(router, job, PATIENCE_S, on_wait=told, **more)
+    )
 
 
 def test_a_waiter_gets_the_router_when_it_is_released(registry: Registry) -> None:
     assert registry.acquire_router_lock("router-1", "a")
     waiting = lock(registry, "router-1", "b")
-    looking = Waiter(lambda told: registry.wait_for_all_routers(["router-1"], PATIENCE_S, on_wait=told))
+    looking = Waiter(
+        lambda told: registry.wait_for_all_routers(["router-1"], PATIENCE_S, on_wait=told)
+    )
     assert registry.release_router_lock("router-1", "a")
     assert waiting.result()
     assert registry.release_router_lock("router-1", "b")
@@ -609,7 +701,9 @@ def test_a_waiter_gets_the_router_when_it_is_released(registry: Registry) -> Non
 
 
 def test_the_priority_of_a_kind_of_job_orders_the_line(world: World) -> None:
-    registry = world.process(2, settings=NetworkSettings(job_priorities={"quick": 10, "detailed": 0}))
+    registry = world.process(
+        2, settings=NetworkSettings(job_priorities={"quick": 10, "detailed": 0})
+    )
     assert registry.acquire_router_lock("router-1", "a")
     waiting = {
         "detailed": lock(registry, "router-1", "detailed", job_type="detailed"),
@@ -670,7 +764,11 @@ def test_statistics_of_routers(registry: Registry) -> None:
     assert not registry.acquire_router_lock("router-1", "b", 0)
     registry.release_router_lock("router-1", "a")
     one = registry.router_statistics(["router-1", "never"])
-    assert (one["router-1"].grants, one["router-1"].timeouts, sum(one["router-1"].hold_counts)) == (1, 1, 1)
+    assert (one["router-1"].grants, one["router-1"].timeouts, sum(one["router-1"].hold_counts)) == (
+        1,
+        1,
+        1,
+    )
     assert one["never"].grants == 0
     assert list(registry.router_statistics()) == ["router-1"]
 
@@ -692,7 +790,9 @@ def test_a_wrong_name_of_a_router_or_job_is_refused(quick_world: World, bad: Any
 # --- the rule of the router's lock ---
 
 
-def test_no_host_is_leased_while_another_job_has_its_router_alone(world: World, registry: Registry) -> None:
+def test_no_host_is_leased_while_another_job_has_its_router_alone(
+    world: World, registry: Registry
+) -> None:
     register(registry, 1)
     assert registry.acquire_router_lock("router-1", "detailed")
     with pytest.raises(RegistryHeld, match="held exclusively by detailed") as told:
@@ -713,7 +813,11 @@ def test_a_batch_is_refused_for_any_of_its_routers(world: World, registry: Regis
     before = world.records()
     with pytest.raises(RegistryHeld, match="router-2"):
         registry.acquire_source_host_leases(
-            "quick", [{"host_name": f"h{at}", "job_type": "quick", "router_name": f"router-{at}"} for at in (1, 2)]
+            "quick",
+            [
+                {"host_name": f"h{at}", "job_type": "quick", "router_name": f"router-{at}"}
+                for at in (1, 2)
+            ],
         )
     assert world.records() == before
 
@@ -761,10 +865,14 @@ def test_neighbours_are_counted_by_runs(world: World, registry: Registry) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments", [("", "h1", "10.0.0.1"), ("a", "a:b", "10.0.0.1"), ("a", "h1", "router"), ("a", "h1", None)]
+    "arguments",
+    [("", "h1", "10.0.0.1"), ("a", "a:b", "10.0.0.1"), ("a", "h1", "router"), ("a", "h1", None)],
 )
 def test_a_wrong_neighbour_is_a_value_error(quick_world: World, arguments: Any) -> None:
-    for call in (quick_world.registry.acquire_neighbor_lease, quick_world.registry.release_neighbor_lease):
+    for call in (
+        quick_world.registry.acquire_neighbor_lease,
+        quick_world.registry.release_neighbor_lease,
+    ):
         with pytest.raises(ValueError):
             call(*arguments)
 
@@ -772,7 +880,9 @@ def test_a_wrong_neighbour_is_a_value_error(quick_world: World, arguments: Any) 
 # --- what goes wrong ---
 
 
-def test_a_store_that_fails_for_a_moment_is_tried_again(quick_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_for_a_moment_is_tried_again(
+    quick_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = [StoreUnavailable("disk", outcome="none")] * 2
     transact = quick_world.store.transact
 
@@ -788,10 +898,19 @@ def test_a_store_that_fails_for_a_moment_is_tried_again(quick_world: World, monk
 
 @pytest.mark.parametrize(
     ("outcome", "more", "tries"),
-    [("none", {}, 3), ("unknown", {}, 1), ("none", {"tried": True}, 1), ("none", {"closed": True}, 1)],
+    [
+        ("none", {}, 3),
+        ("unknown", {}, 1),
+        ("none", {"tried": True}, 1),
+        ("none", {"closed": True}, 1),
+    ],
 )
 def test_a_store_that_goes_on_failing_is_a_registry_error(
-    quick_world: World, monkeypatch: pytest.MonkeyPatch, outcome: str, more: dict[str, Any], tries: int
+    quick_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    more: dict[str, Any],
+    tries: int,
 ) -> None:
     calls = []
 
@@ -835,7 +954,9 @@ def test_what_the_store_raises_comes_out_as_the_registrys(
         assert (told.value.message, told.value.fields) == (raised.message, raised.fields)
 
 
-def test_each_kind_of_operation_has_its_own_time_limit(quick_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_operation_has_its_own_time_limit(
+    quick_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits: dict[str, float] = {}
     transact = quick_world.store.transact
 
@@ -862,13 +983,19 @@ def test_the_order_of_latches_is_that_of_the_hierarchy() -> None:
     assert spaces_of(spaces) == [HOSTS, HOST_LEASES, LOCKS, NEIGHBOR_LEASES]
 
 
-def test_every_change_is_logged_in_one_place(quick_world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_change_is_logged_in_one_place(
+    quick_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = quick_world.registry
     with caplog.at_level(logging.INFO, "holdfast.network"):
         register(registry, 1)
         lease(registry, "run")
         registry.acquire_router_lock("router-1", "run")
-    assert [record.getMessage().split(" ")[0] for record in caplog.records] == ["hosts", "hosts", "routers"]
+    assert [record.getMessage().split(" ")[0] for record in caplog.records] == [
+        "hosts",
+        "hosts",
+        "routers",
+    ]
 
 
 def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
@@ -877,7 +1004,9 @@ def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
     assert not world.registry.is_router_locked("router-1")
 
 
-def test_a_router_whose_time_is_over_is_released_by_nobody(world: World, registry: Registry) -> None:
+def test_a_router_whose_time_is_over_is_released_by_nobody(
+    world: World, registry: Registry
+) -> None:
     assert registry.acquire_router_lock("r1", "job-1", ttl_s=5)
     assert registry.acquire_all_router_locks_atomic(["r2", "r3"], "job-1", ttl_s=50)
     world.clock.advance(6)
@@ -902,7 +1031,9 @@ def test_a_process_that_is_dead_cannot_be_named(quick_world: World) -> None:
 def test_a_batch_may_come_from_anything_that_can_be_gone_through(quick_world: World) -> None:
     registry = quick_world.registry
     assert registry.register_hosts(host(number) for number in (1, 2)) == 2
-    wanted = [{"host_name": f"h{n}", "job_type": "quick", "router_name": "router-1"} for n in (1, 2)]
+    wanted = [
+        {"host_name": f"h{n}", "job_type": "quick", "router_name": "router-1"} for n in (1, 2)
+    ]
     assert registry.acquire_source_host_leases("run-1", iter(wanted)) == {"h1": 1, "h2": 1}
     for bad in (None, 7, "h1", b"h1", {"host_name": "h3"}):
         with pytest.raises(ValueError, match="batch"):

@@ -1,4 +1,6 @@
-"""The registry in plain files: what is written is read again, what others wrote survives, and what is damaged is told."""
+"""The registry in plain files: what is written is read again, what others wrote survives, and what
+is damaged is told.
+"""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -9,11 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domains.network.record import NEVER, Host, HostLease, HostLeases, NeighborLeases, RunLease
-from holdfast.domains.network.spaces import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.domains.network.records import (
+    NEVER,
+    Host,
+    HostLease,
+    HostLeases,
+    NeighborLeases,
+    RunLease,
+)
 from holdfast.domains.network.wire import (
+    HOST_LEASES,
     HOST_LEASES_FILE,
+    HOSTS,
     HOSTS_FILE,
+    NEIGHBOR_LEASES,
     NEIGHBOR_LEASES_FILE,
     OURS,
     ROUTER_SIGN,
@@ -27,11 +38,15 @@ from holdfast.domains.network.wire import (
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
-from holdfast.primitives.locks.record import Hold, Lock, Mode
+from holdfast.primitives.locks.records import Hold, Lock, Mode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
@@ -47,7 +62,9 @@ processes = st.builds(
     label=texts,
 )
 leases = st.builds(
-    lambda at, length, explicit: Lease(granted_at=at, expires_at=at + timedelta(seconds=length), explicit=explicit),
+    lambda at, length, explicit: Lease(
+        granted_at=at, expires_at=at + timedelta(seconds=length), explicit=explicit
+    ),
     instants,
     st.integers(1, 10**6),
     st.booleans(),
@@ -69,7 +86,13 @@ hosts = st.builds(
     registered_at_timestamp=moments,
     more=more("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp"),
 )
-_LEASE = {"by": texts, "lease": leases, "process": st.none() | processes, "pid": numbers, "allocated_at": moments}
+_LEASE = {
+    "by": texts,
+    "lease": leases,
+    "process": st.none() | processes,
+    "pid": numbers,
+    "allocated_at": moments,
+}
 host_leases = st.builds(
     HostLeases,
     router=texts,
@@ -89,7 +112,9 @@ neighbor_leases = st.builds(
     NeighborLeases,
     host_name=texts,
     neighbor_ip=texts,
-    leases=st.lists(st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OURS)), max_size=3).map(tuple),
+    leases=st.lists(
+        st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OURS)), max_size=3
+    ).map(tuple),
     more=more("host_name", "neighbor_ip", "leases"),
 )
 
@@ -125,8 +150,21 @@ OLD_HOST = {
 OLD_LEASES = {
     "router": "hq-gw",
     "leases": [
-        {"run_id": "run-1", "pid": 4242, "job_type": "detailed", "dscp": None, "allocated_at": 1700000000.125, "note": "x"},
-        {"run_id": "run-2", "pid": None, "job_type": "quick", "dscp": 32, "allocated_at": 1700000001},
+        {
+            "run_id": "run-1",
+            "pid": 4242,
+            "job_type": "detailed",
+            "dscp": None,
+            "allocated_at": 1700000000.125,
+            "note": "x",
+        },
+        {
+            "run_id": "run-2",
+            "pid": None,
+            "job_type": "quick",
+            "dscp": 32,
+            "allocated_at": 1700000001,
+        },
     ],
     "comment": {"by": "hand"},
 }
@@ -140,18 +178,24 @@ OLD_NEIGHBORS = {
 def test_what_the_old_system_wrote_is_read_kept_and_written_as_it_was() -> None:
     assert write_host(read_host("h-1", OLD_HOST)) == OLD_HOST
     assert write_host_leases(read_host_leases("h-1", OLD_LEASES)) == OLD_LEASES
-    assert write_neighbor_leases(read_neighbor_leases("h-1:10.1.1.1", OLD_NEIGHBORS)) == OLD_NEIGHBORS
+    assert (
+        write_neighbor_leases(read_neighbor_leases("h-1:10.1.1.1", OLD_NEIGHBORS)) == OLD_NEIGHBORS
+    )
 
 
 def test_a_lease_of_the_old_system_lasts_until_it_is_released() -> None:
     first = read_host_leases("h-1", OLD_LEASES).leases[0]
     assert (first.by, first.pid, first.process) == ("run-1", 4242, None)
-    assert first.lease == Lease(granted_at=datetime.fromtimestamp(1700000000.125, UTC), expires_at=NEVER)
+    assert first.lease == Lease(
+        granted_at=datetime.fromtimestamp(1700000000.125, UTC), expires_at=NEVER
+    )
 
 
 @given(st.sampled_from([math.inf, math.nan, 1e300, -1e300, 10**30]))
 def test_a_time_beyond_the_calendar_is_no_reason_to_lose_a_lease(when: float) -> None:
-    record = read_neighbor_leases("k", {**OLD_NEIGHBORS, "leases": [{"run_id": "r", "pid": 1, "allocated_at": when}]})
+    record = read_neighbor_leases(
+        "k", {**OLD_NEIGHBORS, "leases": [{"run_id": "r", "pid": 1, "allocated_at": when}]}
+    )
     assert record.leases[0].lease.expires_at == NEVER
 
 
@@ -177,7 +221,11 @@ def test_what_is_none_is_refused(read: Any, document: Any) -> None:
 
 
 def test_every_space_is_laid_out_in_its_file() -> None:
-    assert (HOSTS.layout, HOST_LEASES.layout, NEIGHBOR_LEASES.layout) == (HOSTS_FILE, HOST_LEASES_FILE, NEIGHBOR_LEASES_FILE)
+    assert (HOSTS.layout, HOST_LEASES.layout, NEIGHBOR_LEASES.layout) == (
+        HOSTS_FILE,
+        HOST_LEASES_FILE,
+        NEIGHBOR_LEASES_FILE,
+    )
     files = [layout.name for layout in (HOSTS_FILE, HOST_LEASES_FILE, NEIGHBOR_LEASES_FILE)]
     assert files == ["hosts.json", "host_leases.json", "neighbor_leases.json"]
     assert ROUTER_SIGN.name == "router_{key}"
@@ -190,7 +238,12 @@ def test_a_router_shows_who_holds_it() -> None:
     one = Hold(id="1", by="job-1", mode=Mode.EXCLUSIVE, names=("r",), lease=lease, process=process)
     two = Hold(id="2", by="job-2", mode=Mode.SHARED, names=("r",), lease=lease, process=None)
     assert ROUTER_SIGN.show(Lock()) is None
-    shown = {"job_id": "job-1", "mode": "exclusive", "pid": 42, "since": "2026-01-01T00:00:00.000000Z"}
+    shown = {
+        "job_id": "job-1",
+        "mode": "exclusive",
+        "pid": 42,
+        "since": "2026-01-01T00:00:00.000000Z",
+    }
     assert ROUTER_SIGN.show(Lock(holds=(one,))) == shown
     many = ROUTER_SIGN.show(Lock(holds=(one, two)))
     assert many is not None

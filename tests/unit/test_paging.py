@@ -1,4 +1,6 @@
-"""Lists read a page at a time: nothing is skipped, nothing comes twice, and no more is read than is shown. On every store."""
+"""Lists read a page at a time: nothing is skipped, nothing comes twice, and no more is read than is
+shown. On every store.
+"""
 
 import os
 from collections.abc import Iterator
@@ -6,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.domains.jobs import JobStatus
-from holdfast.domains.jobs.listing import place_of
+from holdfast.domains.jobs.queries import place_of
 from holdfast.kernel.errors import InvalidValue, LockTimeout
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 
 STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)]
@@ -17,7 +19,11 @@ STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mar
 
 @pytest.fixture(params=STORES)
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/s.sqlite", "files": f"files:{tmp_path}/files"}
+    urls = {
+        "memory": "memory:",
+        "sqlite": f"sqlite:{tmp_path}/s.sqlite",
+        "files": f"files:{tmp_path}/files",
+    }
     url = urls.get(request.param) or request.getfixturevalue("postgres_url")
     with connect(url) as made:
         yield made
@@ -25,7 +31,9 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 def test_jobs_before_a_job_are_the_rest_of_the_list(hf: Holdfast) -> None:
     for number in range(7):
-        hf.jobs.register_job(str(number), agent="a", agent_session=f"tmux:{number % 2}", priority=number % 3)
+        hf.jobs.register_job(
+            str(number), agent="a", agent_session=f"tmux:{number % 2}", priority=number % 3
+        )
     first = hf.jobs.pick_pending("tmux:0")
     second = hf.jobs.pick_pending("tmux:1")
     assert first is not None and second is not None
@@ -43,12 +51,14 @@ def test_jobs_before_a_job_are_the_rest_of_the_list(hf: Holdfast) -> None:
 def test_jobs_of_one_arrival_are_told_apart_by_their_ids(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
-    from holdfast.domains.jobs.record import JOBS
+    from holdfast.domains.jobs.records import JOBS
 
     with connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
         job = hf.jobs.register_job("x", agent="a", agent_session="b")
         twins = [replace(job, job_id=f"job{number:05}", arrival=job.arrival) for number in range(5)]
-        hf.store.transact(lambda tx: [tx.put(JOBS, twin.job_id, twin) for twin in twins], scope=[JOBS])
+        hf.store.transact(
+            lambda tx: [tx.put(JOBS, twin.job_id, twin) for twin in twins], scope=[JOBS]
+        )
         everything = [one.job_id for one in hf.jobs.list_jobs()]
         pages = [hf.jobs.list_jobs(limit=4)]
         pages.insert(0, hf.jobs.list_jobs(limit=4, before=place_of(pages[0][0])))
@@ -75,10 +85,13 @@ def test_jobs_are_counted_by_status(hf: Holdfast) -> None:
 
 def test_agents_behind_an_agent_are_the_rest_of_the_list(hf: Holdfast, tmp_path: Path) -> None:
     for number in range(5):
-        # Two of each name: names need not be unique, and the second id comes first or last by chance.
+        # Two of each name: names need not be unique, and the second id comes first or last by
+        # chance.
         for agent_id in (f"a{number}", f"b{number}"):
             name, manifest = f"agent-{number}", str(tmp_path / "m")
-            hf.agents.publish(name, agent_id=agent_id, backend="codex_headless", tool="t", manifest_path=manifest)
+            hf.agents.publish(
+                name, agent_id=agent_id, backend="codex_headless", tool="t", manifest_path=manifest
+            )
     everything = [agent.agent_id for agent in hf.agents.list_agents()]
     assert hf.agents.count() == len(everything) == 10
     seen: list[str] = []
@@ -116,7 +129,14 @@ def test_who_waits_is_drawn_and_what_nobody_waits_for_is_not(hf: Holdfast) -> No
     seen = []
 
     def look(_: object) -> None:
-        seen.append((hf.locks.contention(), hf.locks.page(limit=9), hf.locks.counts(), hf.locks.contention(limit=0)))
+        seen.append(
+            (
+                hf.locks.contention(),
+                hf.locks.page(limit=9),
+                hf.locks.counts(),
+                hf.locks.contention(limit=0),
+            )
+        )
         os.eventfd_write(enough, 1)
 
     enough = os.eventfd(0, os.EFD_NONBLOCK)
@@ -124,8 +144,14 @@ def test_who_waits_is_drawn_and_what_nobody_waits_for_is_not(hf: Holdfast) -> No
         hf.locks.acquire("a", by="three", timeout_s=PATIENCE_S, stop_fd=enough, on_wait=look)
     os.close(enough)
     graph, lines, counts, none = seen[0]
-    assert [(edge.job, edge.resource, edge.position) for edge in graph.edges] == [("one", "a", None), ("three", "a", 1)]
+    assert [(edge.job, edge.resource, edge.position) for edge in graph.edges] == [
+        ("one", "a", None),
+        ("three", "a", 1),
+    ]
     assert graph.deadlocks == ()
-    assert [(line.name, line.waiting, line.waited_since is None) for line in lines] == [("a", 1, False), ("b", 0, True)]
+    assert [(line.name, line.waiting, line.waited_since is None) for line in lines] == [
+        ("a", 1, False),
+        ("b", 0, True),
+    ]
     assert (counts.resources, counts.waiting) == (2, 1)
     assert none.edges == ()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_root, gateways_here
+from holdfast.runtime.paths import gateway_root, gateways_here
 
 
 def test_the_gateways_of_this_machine_are_known_by_their_folders(tmp_path: Path) -> None:
@@ -25,7 +25,9 @@ def test_a_folder_of_gateways_that_is_none_is_told(tmp_path: Path) -> None:
         gateways_here(Settings(gateway_root=str(tmp_path)))
 
 
-def test_stores_do_not_share_the_gateways_of_agents_that_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_do_not_share_the_gateways_of_agents_that_have_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prompt for the agent of one project reached the other's."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "link").symlink_to(tmp_path)
@@ -40,5 +42,8 @@ def test_stores_do_not_share_the_gateways_of_agents_that_have_one_name(tmp_path:
     ]
     assert len({gateway_root(Settings(store=url), "gpu") for url in urls}) == len(urls)
     for kind in ("sqlite", "files"):
-        same = {gateway_root(Settings(store=f"{kind}:{folder}/a"), "gpu") for folder in (tmp_path, tmp_path / "link")}
+        same = {
+            gateway_root(Settings(store=f"{kind}:{folder}/a"), "gpu")
+            for folder in (tmp_path, tmp_path / "link")
+        }
         assert len(same) == 1

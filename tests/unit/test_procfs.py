@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.processes.procfs import Procfs
-from holdfast.stores.waking import readable
+from holdfast.stores.listener import readable
 from tests.descriptors import pidfds
 from tests.patience import PATIENCE_S
 
@@ -23,7 +23,9 @@ def test_this_process_is_alive() -> None:
     assert probe(me, Procfs(), embedded=True) is Liveness.ALIVE
 
 
-def test_a_killed_process_is_dead_even_before_it_is_reaped(sleeper: "subprocess.Popen[bytes]") -> None:
+def test_a_killed_process_is_dead_even_before_it_is_reaped(
+    sleeper: "subprocess.Popen[bytes]",
+) -> None:
     processes = Procfs()
     holder = processes.of(sleeper.pid)
     death = processes.death(holder)
@@ -82,8 +84,12 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 
 
 def test_a_process_lives_on_without_its_first_thread() -> None:
-    """The kernel shows the first thread's end as the process's, though the others have its files and its locks."""
-    process = subprocess.Popen([sys.executable, "-S", "-c", _HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    """The kernel shows the first thread's end as the process's, though the others have its files
+    and its locks.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", _HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     processes = Procfs()
     try:
         assert process.stdout is not None
@@ -106,14 +112,18 @@ def test_a_process_lives_on_without_its_first_thread() -> None:
 
 def test_a_reused_pid_is_not_the_holder(sleeper: "subprocess.Popen[bytes]") -> None:
     processes = Procfs()
-    earlier = replace(processes.of(sleeper.pid), start_ticks=processes.of(sleeper.pid).start_ticks - 1)
+    earlier = replace(
+        processes.of(sleeper.pid), start_ticks=processes.of(sleeper.pid).start_ticks - 1
+    )
     assert probe(earlier, processes, embedded=True) is Liveness.DEAD
     assert processes.death(earlier) is None
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**12, 1 << 70])
 def test_a_pid_that_cannot_be_is_nobodys(pid: int) -> None:
-    """Another program's record may have any number: of 0 and -1 the kernel says that there are such processes."""
+    """Another program's record may have any number: of 0 and -1 the kernel says that there are such
+    processes.
+    """
     processes = Procfs()
     holder = replace(processes.current(), pid=pid)
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
@@ -137,7 +147,9 @@ def test_a_program_may_put_brackets_into_its_name(tmp_path: Path) -> None:
     program = tmp_path / "a) R 1 (b"
     program.symlink_to(sys.executable)
     script = "import sys; print('up', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([program, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [program, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
@@ -163,8 +175,12 @@ def test_without_procfs_it_says_what_it_needs(tmp_path: Path) -> None:
         Procfs(root=tmp_path).here()
 
 
-def test_a_process_that_is_hidden_is_unknown_not_dead(sleeper: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
-    """As with a /proc mounted with hidepid: there is no folder for it, and still it can be signalled."""
+def test_a_process_that_is_hidden_is_unknown_not_dead(
+    sleeper: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    """As with a /proc mounted with hidepid: there is no folder for it, and still it can be
+    signalled.
+    """
     processes = Procfs()
     holder = processes.of(sleeper.pid)
     for place in ("self/ns", "sys/kernel/random"):
@@ -186,7 +202,9 @@ def _proc_with_offset(root: Path, offset: str) -> Procfs:
     (root / "self/ns/pid").symlink_to("/proc/self/ns/pid")
     for name in ("time", "time_for_children"):
         (root / "self/ns" / name).symlink_to("/proc/self/ns/net")
-    (root / "self/timens_offsets").write_text(f"monotonic           0         0\nboottime  {offset}\n")
+    (root / "self/timens_offsets").write_text(
+        f"monotonic           0         0\nboottime  {offset}\n"
+    )
     (root / str(os.getpid())).symlink_to("/proc/self")
     return Procfs(root=root)
 
@@ -196,8 +214,12 @@ def test_a_start_is_told_without_the_offset_of_a_time_namespace(tmp_path: Path) 
     assert shifted.current() == replace(me, start_ticks=me.start_ticks + 9975)
 
 
-def test_an_offset_of_parts_of_a_tick_can_be_compared_in_its_own_namespace_alone(tmp_path: Path) -> None:
-    """The kernel rounds after adding it: by one tick, a live process would be another one, and dead."""
+def test_an_offset_of_parts_of_a_tick_can_be_compared_in_its_own_namespace_alone(
+    tmp_path: Path,
+) -> None:
+    """The kernel rounds after adding it: by one tick, a live process would be another one, and
+    dead.
+    """
     shifted = _proc_with_offset(tmp_path, "100 1")
     assert probe(Procfs().current(), shifted, embedded=True) is Liveness.UNKNOWN
     assert probe(shifted.current(), Procfs(), embedded=True) is Liveness.UNKNOWN

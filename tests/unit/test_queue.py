@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, InvalidName, InvalidValue, NotFound
+from holdfast.kernel.errors import (
+    Collision,
+    Fenced,
+    Full,
+    ImpossibleTransition,
+    InvalidName,
+    InvalidValue,
+    NotFound,
+)
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request, RequestState
-from holdfast.primitives.queue.line import express_topic_of, topic_of
-from holdfast.primitives.queue.record import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
+from holdfast.primitives.queue.records import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
+from holdfast.primitives.queue.transaction import express_topic_of, topic_of
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -33,8 +41,12 @@ class Made:
         self.journal = Journal(store, actor="tester", keep=JournalSettings())
         self.queue = Queue(store, self.journal, "gpu", depth_max=4)
 
-    def accept(self, text: str = "hello", *, key: str | None = None, express: bool = False) -> Request:
-        draft = Draft(kind="submit_prompt", payload={"prompt": text}, idempotency_key=key, express=express)
+    def accept(
+        self, text: str = "hello", *, key: str | None = None, express: bool = False
+    ) -> Request:
+        draft = Draft(
+            kind="submit_prompt", payload={"prompt": text}, idempotency_key=key, express=express
+        )
         (answer,) = self.queue.accept([draft])
         if isinstance(answer, Request):
             return answer
@@ -46,7 +58,12 @@ class Made:
         return request, request.token
 
     def told(self, request_id: str) -> list[str]:
-        return [e.kind for batch in self.journal.since() for e in batch.entries if e.subject == request_id]
+        return [
+            e.kind
+            for batch in self.journal.since()
+            for e in batch.entries
+            if e.subject == request_id
+        ]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -171,13 +188,21 @@ def test_a_request_put_back_keeps_its_place(made: Made) -> None:
     again, later = made.claim()
     assert again.request_id == first.request_id
     assert later > token
-    assert made.told(first.request_id) == ["request.accepted", "request.running", "request.readmitted", "request.running"]
+    assert made.told(first.request_id) == [
+        "request.accepted",
+        "request.running",
+        "request.readmitted",
+        "request.running",
+    ]
 
 
 def test_a_request_meant_for_another_epoch_is_not_begun(made: Made) -> None:
     first, second = made.accept("1"), made.accept("2")
     assert made.queue.claim(epoch=2) is None
-    assert [r.request_id for r in made.queue.change(lambda _, line: line.stale(2))] == [first.request_id, second.request_id]
+    assert [r.request_id for r in made.queue.change(lambda _, line: line.stale(2))] == [
+        first.request_id,
+        second.request_id,
+    ]
     for request in (second, first):
         made.queue.change(lambda _, line, r=request: line.readmit(r.request_id, epoch=2))
     claimed = made.queue.claim(epoch=2)
@@ -190,7 +215,11 @@ def test_what_ran_is_abandoned_by_how_far_it_got(made: Made) -> None:
     made.queue.change(lambda _, line: line.deliver(first.request_id, token))
     urgent = made.accept("stop", express=True)
     made.queue.claim(express=True)
-    words = {Receipt.ACCEPTED: "delivery unknown", Receipt.DELIVERED: "delivered", Receipt.ANSWERED: ""}
+    words = {
+        Receipt.ACCEPTED: "delivery unknown",
+        Receipt.DELIVERED: "delivered",
+        Receipt.ANSWERED: "",
+    }
     ended = made.queue.change(lambda _, line: line.abandon_running(code="gone", detail=words))
     assert {r.request_id: r.error_detail for r in ended} == {
         first.request_id: "delivered",
@@ -276,7 +305,9 @@ def test_pruning_below_a_day_is_refused_with_the_reason(made: Made, keep_s: floa
     assert len(made.queue.list()) == 1
 
 
-@pytest.mark.parametrize("bounds", [{"keep_finished": -1}, {"keep_s": -1}, {"keep_s": math.inf}, {"keep_s": math.nan}])
+@pytest.mark.parametrize(
+    "bounds", [{"keep_finished": -1}, {"keep_s": -1}, {"keep_s": math.inf}, {"keep_s": math.nan}]
+)
 def test_bounds_that_cannot_be_are_refused(made: Made, bounds: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="give numbers from 0 on"):
         made.queue.prune(**bounds)
@@ -292,8 +323,10 @@ def test_pruning_by_the_bounds_of_the_queue_keeps_its_last_requests(made: Made) 
     assert made.queue.prune(keep_s=30 * DAY_S) == 2
 
 
-def test_pruning_passes_by_what_ended_late_in_whatever_place(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.primitives.queue.line.QUEUE_TRIM_MAX", 2)
+def test_pruning_passes_by_what_ended_late_in_whatever_place(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.primitives.queue.transaction.QUEUE_TRIM_MAX", 2)
     late = [made.accept(f"late {n}").request_id for n in range(3)]
     done = [made.accept(str(n), express=True).request_id for n in range(4)]
     for request_id in done:
@@ -329,7 +362,9 @@ def test_queues_on_one_store_do_not_meet(made: Made) -> None:
     assert other.list() == []
     with pytest.raises(NotFound):
         other.get(request.request_id)
-    (theirs,) = other.accept([Draft(kind="submit_prompt", payload={"prompt": "2"}, idempotency_key="k")])
+    (theirs,) = other.accept(
+        [Draft(kind="submit_prompt", payload={"prompt": "2"}, idempotency_key="k")]
+    )
     assert isinstance(theirs, Request) and theirs.request_id != request.request_id
 
 
@@ -364,7 +399,10 @@ def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:
     made = Made(SqliteStore(path, boot_id="boot-1"), ManualClock())
     first, second = made.accept("1"), made.accept("2")
     with sqlite3.connect(path) as raw:
-        raw.execute(f"UPDATE s_{REQUESTS.name} SET value = ? WHERE key = ?", (b"{", f"gpu/{first.request_id}"))
+        raw.execute(
+            f"UPDATE s_{REQUESTS.name} SET value = ? WHERE key = ?",
+            (b"{", f"gpu/{first.request_id}"),
+        )
     raw.close()
 
     def claim(_: object, line: object) -> tuple[object, int]:
@@ -384,7 +422,10 @@ def test_a_damaged_request_does_not_keep_the_slot_for_ever(tmp_path: Path) -> No
     first, second = made.accept("1"), made.accept("2")
     assert made.queue.claim() is not None
     with sqlite3.connect(path) as raw:
-        raw.execute(f"UPDATE s_{REQUESTS.name} SET value = ? WHERE key = ?", (b"{", f"gpu/{first.request_id}"))
+        raw.execute(
+            f"UPDATE s_{REQUESTS.name} SET value = ? WHERE key = ?",
+            (b"{", f"gpu/{first.request_id}"),
+        )
     raw.close()
     assert made.queue.claim() is None
     said = dict.fromkeys(Receipt, "gone")

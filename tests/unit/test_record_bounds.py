@@ -1,4 +1,6 @@
-"""Records that grow fit in every later state: requests, locks, counted holds, journal entries, and texts that are cut."""
+"""Records that grow fit in every later state: requests, locks, counted holds, journal entries, and
+texts that are cut.
+"""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Answer
 from holdfast.domains.gateway.delivery import result_of
-from holdfast.domains.gateway.drafting import draft_of
+from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel import limits
 from holdfast.kernel.codec import CUT, cut, json_bytes
 from holdfast.kernel.errors import DeadlockDetected, InvalidValue, LockTimeout
@@ -32,9 +34,9 @@ from holdfast.kernel.limits import (
 )
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks.record import LOCKS
+from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.queue import Draft, Queue, Request
-from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S
@@ -53,7 +55,11 @@ def test_a_text_is_cut_to_its_bytes_and_says_so(text: str, bytes_max: int) -> No
     text = text.encode("utf-8", "replace").decode()
     kept = cut(text, bytes_max)
     assert json_bytes(kept) <= max(bytes_max, json_bytes(CUT))
-    assert kept == text if json_bytes(text) <= bytes_max else (kept.endswith(CUT) and text.startswith(kept.removesuffix(CUT)))
+    assert (
+        kept == text
+        if json_bytes(text) <= bytes_max
+        else (kept.endswith(CUT) and text.startswith(kept.removesuffix(CUT)))
+    )
 
 
 def test_a_cut_keeps_as_much_as_fits() -> None:
@@ -65,7 +71,10 @@ def test_the_bounds_are_closed() -> None:
     """What is admitted and all that may be added to it fit into a record."""
     assert limits.JOB_VERDICT_BYTES_MIN > 64 << 10
     small = 8 * limits.LABEL_JSON_BYTES_MAX
-    assert REQUEST_PAYLOAD_BYTES_MAX + REQUEST_RESULT_BYTES_MAX + REQUEST_DETAIL_BYTES_MAX + small < RECORD_BYTES_MAX
+    assert (
+        REQUEST_PAYLOAD_BYTES_MAX + REQUEST_RESULT_BYTES_MAX + REQUEST_DETAIL_BYTES_MAX + small
+        < RECORD_BYTES_MAX
+    )
     # A redacted value may be longer than it was: `"apikey":1` becomes `"apikey":"[redacted]"`.
     assert 2 * (JOB_EVENT_BYTES_MAX - 64) <= ENTRY_BYTES_MAX
 
@@ -83,7 +92,10 @@ class Line:
 
     def accept(self, prompt: str) -> Request:
         draft = draft_of(
-            "submit_prompt", {"prompt": prompt}, lambda _: None, idempotency_key=f"{WIDE[:-9]}{next(self._numbers)}"
+            "submit_prompt",
+            {"prompt": prompt},
+            lambda _: None,
+            idempotency_key=f"{WIDE[:-9]}{next(self._numbers)}",
         )
         [request] = self.queue.accept([draft])
         assert isinstance(request, Request)
@@ -114,7 +126,11 @@ def test_the_longest_request_ends_with_the_longest_answer(line: Line, character:
     done = line.queue.complete(name, token, result_of(answer, True), receipt=Receipt.ANSWERED)
     assert done == line.queue.get(name)
     assert json_bytes(done) <= RECORD_BYTES_MAX
-    assert done.result is not None and done.result["cut"] is True and done.result["receipt"] == "answered"
+    assert (
+        done.result is not None
+        and done.result["cut"] is True
+        and done.result["receipt"] == "answered"
+    )
     # The longest answer beside few facts is kept as it is.
     line.accept(longest_prompt(character)[:-1])
     name, token = line.claim()
@@ -133,13 +149,18 @@ def test_the_longest_request_fails_for_the_longest_reason(line: Line) -> None:
 
 
 def test_a_payload_without_room_for_its_answer_is_refused(line: Line) -> None:
-    for payload in ({"prompt": "x" * REQUEST_PAYLOAD_BYTES_MAX}, {"prompt": "\0" * (REQUEST_PAYLOAD_BYTES_MAX // 6)}):
+    for payload in (
+        {"prompt": "x" * REQUEST_PAYLOAD_BYTES_MAX},
+        {"prompt": "\0" * (REQUEST_PAYLOAD_BYTES_MAX // 6)},
+    ):
         with pytest.raises(InvalidValue, match="into a file and pass its path"):
             line.queue.accept([Draft(kind="submit_prompt", payload=payload)])
     assert line.queue.list() == []
 
 
-VALUES = st.one_of(st.integers(-(1 << 53), 1 << 53), st.sampled_from(CHARACTERS).map(lambda one: one * 500_000))
+VALUES = st.one_of(
+    st.integers(-(1 << 53), 1 << 53), st.sampled_from(CHARACTERS).map(lambda one: one * 500_000)
+)
 RESULTS = st.dictionaries(st.text('ab\0"🙂', max_size=5), VALUES, max_size=4)
 
 
@@ -150,7 +171,9 @@ def test_any_result_can_be_kept(character: str, result: dict[str, Any]) -> None:
         line = Line(store)
         line.accept(longest_prompt(character))
         name, token = line.claim()
-        assert json_bytes(line.queue.complete(name, token, result).result) <= REQUEST_RESULT_BYTES_MAX
+        assert (
+            json_bytes(line.queue.complete(name, token, result).result) <= REQUEST_RESULT_BYTES_MAX
+        )
 
 
 # --- locks ---
@@ -161,8 +184,9 @@ def test_any_result_can_be_kept(character: str, result: dict[str, Any]) -> None:
 def test_many_shared_waiters_with_long_names_are_handed_a_lock(
     way: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """165 of them, each with the longest set of names. One row has no room for all of their grants: so many go as fit, and the
-    others as these leave."""
+    """165 of them, each with the longest set of names. One row has no room for all of their grants:
+    so many go as fit, and the others as these leave.
+    """
     number = 165 if kind == "memory" else 40
     with world_of(kind, tmp_path, request) as world:
         owner = world.process(2)
@@ -207,8 +231,12 @@ def test_the_longest_cycle_can_be_told(tmp_path: Path, request: pytest.FixtureRe
 # --- counted holds ---
 
 
-def test_holders_that_fill_a_record_can_still_be_renewed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The times of a renewal may be longer than those of the grant: a whole second has no fraction."""
+def test_holders_that_fill_a_record_can_still_be_renewed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The times of a renewal may be longer than those of the grant: a whole second has no
+    fraction.
+    """
     clock = ManualClock()
     machine = Machine()
     with closing(open_store("memory", tmp_path, clock, request)) as store:
@@ -227,13 +255,17 @@ def test_holders_that_fill_a_record_can_still_be_renewed(tmp_path: Path, request
     machine.close()
 
 
-def test_a_process_whose_label_has_no_room_is_refused(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_process_whose_label_has_no_room_is_refused(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     with world_of("memory", tmp_path, request) as world:
         vast = replace(world.machine.begin(9).current(), label="x" * HOLDER_BYTES_MAX)
         with pytest.raises(InvalidValue, match="shorter label"):
             world.locks.acquire("a", by="b", process=vast)
         with pytest.raises(InvalidValue, match="shorter label"):
-            Holds(world.store, world.journal, world.machine.begin(8)).take("a", by="b", process=vast)
+            Holds(world.store, world.journal, world.machine.begin(8)).take(
+                "a", by="b", process=vast
+            )
         assert world.rows() == []
 
 

@@ -46,7 +46,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def test_a_file_that_cannot_be_read_is_tried_as_often_as_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_tried_as_often_as_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts = tmp_path / "lab" / "hosts.json"
     tries = []
     opened = os.open
@@ -57,7 +59,9 @@ def test_a_file_that_cannot_be_read_is_tried_as_often_as_is_configured(tmp_path:
             raise OSError(errno.EIO, "Input/output error")
         return opened(path, *more, **others)
 
-    with RegistryManager({"registry_dir": str(hosts.parent), "retry_attempts": 4, "retry_delay": 0}) as manager:
+    with RegistryManager(
+        {"registry_dir": str(hosts.parent), "retry_attempts": 4, "retry_delay": 0}
+    ) as manager:
         manager.register_host(**host(1))
         # Changed by another, so that it has to be read.
         hosts.write_text(hosts.read_text() + "\n")
@@ -68,9 +72,13 @@ def test_a_file_that_cannot_be_read_is_tried_as_often_as_is_configured(tmp_path:
     assert len(tries) == 4
 
 
-def test_a_damaged_file_is_an_error_in_the_managers_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_an_error_in_the_managers_own_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hosts = tmp_path / "lab" / "hosts.json"
-    with RegistryManager({"registry_dir": str(hosts.parent), "retry_delay": 0}, logging.getLogger("mine")) as manager:
+    with RegistryManager(
+        {"registry_dir": str(hosts.parent), "retry_delay": 0}, logging.getLogger("mine")
+    ) as manager:
         for number in (1, 2):
             manager.register_host(**host(number))
         hosts.write_text("{")
@@ -85,15 +93,29 @@ def test_leaked_leases_of_an_older_system_end_by_the_configured_time(tmp_path: P
     """They say no more than a number of a process and when they began."""
     folder = tmp_path / "lab"
     folder.mkdir()
-    began = [("old", 1700000000.5), ("today", time.time()), ("unknown", None), ("text", "yesterday"), ("never", 253402214400)]
-    old = [{"run_id": run, "pid": 4242, "job_type": "quick", "dscp": None, "allocated_at": at} for run, at in began]
-    (folder / "host_leases.json").write_text(json.dumps({"h1": {"router": "router-1", "leases": old}}))
+    began = [
+        ("old", 1700000000.5),
+        ("today", time.time()),
+        ("unknown", None),
+        ("text", "yesterday"),
+        ("never", 253402214400),
+    ]
+    old = [
+        {"run_id": run, "pid": 4242, "job_type": "quick", "dscp": None, "allocated_at": at}
+        for run, at in began
+    ]
+    (folder / "host_leases.json").write_text(
+        json.dumps({"h1": {"router": "router-1", "leases": old}})
+    )
     with RegistryManager({"registry_dir": str(folder)}) as patient:
         assert patient.get_host_lease_count("h1") == 5 and patient.sweep().host_leases == 0
     with RegistryManager({"registry_dir": str(folder), "lease_ttl_s": 86400}) as manager:
         shown = {lease["run_id"]: lease for lease in manager.list_host_leases("h1")["h1"]["leases"]}
         assert [run for run, lease in shown.items() if lease["dead"]] == ["old"]
-        assert shown["old"]["expires_at"] == "2023-11-15T22:13:20.500000Z" and shown["unknown"]["expires_at"] is None
+        assert (
+            shown["old"]["expires_at"] == "2023-11-15T22:13:20.500000Z"
+            and shown["unknown"]["expires_at"] is None
+        )
         assert manager.get_host_lease_count("h1") == 4
         assert manager.sweep().host_leases == 1
     assert json.loads((folder / "host_leases.json").read_text())["h1"]["leases"] == old[1:]
@@ -113,16 +135,26 @@ def test_both_forms_of_a_configuration_mean_the_same() -> None:
 
 
 def test_an_applications_whole_configuration_may_be_given(tmp_path: Path) -> None:
-    whole = {"web": {"port": 80}, "enabled": "no", 7: None, "registry_manager": {"registry_dir": str(tmp_path / "lab")}}
+    whole = {
+        "web": {"port": 80},
+        "enabled": "no",
+        7: None,
+        "registry_manager": {"registry_dir": str(tmp_path / "lab")},
+    }
     with RegistryManager(whole) as manager:
         manager.register_host(**host(1))
     assert list(json.loads((tmp_path / "lab" / "hosts.json").read_text())) == ["h1"]
 
 
 @pytest.mark.parametrize("given", [None, "lab/signs", "elsewhere/locks"])
-def test_the_folder_of_lock_files_is_there_from_the_start(tmp_path: Path, given: str | None) -> None:
+def test_the_folder_of_lock_files_is_there_from_the_start(
+    tmp_path: Path, given: str | None
+) -> None:
     """Other programs list it, and watch it, before any router is locked."""
-    config = {"registry_dir": str(tmp_path / "lab"), **({} if given is None else {"lock_dir": str(tmp_path / given)})}
+    config = {
+        "registry_dir": str(tmp_path / "lab"),
+        **({} if given is None else {"lock_dir": str(tmp_path / given)}),
+    }
     folder = tmp_path / (given or "lab/locks")
     with RegistryManager(config) as manager:
         assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
@@ -137,7 +169,9 @@ def test_the_folder_of_lock_files_is_there_from_the_start(tmp_path: Path, given:
 def test_a_folder_of_lock_files_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable) as refused:
-        RegistryManager({"registry_dir": str(tmp_path / "lab"), "lock_dir": str(tmp_path / "file" / "locks")})
+        RegistryManager(
+            {"registry_dir": str(tmp_path / "lab"), "lock_dir": str(tmp_path / "file" / "locks")}
+        )
     assert refused.value.fields["path"] == str(tmp_path / "file" / "locks")
 
 
@@ -145,20 +179,29 @@ def test_managers_with_different_rules_for_addresses_each_keep_their_own(tmp_pat
     """Each registration is judged by the rule of the one that registers; what is there stays."""
     folder = {"registry_dir": str(tmp_path / "lab")}
     address = {"primary_ip": "10.0.0.1/24"}
-    with RegistryManager({**folder, "ip_uniqueness": "router"}) as loose, RegistryManager(folder) as strict:
+    with (
+        RegistryManager({**folder, "ip_uniqueness": "router"}) as loose,
+        RegistryManager(folder) as strict,
+    ):
         assert loose.check_and_register_host(**{**host(1), **address, "connected_to": "r1"})
         assert not strict.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
         assert loose.check_and_register_host(**{**host(2), **address, "connected_to": "r2"})
         assert not strict.check_and_register_host(**{**host(3), **address, "connected_to": "r3"})
         assert strict.check_and_register_host(**host(4))
     shown = json.loads((tmp_path / "lab" / "hosts.json").read_text())
-    assert {name: one["connected_to"] for name, one in shown.items() if one["primary_ip"] == "10.0.0.1/24"} == {
+    assert {
+        name: one["connected_to"]
+        for name, one in shown.items()
+        if one["primary_ip"] == "10.0.0.1/24"
+    } == {
         "h1": "r1",
         "h2": "r2",
     }
 
 
-def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(tmp_path: Path) -> None:
+def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(
+    tmp_path: Path,
+) -> None:
     names = [f"router-{number:04}" for number in range(LOCK_NAMES_MAX)]
     with (
         RegistryManager({"registry_dir": str(tmp_path / "lab")}) as one,
@@ -169,7 +212,9 @@ def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(tm
         assert not two.acquire_all_router_locks_atomic(names, "job-2", timeout=0)
         assert one.release_all_router_locks(names, "job-1") == len(names)
         assert two.acquire_all_router_locks_atomic(names, "job-2", timeout=0)
-        with pytest.raises(InvalidValue, match=f"{LOCK_NAMES_MAX} names, not {LOCK_NAMES_MAX + 1}") as refused:
+        with pytest.raises(
+            InvalidValue, match=f"{LOCK_NAMES_MAX} names, not {LOCK_NAMES_MAX + 1}"
+        ) as refused:
             one.acquire_all_router_locks_atomic([*names, "one-more"], "job-1", timeout=0)
         assert refused.value.fields["names_max"] == LOCK_NAMES_MAX
 
@@ -179,7 +224,9 @@ def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(tm
     [({"transaction_log_path": "x"}, True), ({"transaction_log_path": "x", "enable_transaction_log": False}, False),
      ({"enable_transaction_log": True}, True)],
 )  # fmt: skip
-def test_a_path_asks_for_the_log_unless_it_is_switched_off(said: dict[str, Any], logs: bool) -> None:
+def test_a_path_asks_for_the_log_unless_it_is_switched_off(
+    said: dict[str, Any], logs: bool
+) -> None:
     assert configured(said).logs is logs
 
 
@@ -216,7 +263,9 @@ def test_a_wrong_configuration_names_what_is_wrong(bad: Any, named: str) -> None
 
 def test_a_registry_that_is_switched_off_says_so_at_every_call(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    manager = RegistryManager({"enabled": False, "registry_dir": str(tmp_path / "none"), "transaction_log_path": str(log)})
+    manager = RegistryManager(
+        {"enabled": False, "registry_dir": str(tmp_path / "none"), "transaction_log_path": str(log)}
+    )
     calls = [
         lambda: manager.check_and_register_host(**host(1)),
         lambda: manager.register_host(**host(1)),
@@ -274,7 +323,11 @@ def test_what_it_raises_travels_between_processes() -> None:
         with pytest.raises(holdfast.RegistryCollision) as told:
             manager.register_host(**host(1))
     again = pickle.loads(pickle.dumps(told.value))
-    assert (type(again), again.message, again.fields) == (holdfast.RegistryCollision, told.value.message, told.value.fields)
+    assert (type(again), again.message, again.fields) == (
+        holdfast.RegistryCollision,
+        told.value.message,
+        told.value.fields,
+    )
 
 
 # --- the transaction log ---
@@ -287,7 +340,9 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manager(log: Path) -> Iterator[RegistryManager]:
-    with RegistryManager({"enable_transaction_log": True, "transaction_log_path": str(log)}) as made:
+    with RegistryManager(
+        {"enable_transaction_log": True, "transaction_log_path": str(log)}
+    ) as made:
         yield made
 
 
@@ -315,7 +370,9 @@ def test_every_change_is_a_line(manager: RegistryManager, log: Path) -> None:
     assert lines(log)[0]["timestamp"].endswith("Z")
 
 
-def test_what_is_refused_or_not_the_registrys_is_no_line(manager: RegistryManager, log: Path) -> None:
+def test_what_is_refused_or_not_the_registrys_is_no_line(
+    manager: RegistryManager, log: Path
+) -> None:
     manager.register_host(**host(1))
     manager.check_and_register_host(**host(1))
     with holdfast.connect() as hf:
@@ -363,7 +420,9 @@ def test_a_log_whose_folder_cannot_be_made_is_warned_of_and_not_again_with_each_
     mine = logging.getLogger("mine")
     (tmp_path / "no").touch()
     with caplog.at_level(logging.INFO, "mine"):
-        with RegistryManager({"transaction_log_path": str(tmp_path / "no" / "log")}, mine) as manager:
+        with RegistryManager(
+            {"transaction_log_path": str(tmp_path / "no" / "log")}, mine
+        ) as manager:
             manager.register_host(**host(1))
             assert "transaction log behind" in caplog.text and "host registered" in caplog.text
             caplog.clear()
@@ -382,7 +441,9 @@ def test_a_log_that_was_rotated_is_begun_anew(manager: RegistryManager, log: Pat
     assert operations(log) == [("host.registered", "h3")]
 
 
-def test_a_damaged_cursor_repeats_no_line_and_loses_none(manager: RegistryManager, log: Path) -> None:
+def test_a_damaged_cursor_repeats_no_line_and_loses_none(
+    manager: RegistryManager, log: Path
+) -> None:
     manager.register_host(**host(1))
     log.with_name(log.name + ".cursor").write_bytes(b"{")
     manager.register_host(**host(2))
@@ -392,7 +453,9 @@ def test_a_damaged_cursor_repeats_no_line_and_loses_none(manager: RegistryManage
 def test_while_another_copies_that_one_copies_for_all(
     manager: RegistryManager, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change of a second comes while a first is about to say how far it got, and its own try is in vain."""
+    """The change of a second comes while a first is about to say how far it got, and its own try is
+    in vain.
+    """
     second = RegistryManager({"transaction_log_path": str(log)})
     put = journal_mirror._put
 
@@ -408,7 +471,9 @@ def test_while_another_copies_that_one_copies_for_all(
     second.close()
 
 
-def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_opened_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}")
     with pytest.raises(holdfast.HoldfastError):
         RegistryManager({}).list_all_hosts()
@@ -430,6 +495,9 @@ def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_one_that_is_switched_off_says_so_whatever_it_is_given(call: Any) -> None:
-    with RegistryManager({"enabled": False}) as manager, pytest.raises(RegistryError, match="switched off") as refused:
+    with (
+        RegistryManager({"enabled": False}) as manager,
+        pytest.raises(RegistryError, match="switched off") as refused,
+    ):
         call(manager)
     assert not isinstance(refused.value, ValueError)

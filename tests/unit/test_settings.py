@@ -29,7 +29,9 @@ def of(
     environment: dict[str, str] | None = None,
     document: dict[str, Any] | None = None,
 ) -> Settings:
-    return resolve(given=given or {}, environment=environment or {}, document=document or {}, source=FILE)
+    return resolve(
+        given=given or {}, environment=environment or {}, document=document or {}, source=FILE
+    )
 
 
 def test_without_a_word_the_defaults_hold() -> None:
@@ -64,7 +66,9 @@ def test_other_variables_of_the_environment_are_not_ours() -> None:
 
 
 def test_every_plain_key_can_be_set_by_the_environment() -> None:
-    sections = {f.name for f in fields(Settings) if isinstance(f.type, type) and issubclass(f.type, Value)}
+    sections = {
+        f.name for f in fields(Settings) if isinstance(f.type, type) and issubclass(f.type, Value)
+    }
     assert set(KEYS) == set(Settings.__struct_fields__) - sections
     assert all(name == f"HOLDFAST_{key.upper()}" for name, key in ENVIRONMENT.items())
 
@@ -76,16 +80,24 @@ def test_the_journals_bounds_come_from_its_table() -> None:
 
 def test_the_terms_of_locks_come_from_their_table() -> None:
     document = tomllib.loads('[locks]\nlease_s = 5\npriority_age_s = 60\njournal = "all"')
-    assert of(document=document).locks == LockSettings(lease_s=5.0, priority_age_s=60.0, journal="all")
+    assert of(document=document).locks == LockSettings(
+        lease_s=5.0, priority_age_s=60.0, journal="all"
+    )
 
 
-@pytest.mark.parametrize("text", ["lease_s = 0", "lease_s = -1", "lease_s = inf", "priority_age_s = nan", 'journal = "some"'])
+@pytest.mark.parametrize(
+    "text",
+    ["lease_s = 0", "lease_s = -1", "lease_s = inf", "priority_age_s = nan", 'journal = "some"'],
+)
 def test_impossible_terms_of_locks_are_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         of(document=tomllib.loads(f"[locks]\n{text}"))
 
 
-@pytest.mark.parametrize(("text", "key"), [("strore = 'x'", "strore"), ("[journal]\nkeep = 5", "keep"), ("[jounal]", "jounal")])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("strore = 'x'", "strore"), ("[journal]\nkeep = 5", "keep"), ("[jounal]", "jounal")],
+)
 def test_an_unknown_key_is_named_with_its_file(text: str, key: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         of(document=tomllib.loads(text))

@@ -1,4 +1,6 @@
-"""Signal files: made only where there is nothing, through no link, and removed only if they are ours."""
+"""Signal files: made only where there is nothing, through no link, and removed only if they are
+ours.
+"""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +44,9 @@ def test_one_signal_given_by_many_at_once_is_nobodys_foreign_file(signals: Signa
     with ThreadPoolExecutor(8) as pool:
         for token in range(200):
             path = signals.path_of("train", token)
-            assert set(pool.map(lambda _, p=path, t=token: signals.give(p, "train", t), range(8))) == {None}
+            assert set(
+                pool.map(lambda _, p=path, t=token: signals.give(p, "train", t), range(8))
+            ) == {None}
             assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
             assert signals.clear(path, "train", token)
 
@@ -52,14 +56,27 @@ def test_two_registrations_share_no_path(signals: SignalFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["relative", "./x", "", "/", "/x/", "/x/..", "/no-such-folder-here/x", "/x/a\0b", "/" + "a/" * 600 + "x"]
+    "path",
+    [
+        "relative",
+        "./x",
+        "",
+        "/",
+        "/x/",
+        "/x/..",
+        "/no-such-folder-here/x",
+        "/x/a\0b",
+        "/" + "a/" * 600 + "x",
+    ],
 )
 def test_a_path_that_cannot_be_is_refused(signals: SignalFiles, path: str) -> None:
     with pytest.raises(InvalidValue, match="cannot be a signal file"):
         signals.checked(path, "train")
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "fifo", "file", "other's signal"])
+@pytest.mark.parametrize(
+    "kind", ["link", "dangling link", "folder", "fifo", "file", "other's signal"]
+)
 def test_where_something_else_is_the_path_is_refused_and_that_thing_untouched(
     signals: SignalFiles, tmp_path: Path, kind: str
 ) -> None:
@@ -88,7 +105,9 @@ def test_where_something_else_is_the_path_is_refused_and_that_thing_untouched(
     assert not target.exists() or target.read_text() == "mine"
 
 
-def test_a_left_over_of_the_same_workflow_is_no_obstacle(signals: SignalFiles, tmp_path: Path) -> None:
+def test_a_left_over_of_the_same_workflow_is_no_obstacle(
+    signals: SignalFiles, tmp_path: Path
+) -> None:
     path = str(tmp_path / "s")
     assert signals.give(path, "train", 3) is None
     assert signals.checked(path, "train") == path
@@ -110,7 +129,9 @@ def test_a_folder_that_became_a_link_is_not_followed(signals: SignalFiles, tmp_p
     assert (tmp_path / "elsewhere" / "s").exists()
 
 
-def test_a_link_among_the_folders_is_made_out_at_the_registration(signals: SignalFiles, tmp_path: Path) -> None:
+def test_a_link_among_the_folders_is_made_out_at_the_registration(
+    signals: SignalFiles, tmp_path: Path
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert signals.checked(str(tmp_path / "link" / "s"), "train") == str(tmp_path / "real" / "s")

@@ -1,4 +1,6 @@
-"""A space returns valid records of the current version or says which record is damaged; it never guesses."""
+"""A space returns valid records of the current version or says which record is damaged; it never
+guesses.
+"""
 
 import json
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.kernel.codec import Instant, Record
 from holdfast.kernel.errors import InvalidName, InvalidValue, Misuse, RecordInvalid, SchemaTooNew
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX
-from holdfast.kernel.ordering import encode
+from holdfast.kernel.order import encode
 from holdfast.kernel.space import Rows, Space, rows
 from holdfast.kernel.store import spaces_of
 
@@ -27,7 +29,11 @@ class Tool(Record, frozen=True, kw_only=True):
 
 def from_1(old: dict[str, Any]) -> dict[str, Any]:
     """A careless upgrade, as upgrades are: it trusts what it reads."""
-    return {**{key: old[key] for key in old if key != "cm"}, "mm": old["cm"] * 10, "name": old["name"].lower()}
+    return {
+        **{key: old[key] for key in old if key != "cm"},
+        "mm": old["cm"] * 10,
+        "name": old["name"].lower(),
+    }
 
 
 def from_2(old: dict[str, Any]) -> dict[str, Any]:
@@ -38,14 +44,22 @@ TOOLS = Space("tools", Tool, schema_version=3, upgrades={1: from_1, 2: from_2})
 HAMMER = Tool(name="hammer", length_mm=300)
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("2026-01-01T00:00:00"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just("2026-01-01T00:00:00"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 almost_tools = st.fixed_dictionaries(
     {},
     optional={
-        "schema_version": st.sampled_from([0, 1, 2, 3, 4, -1, 1.0, True, None, "1", 1 << 64]) | json_values,
+        "schema_version": st.sampled_from([0, 1, 2, 3, 4, -1, 1.0, True, None, "1", 1 << 64])
+        | json_values,
         "name": st.just("x") | json_values,
         "cm": st.just(30) | json_values,
         "mm": st.just(300) | json_values,
@@ -126,7 +140,13 @@ def test_an_older_record_is_upgraded_step_by_step(old: dict[str, Any]) -> None:
 
 
 def test_an_upgrade_reads_what_json_makes_of_keys_and_timestamps() -> None:
-    old = {"schema_version": 2, "name": "x", "mm": 1, "uses": {"7": "nail"}, "bought_at": "2026-01-01T00:00:00Z"}
+    old = {
+        "schema_version": 2,
+        "name": "x",
+        "mm": 1,
+        "uses": {"7": "nail"},
+        "bought_at": "2026-01-01T00:00:00Z",
+    }
     record = TOOLS.decode("k", msgspec.json.encode(old))
     assert record.uses == {7: "nail"} and record.bought_at is not None
     with pytest.raises(RecordInvalid, match="timezone"):
@@ -222,16 +242,26 @@ def test_an_index_entry_has_a_bound() -> None:
         space.index_keys(Tool(name="x" * (room + 1)))
 
 
-@pytest.mark.parametrize("name", ["", "Tools", "my tools", "a.b", "a-b", "_a", "s;drop", "é", "a" * 129])
+@pytest.mark.parametrize(
+    "name", ["", "Tools", "my tools", "a.b", "a-b", "_a", "s;drop", "é", "a" * 129]
+)
 def test_a_name_that_could_not_name_a_table_is_refused(name: str) -> None:
     with pytest.raises(Misuse):
         Space(name, Tool, schema_version=3, upgrades=TOOLS.upgrades)
     with pytest.raises((InvalidName, InvalidValue)):
-        Space("tools", Tool, schema_version=3, upgrades=TOOLS.upgrades, indexes={name: lambda tool: None})
+        Space(
+            "tools",
+            Tool,
+            schema_version=3,
+            upgrades=TOOLS.upgrades,
+            indexes={name: lambda tool: None},
+        )
 
 
 @pytest.mark.parametrize(("upgrades", "missing"), [({}, 1), ({1: from_1}, 2), ({2: from_2}, 1)])
-def test_a_space_without_a_way_from_each_older_version_is_refused(upgrades: dict[int, Any], missing: int) -> None:
+def test_a_space_without_a_way_from_each_older_version_is_refused(
+    upgrades: dict[int, Any], missing: int
+) -> None:
     with pytest.raises(InvalidValue, match=f"no upgrade from version {missing}"):
         Space("tools", Tool, schema_version=3, upgrades=upgrades)
 
@@ -241,7 +271,14 @@ class Plain(Record, frozen=True, kw_only=True):
 
 
 def test_a_scope_is_latched_by_rank_then_by_name_each_space_once() -> None:
-    late, hosts, routers, early = (Space(name, Plain, rank=rank) for name, rank in [("b", 100), ("h", 1), ("r", 2), ("a", 100)])
-    assert [s.name for s in spaces_of([late, routers, early, hosts, rows(hosts), late])] == ["h", "r", "a", "b"]
+    late, hosts, routers, early = (
+        Space(name, Plain, rank=rank) for name, rank in [("b", 100), ("h", 1), ("r", 2), ("a", 100)]
+    )
+    assert [s.name for s in spaces_of([late, routers, early, hosts, rows(hosts), late])] == [
+        "h",
+        "r",
+        "a",
+        "b",
+    ]
     assert spaces_of([]) == []
     assert rows(hosts) == Rows(hosts)

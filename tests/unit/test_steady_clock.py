@@ -1,4 +1,6 @@
-"""A clock that is set forward, of one process or of the whole machine: no lease ends by it, and nothing is old by it."""
+"""A clock that is set forward, of one process or of the whole machine: no lease ends by it, and
+nothing is old by it.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -26,7 +28,9 @@ DAY_S = 24 * 3600.0
 
 
 class Ahead:
-    """The clock of one process that is wrong, on a machine whose other processes have the right one."""
+    """The clock of one process that is wrong, on a machine whose other processes have the right
+    one.
+    """
 
     def __init__(self, clock: ManualClock, by_s: float) -> None:
         self._clock = clock
@@ -65,7 +69,9 @@ def test_time_that_passes_is_believed(steady: SteadyClock, clock: ManualClock) -
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["not looked yet", "looked"])
-def test_a_clock_set_forward_ends_no_lease_before_its_time(steady: SteadyClock, clock: ManualClock, seen: bool) -> None:
+def test_a_clock_set_forward_ends_no_lease_before_its_time(
+    steady: SteadyClock, clock: ManualClock, seen: bool
+) -> None:
     lease = grant(clock.now(), 30)
     clock.advance(10 + CLOCK_LOOK_EVERY_S * seen)
     clock.step(40)
@@ -82,7 +88,9 @@ def test_a_clock_set_forward_ends_no_lease_before_its_time(steady: SteadyClock, 
     assert not steady.reclaimable(lease, Liveness.ALIVE, clock.now())
 
 
-def test_a_lease_that_was_granted_since_ends_in_its_time(steady: SteadyClock, clock: ManualClock) -> None:
+def test_a_lease_that_was_granted_since_ends_in_its_time(
+    steady: SteadyClock, clock: ManualClock
+) -> None:
     clock.step(40 * DAY_S)
     clock.advance(CLOCK_LOOK_EVERY_S)
     steady.look()
@@ -92,7 +100,9 @@ def test_a_lease_that_was_granted_since_ends_in_its_time(steady: SteadyClock, cl
     assert steady.reclaimable(lease, Liveness.ALIVE, clock.now())
 
 
-def test_what_was_set_forward_is_believed_in_the_end(steady: SteadyClock, clock: ManualClock) -> None:
+def test_what_was_set_forward_is_believed_in_the_end(
+    steady: SteadyClock, clock: ManualClock
+) -> None:
     clock.step(3600)
     clock.advance(CLOCK_LOOK_EVERY_S)
     steady.look()
@@ -141,7 +151,9 @@ def test_a_process_with_a_wrong_clock_knows_it_and_does_not_mislead_the_others(
         assert steady.believed(clock.now()) == steady.proven(clock.now()) == clock.now()
 
 
-def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     """As after a boot with a wrong clock: nobody has seen it before."""
     store.transact(lambda tx: tx.append(actor="me", kind="k", subject="s"), scope=[])
     clock.advance(40 * DAY_S)
@@ -156,9 +168,9 @@ def test_clocks_of_earlier_boots_are_forgotten(clock: ManualClock, store: Memory
     SteadyClock(store).look()
     after_boot = Clocked(store, ManualClock(clock.now() + timedelta(days=100)))
     SteadyClock(after_boot).look()  # type: ignore[arg-type]
-    assert [row.key for row in store.read(lambda tx: tx.range(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS])] == [
-        after_boot.passing().clock
-    ]
+    assert [
+        row.key for row in store.read(lambda tx: tx.range(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS])
+    ] == [after_boot.passing().clock]
 
 
 # --- what is kept of it: a process 40 days ahead pruned all finished jobs and the journal ---

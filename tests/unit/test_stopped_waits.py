@@ -1,4 +1,6 @@
-"""Waits that are ended from outside, by a descriptor: they end at once, hold nothing and leave nothing in line."""
+"""Waits that are ended from outside, by a descriptor: they end at once, hold nothing and leave
+nothing in line.
+"""
 
 import os
 import time
@@ -7,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast, connect
 from holdfast.kernel.errors import EAgain, LockTimeout
+from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 
 LONG_S = 10 * PATIENCE_S
@@ -30,15 +32,25 @@ def stop() -> Iterator[int]:
 
 @pytest.mark.parametrize("limit_s", [LONG_S, None])
 @pytest.mark.parametrize("early", [True, False])
-def test_a_wait_for_a_lock_is_ended(hf: Holdfast, stop: int, early: bool, limit_s: float | None) -> None:
+def test_a_wait_for_a_lock_is_ended(
+    hf: Holdfast, stop: int, early: bool, limit_s: float | None
+) -> None:
     hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
     if early:
         os.eventfd_write(stop, 1)
     began = time.monotonic()
     with pytest.raises(LockTimeout) as told:
-        hf.locks.acquire("router-1", by="second", timeout_s=limit_s, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+        hf.locks.acquire(
+            "router-1",
+            by="second",
+            timeout_s=limit_s,
+            stop_fd=stop,
+            on_wait=lambda _: os.eventfd_write(stop, 1),
+        )
     assert time.monotonic() - began < PATIENCE_S and told.value.fields["outcome"] == "none"
-    assert (f"within {LONG_S:g} s" if limit_s else "before the wait was ended") in told.value.message
+    assert (
+        f"within {LONG_S:g} s" if limit_s else "before the wait was ended"
+    ) in told.value.message
     status = hf.locks.status("router-1")
     assert ([hold.by for hold in status.holds], status.queue) == (["first"], ())
 
@@ -52,7 +64,13 @@ def test_what_is_free_is_had_all_the_same(hf: Holdfast, stop: int) -> None:
 def test_a_look_is_ended(hf: Holdfast, stop: int) -> None:
     hf.locks.acquire("router-1", by="first", ttl_s=600, process=None)
     began = time.monotonic()
-    looked = hf.locks.wait("router-1", by="second", timeout_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+    looked = hf.locks.wait(
+        "router-1",
+        by="second",
+        timeout_s=LONG_S,
+        stop_fd=stop,
+        on_wait=lambda _: os.eventfd_write(stop, 1),
+    )
     assert not looked and time.monotonic() - began < PATIENCE_S
     assert hf.locks.status("router-1").queue == ()
 
@@ -61,7 +79,13 @@ def test_a_wait_for_the_end_of_a_swap_is_ended(hf: Holdfast, stop: int) -> None:
     began = time.monotonic()
     with hf.workflows.swap("llama"):
         with pytest.raises(EAgain):
-            hf.workflows.register("flow", "qwen", wait_s=LONG_S, stop_fd=stop, on_wait=lambda _: os.eventfd_write(stop, 1))
+            hf.workflows.register(
+                "flow",
+                "qwen",
+                wait_s=LONG_S,
+                stop_fd=stop,
+                on_wait=lambda _: os.eventfd_write(stop, 1),
+            )
         assert time.monotonic() - began < PATIENCE_S
         assert hf.workflows.list_workflows() == []
 

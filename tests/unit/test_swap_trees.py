@@ -1,4 +1,6 @@
-"""Work and swaps whose holders are process trees, as seen from the same machine and from another. On every store."""
+"""Work and swaps whose holders are process trees, as seen from the same machine and from another.
+On every store.
+"""
 
 import os
 import threading
@@ -10,9 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import SwapMarker, Workflows
-from holdfast.domains.workflows.remains import Remains, UnseenLoads
-from holdfast.domains.workflows.spaces import SWAP_MARKER
-from holdfast.domains.workflows.wire import ONLY
+from holdfast.domains.workflows.records import Remains, UnseenLoads
+from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.errors import EAgain, Held, LockTimeout
 from holdfast.kernel.holder import Holder, Liveness, Survivor
 from tests.patience import PATIENCE_S
@@ -81,7 +82,11 @@ class TreeSeat(Seat):
 
     def death(self, holder: Holder) -> int | None:
         first = super().death(holder)
-        return self.trees.watch(holder.tree) if first is None and holder.tree and holder.place == self.here() else first
+        return (
+            self.trees.watch(holder.tree)
+            if first is None and holder.tree and holder.place == self.here()
+            else first
+        )
 
 
 def process(world: World, trees: Trees, pid: int, machine: Machine | None = None) -> Workflows:
@@ -90,7 +95,15 @@ def process(world: World, trees: Trees, pid: int, machine: Machine | None = None
     place.begin(pid)
     seat: Any = TreeSeat(place, pid, trees)
     signals = world.folder / "signals"
-    return seen_by(seat, world.real_store, world.store, world.journal, lock=world.lock, signals=signals, label=f"p{pid}")
+    return seen_by(
+        seat,
+        world.real_store,
+        world.store,
+        world.journal,
+        lock=world.lock,
+        signals=signals,
+        label=f"p{pid}",
+    )
 
 
 def begun(world: World, swapper: Workflows, pid: int) -> SwapMarker:
@@ -152,7 +165,9 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
     assert stored(world) == ("qwen", None) and world.events().count("orphan_marker_cleared") == 1
 
 
-def test_a_swap_that_waits_learns_that_the_process_of_the_other_is_dead(world: World, no_second_look: None) -> None:
+def test_a_swap_that_waits_learns_that_the_process_of_the_other_is_dead(
+    world: World, no_second_look: None
+) -> None:
     trees = Trees(TREE)
     swap = process(world, trees, 2).swap("llama", tree=TREE).__enter__()
     waits = Swapping(process(world, trees, 3), "qwen")
@@ -189,7 +204,7 @@ def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
     assert here.swap_status().marker is not None
     swap._contender.close()
     now_s = [100.0]
-    monkeypatch.setattr("holdfast.domains.workflows.remains.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("holdfast.domains.workflows.records.time.monotonic", lambda: now_s[0])
     for _ in range(2):
         live, cleared = here.reconcile_swap_marker()
         assert live is not None and cleared is None
@@ -207,8 +222,10 @@ def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
     machine.close()
 
 
-def test_a_swap_waits_out_a_load_that_it_cannot_see(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.domains.workflows.remains.SWAP_LOAD_UNSEEN_S", 0.2)
+def test_a_swap_waits_out_a_load_that_it_cannot_see(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.domains.workflows.records.SWAP_LOAD_UNSEEN_S", 0.2)
     machine = Machine("host-2")
     swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
     assert swap._contender is not None

@@ -1,4 +1,6 @@
-"""Swaps: never under running work, never broken while they live, never left behind when they die. On every store."""
+"""Swaps: never under running work, never broken while they live, never left behind when they die.
+On every store.
+"""
 
 import os
 import threading
@@ -10,9 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Phase, Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.spaces import CHANGED, CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, topic_of
 from holdfast.domains.workflows.swap import InTheWay, Swap
-from holdfast.domains.workflows.wire import ONLY
+from holdfast.domains.workflows.wire import (
+    CHANGED,
+    CURRENT_RECIPE,
+    ONLY,
+    SWAP_MARKER,
+    UNKNOWN_RECIPE,
+    topic_of,
+)
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import (
     DeadlockDetected,
@@ -25,7 +33,7 @@ from holdfast.kernel.errors import (
     LockTimeout,
 )
 from holdfast.kernel.store import Listener
-from holdfast.places import swap_lock_of
+from holdfast.runtime.paths import swap_lock_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import heard
@@ -49,7 +57,9 @@ class Swapping:
         self.error: HoldfastError | None = None
         self.loaded = self.needed = False
         self._waits = threading.Event()
-        self._swap = workflows.swap(recipe, on_wait=self._tell, timeout_s=more.pop("timeout_s", PATIENCE_S), **more)
+        self._swap = workflows.swap(
+            recipe, on_wait=self._tell, timeout_s=more.pop("timeout_s", PATIENCE_S), **more
+        )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         assert self._waits.wait(PATIENCE_S)
@@ -79,9 +89,14 @@ def load(world: World, recipe: str) -> None:
 
 
 def stored(world: World) -> tuple[str | None, str | None]:
-    """The recipe that is loaded and the one whose load was not seen to succeed, as they are stored."""
+    """The recipe that is loaded and the one whose load was not seen to succeed, as they are
+    stored.
+    """
     current, unknown = world.store.get(CURRENT_RECIPE, ONLY), world.store.get(UNKNOWN_RECIPE, ONLY)
-    return None if current is None else current.record.recipe, None if unknown is None else unknown.record.recipe
+    return (
+        None if current is None else current.record.recipe,
+        None if unknown is None else unknown.record.recipe,
+    )
 
 
 def die(world: World, pid: int, swap: Swap) -> None:
@@ -102,7 +117,11 @@ def marker(world: World) -> SwapMarker | None:
 def test_a_swap_changes_the_current_recipe_when_its_block_ends_well(world: World) -> None:
     with world.workflows.swap("llama") as swap:
         found = marker(world)
-        assert found is not None and (found.recipe, found.token, found.holder.pid) == ("llama", swap.token, 1)
+        assert found is not None and (found.recipe, found.token, found.holder.pid) == (
+            "llama",
+            swap.token,
+            1,
+        )
         assert world.current() is None
         swap.check()
     assert marker(world) is None and world.current() == "llama"
@@ -129,7 +148,11 @@ def test_after_a_failed_load_it_is_unknown_what_is_loaded(world: World) -> None:
     assert (status.unknown.before, status.unknown.why) == ("llama", "RuntimeError: out of memory")
     assert status.unknown.ended_at is not None and status.unknown.by == "p1 (process 1)"
     last = world.workflows.swap_log()[-1]
-    assert (last.event, last.recipe, last.data["why"]) == ("swap_failed", "qwen", "RuntimeError: out of memory")
+    assert (last.event, last.recipe, last.data["why"]) == (
+        "swap_failed",
+        "qwen",
+        "RuntimeError: out of memory",
+    )
     assert last.data["unknown"] is True
     with world.workflows.swap("mixtral") as swap:
         swap.fail("exit status 3", exit_status=3)
@@ -157,7 +180,9 @@ def test_while_a_recipe_is_loaded_it_is_unknown_what_is_loaded(world: World) -> 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("how", ["is cancelled", "times out", "is refused", "is interrupted"])
-def test_a_swap_that_ends_before_its_load_changes_nothing_of_what_is_known(world: World, how: str, known: bool) -> None:
+def test_a_swap_that_ends_before_its_load_changes_nothing_of_what_is_known(
+    world: World, how: str, known: bool
+) -> None:
     load(world, "llama")
     if not known:
         world.workflows.swap("mixtral").__enter__().fail("exit status 3", exit_status=3)
@@ -195,11 +220,17 @@ def test_what_a_dead_swapper_had_begun_to_load_is_unknown(world: World, begun: b
     assert (last.event, "unknown" in last.data) == ("orphan_marker_cleared", begun)
     if begun:
         unknown = world.workflows.swap_status().unknown
-        assert unknown is not None and unknown.ended_at is not None and "its holder is dead" in unknown.why
+        assert (
+            unknown is not None
+            and unknown.ended_at is not None
+            and "its holder is dead" in unknown.why
+        )
 
 
 @pytest.mark.parametrize("phase", [None, Phase.BEGUN])
-def test_a_dead_swap_that_does_not_say_how_far_it_came_may_have_loaded(world: World, phase: Phase | None) -> None:
+def test_a_dead_swap_that_does_not_say_how_far_it_came_may_have_loaded(
+    world: World, phase: Phase | None
+) -> None:
     """As that of another program, or of an earlier version."""
     load(world, "llama")
     gone = world.machine.begin(2).current()
@@ -272,7 +303,9 @@ def test_a_reload_of_what_is_not_loaded_is_a_swap(world: World) -> None:
 
 
 @pytest.mark.parametrize("reload", [False, True])
-def test_work_that_the_swapper_registers_in_its_block_is_not_swapped_away(world: World, reload: bool) -> None:
+def test_work_that_the_swapper_registers_in_its_block_is_not_swapped_away(
+    world: World, reload: bool
+) -> None:
     if reload:
         load(world, "llama")
     with world.workflows.swap("llama", reload=reload):
@@ -286,7 +319,9 @@ def test_work_that_the_swapper_registers_in_its_block_is_not_swapped_away(world:
 # --- deadlocks ---
 
 
-def test_two_processes_that_each_swap_to_the_recipe_they_registered_do_not_wait_for_each_other(world: World) -> None:
+def test_two_processes_that_each_swap_to_the_recipe_they_registered_do_not_wait_for_each_other(
+    world: World,
+) -> None:
     """Each waited for the other until its time was over."""
     first, second = world.process(2), world.process(3)
     first.register("a", "llama")
@@ -295,14 +330,19 @@ def test_two_processes_that_each_swap_to_the_recipe_they_registered_do_not_wait_
     with pytest.raises(DeadlockDetected) as caught:
         second.swap("qwen").__enter__()
     assert caught.value.fields["target"] == "llama" and caught.value.fields["conflicts"] == ["b"]
-    assert caught.value.fields["holder_pid"] == 2 and "the swap to qwen" in caught.value.fields["cycle"]
+    assert (
+        caught.value.fields["holder_pid"] == 2
+        and "the swap to qwen" in caught.value.fields["cycle"]
+    )
     assert swapping.error is None
     second.release("b", token)
     assert swapping.ended().loaded and swapping.error is None
     assert stored(world) == ("llama", None)
 
 
-def test_a_swap_that_begins_to_wait_ends_the_wait_of_one_whose_work_it_waits_for(world: World) -> None:
+def test_a_swap_that_begins_to_wait_ends_the_wait_of_one_whose_work_it_waits_for(
+    world: World,
+) -> None:
     """The second waits while the first has not yet said that it waits too."""
     first, second = world.process(2), world.process(3)
     first.register("a", "llama")
@@ -331,13 +371,17 @@ def test_a_swap_that_only_tries_says_that_another_is_in_the_way(world: World) ->
 
 
 @pytest.mark.parametrize("any_recipe", [False, True])
-def test_a_registration_does_not_wait_for_a_swap_that_waits_for_its_owners_work(world: World, any_recipe: bool) -> None:
+def test_a_registration_does_not_wait_for_a_swap_that_waits_for_its_owners_work(
+    world: World, any_recipe: bool
+) -> None:
     second = world.process(3)
     token = second.register("b", "qwen").workflow.token
     swapping = Swapping(world.process(2), "llama")
     # For another recipe, and for the one that is being loaded.
     with pytest.raises(DeadlockDetected) as caught:
-        second.register("c", "mixtral" if any_recipe else "llama", wait_s=PATIENCE_S, loaded_only=not any_recipe)
+        second.register(
+            "c", "mixtral" if any_recipe else "llama", wait_s=PATIENCE_S, loaded_only=not any_recipe
+        )
     assert caught.value.fields["conflicts"] == ["b"]
     with pytest.raises(EAgain):
         second.register("c", "mixtral")
@@ -347,7 +391,9 @@ def test_a_registration_does_not_wait_for_a_swap_that_waits_for_its_owners_work(
 
 @pytest.mark.parametrize("preemptible", [False, True])
 def test_a_swap_does_not_wait_for_its_own_work(world: World, preemptible: bool) -> None:
-    """It waited for itself until its time was over. Preemptible work has its grace: another thread may yield."""
+    """It waited for itself until its time was over. Preemptible work has its grace: another thread
+    may yield.
+    """
     work = world.workflows.register("mine", "qwen", preemptible=preemptible).workflow
     with pytest.raises(DeadlockDetected) as caught:
         world.workflows.swap("llama", grace_s=0, timeout_s=PATIENCE_S).__enter__()
@@ -364,7 +410,9 @@ def test_work_of_the_swapper_that_yields_in_its_grace_is_waited_for(world: World
 
 
 def test_the_work_under_which_a_process_was_started_is_its_own(world: World) -> None:
-    """As of `workflows run W -- sh -c 'holdfast swap to ...'`, where the swapper is not the process that owns W."""
+    """As of `workflows run W -- sh -c 'holdfast swap to ...'`, where the swapper is not the process
+    that owns W.
+    """
     owner = world.process(2)
     work = owner.register("outer", "qwen").workflow
     inner = world.process(3, within=("outer", work.token))
@@ -451,7 +499,12 @@ def test_preemptible_work_yields_at_its_checkpoint(world: World) -> None:
     owner.clear_preempt_signal("train", workflow.token)
     owner.release("train", workflow.token)
     assert swapping.ended().loaded
-    assert world.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+    assert world.events() == [
+        "swap_started",
+        "preempt_requested",
+        "preempt_yielded",
+        "swap_completed",
+    ]
     assert [event.recipe for event in world.workflows.swap_log()] == ["llama"] * 4
     assert world.signal_files() == []
 
@@ -462,7 +515,12 @@ def test_work_that_yields_by_its_release_alone_has_yielded(world: World) -> None
         swapping = Swapping(world.workflows, "llama", grace_s=PATIENCE_S)
         assert work.preempted.wait(PATIENCE_S)
     assert swapping.ended().loaded
-    assert world.events() == ["swap_started", "preempt_requested", "preempt_yielded", "swap_completed"]
+    assert world.events() == [
+        "swap_started",
+        "preempt_requested",
+        "preempt_yielded",
+        "swap_completed",
+    ]
 
 
 def test_work_that_was_asked_is_woken_when_the_swap_is_over_without_effect(world: World) -> None:
@@ -511,16 +569,29 @@ def test_work_that_ignores_the_signal_is_reported_and_waited_for(world: World) -
     assert isinstance(told, Workflow) and told.preempt is Preempt.IGNORED
     owner.release("train", token)
     assert swapping.ended().loaded
-    assert world.events() == ["swap_started", "preempt_requested", "preempt_ignored", "preempt_yielded", "swap_completed"]
+    assert world.events() == [
+        "swap_started",
+        "preempt_requested",
+        "preempt_ignored",
+        "preempt_yielded",
+        "swap_completed",
+    ]
 
 
 def test_work_that_ignores_the_signal_is_refused_by_policy(world: World) -> None:
     world.process(2).register("train", "qwen", preemptible=True)
-    with pytest.raises(Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) has not yielded") as caught:
+    with pytest.raises(
+        Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) has not yielded"
+    ) as caught:
         with world.workflows.swap("llama", grace_s=0, policy="refuse"):
             raise AssertionError("it must not begin")
     assert caught.value.fields["conflicts"] == ["train"]
-    assert world.events() == ["swap_started", "preempt_requested", "preempt_ignored", "swap_refused"]
+    assert world.events() == [
+        "swap_started",
+        "preempt_requested",
+        "preempt_ignored",
+        "swap_refused",
+    ]
     # What was asked for the swap is not asked any more.
     assert world.signal_files() == []
     assert world.workflows.get("train").preempt is Preempt.NONE
@@ -530,7 +601,9 @@ def test_work_that_ignores_the_signal_is_refused_by_policy(world: World) -> None
 def test_a_refusal_disturbs_nobody(world: World) -> None:
     world.process(2).register("train", "qwen")
     world.process(3).register("tune", "qwen", preemptible=True)
-    with pytest.raises(Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) is not preemptible"):
+    with pytest.raises(
+        Held, match="workflow train \\(qwen, p2 \\(process 2\\)\\) is not preemptible"
+    ):
         world.workflows.swap("llama", policy=Policy.REFUSE).__enter__()
     assert world.workflows.get("tune").preempt is Preempt.NONE
     assert world.events() == ["swap_started", "swap_refused"]
@@ -538,7 +611,9 @@ def test_a_refusal_disturbs_nobody(world: World) -> None:
 
 def test_a_swap_gives_up_at_its_time_limit_and_has_changed_nothing(world: World) -> None:
     world.process(2).register("train", "qwen", preemptible=True)
-    with pytest.raises(LockTimeout, match=r"workflow train \(qwen, .*\) was asked to yield") as caught:
+    with pytest.raises(
+        LockTimeout, match=r"workflow train \(qwen, .*\) was asked to yield"
+    ) as caught:
         world.workflows.swap("llama", timeout_s=0.01).__enter__()
     assert caught.value.fields["outcome"] == "none"
     (holder,) = caught.value.fields["holders"]
@@ -570,7 +645,11 @@ def test_swaps_take_turns(world: World) -> None:
         with pytest.raises(LockTimeout, match=r"a swap to llama by p1 \(process 1\)") as caught:
             other.swap("third", timeout_s=0).__enter__()
         (holder,) = caught.value.fields["holders"]
-        assert (holder["recipe"], holder["since"], holder["process"]["pid"]) == ("llama", to_plain(told.begun_at), 1)
+        assert (holder["recipe"], holder["since"], holder["process"]["pid"]) == (
+            "llama",
+            to_plain(told.begun_at),
+            1,
+        )
     assert swapping.ended().loaded
     assert world.current() == "qwen"
     assert world.events() == [
@@ -592,14 +671,20 @@ def test_many_swaps_at_once_are_one_after_the_other(world: World) -> None:
             most.append(len(inside))
             inside.remove(f"r{number}")
 
-    threads = [threading.Thread(target=one, args=(number, world.process(10 + number))) for number in range(6)]
+    threads = [
+        threading.Thread(target=one, args=(number, world.process(10 + number)))
+        for number in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
     assert most == [1] * 6
     events = world.events()
-    assert [event for event in events if event != "swap_refused"] == ["swap_started", "swap_completed"] * 6
+    assert [event for event in events if event != "swap_refused"] == [
+        "swap_started",
+        "swap_completed",
+    ] * 6
 
 
 def test_what_a_dead_swapper_left_is_cleared_once_by_whoever_looks(world: World) -> None:
@@ -622,12 +707,18 @@ def test_what_a_dead_swapper_left_is_cleared_once_by_whoever_looks(world: World)
     _all(read, readers)
     assert world.events().count("orphan_marker_cleared") == 1
     last = world.workflows.swap_log()[-1]
-    assert (last.recipe, last.who, last.data["why"]) == ("llama", "p2 (process 2)", "its holder is dead")
+    assert (last.recipe, last.who, last.data["why"]) == (
+        "llama",
+        "p2 (process 2)",
+        "its holder is dead",
+    )
     assert world.workflows.get("tune").preempt is Preempt.NONE and world.signal_files() == []
     assert world.process(40).register("new", "other").swap_needed
 
 
-def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complete(world: World) -> None:
+def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complete(
+    world: World,
+) -> None:
     swapper = world.process(2)
     swap = swapper.swap("llama").__enter__()
     assert swap._contender is not None
@@ -652,7 +743,12 @@ def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
     with pytest.raises(LeaseLost):
         swap.__exit__(None, None, None)
     assert world.current() == "qwen"
-    assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+    assert world.events() == [
+        "swap_started",
+        "orphan_marker_cleared",
+        "swap_started",
+        "swap_completed",
+    ]
 
 
 def test_a_lock_that_another_has_by_now_is_not_the_swappers(world: World) -> None:
@@ -681,14 +777,18 @@ def test_the_lock_alone_completes_nothing_under_anothers_marker(world: World) ->
 def test_who_waits_is_woken_once_more_when_the_lock_is_free(world: World) -> None:
     """Woken for the marker alone, it may come too early for the lock."""
     listeners: list[Listener] = []
-    with faults.at_point("swap.released", lambda _: listeners.append(world.store.listen([CHANGED]))):
+    with faults.at_point(
+        "swap.released", lambda _: listeners.append(world.store.listen([CHANGED]))
+    ):
         with world.workflows.swap("llama"):
             pass
     with listeners[0] as ears:
         assert heard(ears)
 
 
-def test_a_live_swapper_is_never_broken_by_readers_at_the_hand_over_between_two(world: World) -> None:
+def test_a_live_swapper_is_never_broken_by_readers_at_the_hand_over_between_two(
+    world: World,
+) -> None:
     """Readers look all the time while two swappers hand over to each other, again and again."""
     over = threading.Event()
     readers = [world.process(20 + number) for number in range(3)]
@@ -784,8 +884,12 @@ def _all(work: Callable[[Workflows], None], workers: Sequence[Workflows]) -> Non
     assert wrong == []
 
 
-def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a connection is lost before its commit: the first run took the lock, beside an orphaned marker."""
+def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a connection is lost before its commit: the first run took the lock, beside an
+    orphaned marker.
+    """
     lost = world.process(2).swap("B").__enter__()
     assert lost._contender is not None
     lost._contender.close()
@@ -811,10 +915,17 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(world: W
     with swap:
         assert marker(world) is not None
     assert world.current() == "C"
-    assert world.events() == ["swap_started", "orphan_marker_cleared", "swap_started", "swap_completed"]
+    assert world.events() == [
+        "swap_started",
+        "orphan_marker_cleared",
+        "swap_started",
+        "swap_completed",
+    ]
 
 
-def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Ctrl-C pressed twice, in a program that lives on: nobody could swap as long as it did."""
 
     def interrupted(*_: Any, **__: Any) -> None:

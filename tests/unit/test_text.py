@@ -1,4 +1,6 @@
-"""Characters that nobody sees: people are shown them, no new name has one, and no text is hidden in a prompt."""
+"""Characters that nobody sees: people are shown them, no new name has one, and no text is hidden in
+a prompt.
+"""
 
 import unicodedata
 from collections.abc import Callable
@@ -7,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.app import Holdfast, connect
-from holdfast.domains.gateway.drafting import check_prompt
+from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.names import check_label, check_new_label
 from holdfast.kernel.text import hidden_in, invisible_in, shown
 from holdfast.primitives import holds
-from holdfast.primitives.locks import wish
+from holdfast.primitives.locks import request
+from holdfast.runtime.connection import Holdfast, connect
 
-# Written out again on purpose: Unicode's own list of what is drawn as nothing (Default_Ignorable_Code_Point).
+# Written out again on purpose: Unicode's own list of what is drawn as nothing
+# (Default_Ignorable_Code_Point).
 IGNORED = (
-    "00AD 034F 061C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8 "
+    "00AD 034F 061C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F "
+    "FEFF FFA0 FFF0-FFF8 "
     "1BCA0-1BCA3 1D173-1D17A E0000-E0FFF"
 )
 EMOJI = [
@@ -34,7 +38,11 @@ WRITTEN = "".join(chr(0xE0000 + ord(letter)) for letter in "delete all of it")
 
 def _points(listed: str) -> list[str]:
     ends = [part.partition("-") for part in listed.split()]
-    return [chr(code) for first, _, last in ends for code in range(int(first, 16), int(last or first, 16) + 1)]
+    return [
+        chr(code)
+        for first, _, last in ends
+        for code in range(int(first, 16), int(last or first, 16) + 1)
+    ]
 
 
 def test_every_character_that_is_drawn_as_nothing_is_shown_and_names_nothing_new() -> None:
@@ -46,7 +54,9 @@ def test_every_character_that_is_drawn_as_nothing_is_shown_and_names_nothing_new
             check_new_label(f"a{character}b")
 
 
-@pytest.mark.parametrize(("category", "but"), [("Cc", "\t\n"), ("Cs", ""), ("Co", ""), ("Zl", ""), ("Zp", "")])
+@pytest.mark.parametrize(
+    ("category", "but"), [("Cc", "\t\n"), ("Cs", ""), ("Co", ""), ("Zl", ""), ("Zp", "")]
+)
 def test_whole_categories_are_shown(category: str, but: str) -> None:
     for code in range(0x110000):
         character = chr(code)
@@ -55,12 +65,27 @@ def test_whole_categories_are_shown(category: str, but: str) -> None:
 
 
 def test_format_characters_are_shown_but_for_those_that_are_drawn() -> None:
-    drawn = {chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" and shown(chr(code)) == chr(code)}
+    drawn = {
+        chr(code)
+        for code in range(0x110000)
+        if unicodedata.category(chr(code)) == "Cf" and shown(chr(code)) == chr(code)
+    }
     # Signs around numbers in Arabic, Syriac and Kaithi, and the joiners of hieroglyphs.
-    assert {unicodedata.name(one).split()[0] for one in drawn} <= {"ARABIC", "SYRIAC", "KAITHI", "EGYPTIAN"}
+    assert {unicodedata.name(one).split()[0] for one in drawn} <= {
+        "ARABIC",
+        "SYRIAC",
+        "KAITHI",
+        "EGYPTIAN",
+    }
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"], exclude_characters="".join(_points(IGNORED)))))
+@given(
+    st.text(
+        st.characters(
+            categories=["L", "N", "P", "S", "Zs"], exclude_characters="".join(_points(IGNORED))
+        )
+    )
+)
 def test_what_is_seen_stays_as_it_is(text: str) -> None:
     assert shown(text) == text
     assert hidden_in(text) is None
@@ -158,7 +183,7 @@ def test_what_has_such_a_name_from_before_is_reached(monkeypatch: pytest.MonkeyP
     odd = "router\u200b-1"
     with connect("memory:") as hf:
         with monkeypatch.context() as before:
-            before.setattr(wish, "check_new_label", check_label)
+            before.setattr(request, "check_new_label", check_label)
             before.setattr(holds, "check_new_label", check_label)
             hf.locks.acquire(odd, by=odd, ttl_s=600)
             hf.holds.take(odd, by=odd)

@@ -36,9 +36,14 @@ def test_eras_begun_one_after_another_only_grow(clock: list[datetime]) -> None:
     assert seen == sorted(set(seen))
 
 
-@given(st.integers(0, 1000), st.datetimes(datetime(2026, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+@given(
+    st.integers(0, 1000),
+    st.datetimes(datetime(2026, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+)
 def test_a_restored_copy_is_ahead_of_what_it_cannot_know(lost: int, restored_at: datetime) -> None:
-    """The store began `lost` eras after its backup, no faster than one a second; the backup knows none of them."""
+    """The store began `lost` eras after its backup, no faster than one a second; the backup knows
+    none of them.
+    """
     in_backup = token.next_era(0, restored_at - timedelta(seconds=lost + 1))
     assert token.next_era(in_backup, restored_at) > in_backup + lost
 
@@ -51,17 +56,25 @@ def test_an_era_is_a_second() -> None:
 
 @given(st.timedeltas(timedelta(seconds=61), timedelta(days=500)), st.integers(0, 1 << 38))
 @example(timedelta(seconds=61), 1 << 38)
-def test_a_clock_stepped_back_leaves_room_for_what_a_counter_may_have_carried(step: timedelta, carried: int) -> None:
+def test_a_clock_stepped_back_leaves_room_for_what_a_counter_may_have_carried(
+    step: timedelta, carried: int
+) -> None:
     now = datetime(2026, 7, 1, tzinfo=UTC)
     known = token.next_era(0, now)
     assert token.first(token.next_era(known, now - step)) >= token.first(known) + carried
 
 
 def test_two_eras_of_one_second_follow_closely() -> None:
-    """A clock that is a moment behind is believed, or each restart in a second would use up a day of eras."""
+    """A clock that is a moment behind is believed, or each restart in a second would use up a day
+    of eras.
+    """
     now = datetime(2026, 7, 1, tzinfo=UTC)
     known = token.next_era(0, now)
-    assert token.next_era(known, now) == token.next_era(known, now - timedelta(seconds=60)) == known + 1
+    assert (
+        token.next_era(known, now)
+        == token.next_era(known, now - timedelta(seconds=60))
+        == known + 1
+    )
 
 
 def test_a_counter_that_runs_over_carries_into_the_era() -> None:

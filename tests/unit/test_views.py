@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.app import Holdfast, connect
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LockTimeout, NotFound
+from holdfast.operations.page.agents import agent_census, agent_page, name_of, why_agent
+from holdfast.operations.page.gateways import gateway_line, gateway_picture
+from holdfast.operations.page.jobs import job_page, job_picture
+from holdfast.operations.page.locks import lock_page, why_lock
+from holdfast.operations.page.overview import overview
+from holdfast.operations.page.timeline import Stretch, timeline
+from holdfast.operations.page.workflows import advice, swap_picture, why_swap, why_workflow
+from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
-from holdfast.views.agents import agent_census, agent_page, name_of, why_agent
-from holdfast.views.gateways import gateway_line, gateway_picture
-from holdfast.views.jobs import job_page, job_picture
-from holdfast.views.locks import lock_page, why_lock
-from holdfast.views.overview import overview
-from holdfast.views.timeline import Stretch, timeline
-from holdfast.views.workflows import advice, swap_picture, why_swap, why_workflow
 from tests.patience import PATIENCE_S
 
 
@@ -36,7 +36,15 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
 
 def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
     lines = [gateway_line(status["agent"], status) for status in gateways]
-    return overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agent_census(hf.agents, hf.processes), lines)
+    return overview(
+        hf.store,
+        hf.locks,
+        hf.jobs,
+        hf.workflows,
+        hf.agents,
+        agent_census(hf.agents, hf.processes),
+        lines,
+    )
 
 
 def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
@@ -50,7 +58,9 @@ def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
 
 
 def _publish(hf: Holdfast, name: str, **more: Any) -> Any:
-    return hf.agents.publish(name, backend="codex_headless", tool="codex", manifest_path="/m", **more)
+    return hf.agents.publish(
+        name, backend="codex_headless", tool="codex", manifest_path="/m", **more
+    )
 
 
 def test_an_agent_is_alive_dead_over_or_believed(hf: Holdfast, clock: ManualClock) -> None:
@@ -63,7 +73,13 @@ def test_an_agent_is_alive_dead_over_or_believed(hf: Holdfast, clock: ManualCloc
     clock.advance(10)
     page = agent_page(hf.agents, hf.processes)
     states = {line.name.removeprefix("HOLDFAST-"): line.state for line in page.lines}
-    assert states == {"alive": "alive", "believed": "believed", "dead": "dead", "elsewhere": "unseen", "over": "over"}
+    assert states == {
+        "alive": "alive",
+        "believed": "believed",
+        "dead": "dead",
+        "elsewhere": "unseen",
+        "over": "over",
+    }
     census = agent_census(hf.agents, hf.processes)
     assert census.states == dict.fromkeys(["alive", "believed", "unseen", "dead", "over"], 1)
     needs = [need.words.partition(":")[0] for need in _overview(hf).needs]
@@ -81,7 +97,9 @@ def test_agents_are_found_by_words_and_by_pages(hf: Holdfast) -> None:
     assert [line.name[-1] for line in (*first.lines, *rest.lines)] == ["0", "1", "2", "3", "4"]
     last = agent_page(hf.agents, hf.processes, after=rest.next, limit=3)
     assert (last.lines, last.next, first.total) == ((), None, 5)
-    assert [line.name[-1] for line in agent_page(hf.agents, hf.processes, words="AGENT-3").lines] == ["3"]
+    assert [
+        line.name[-1] for line in agent_page(hf.agents, hf.processes, words="AGENT-3").lines
+    ] == ["3"]
 
 
 def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
@@ -89,7 +107,9 @@ def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
         _publish(hf, "good")
         bad = _publish(hf, "bad")
         (tmp_path / "live_agents" / bad.agent_id / "record.json").write_text("{")
-        assert [line.name for line in agent_page(hf.agents, hf.processes).lines] == ["HOLDFAST-good"]
+        assert [line.name for line in agent_page(hf.agents, hf.processes).lines] == [
+            "HOLDFAST-good"
+        ]
 
 
 # --- locks ---
@@ -105,14 +125,19 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
         hf.locks.acquire("router-3", by=job, mode="shared")
     assert why_lock(hf.locks, "router-3").deeds[0].by is None
     assert ("taken together with", "router-2") in [(fact.name, fact.text) for fact in why.facts]
-    assert "taken together with it: router-2." in why.deeds[0].effect and "not stopped" in why.deeds[0].effect
+    assert (
+        "taken together with it: router-2." in why.deeds[0].effect
+        and "not stopped" in why.deeds[0].effect
+    )
     free = why_lock(hf.locks, "router-9")
     assert (free.state, free.deeds, free.words) == ("free", (), ("Nobody holds router-9.",))
     assert [line.name for line in lock_page(hf.locks, words="ROUTER-2").lines] == ["router-2"]
     assert lock_page(hf.locks, limit=1).next == "router-1"
 
 
-def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(hf: Holdfast, clock: ManualClock) -> None:
+def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     job = hf.jobs.register_job(prompt="p", agent="claude", agent_session="tmux:claude-a").job_id
     hf.locks.acquire(["router-1", "router-2"], by=job)
     assert hf.locks.explain("router-1").behind == {job: ("no worker, as the job is pending",)}
@@ -122,7 +147,11 @@ def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(hf: Holdfast, cl
         _publish(hf, name, session_name="claude-a", lease_s=lease_s)
     clock.advance(10)
     assert hf.locks.explain("router-1").behind == {job: ("worker tmux:claude-a", "agent gpu")}
-    assert why_lock(hf.locks, "router-1").words[0].startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← pid ")
+    assert (
+        why_lock(hf.locks, "router-1")
+        .words[0]
+        .startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← pid ")
+    )
 
 
 def test_a_part_of_a_job_has_the_jobs_worker_and_any_other_name_none(hf: Holdfast) -> None:
@@ -141,7 +170,9 @@ def test_a_damaged_job_hides_no_chain(tmp_path: Path) -> None:
         assert (hf.locks.explain("r").behind, hf.locks.explain("r").status.holds[0].by) == ({}, job)
 
 
-def test_the_timeline_is_put_together_from_journal_and_table(hf: Holdfast, clock: ManualClock) -> None:
+def test_the_timeline_is_put_together_from_journal_and_table(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     begun = clock.now()
     told = [
         (1, "lock.waiting", {"by": "b", "mode": "exclusive", "held_by": ["a"]}),
@@ -154,12 +185,16 @@ def test_the_timeline_is_put_together_from_journal_and_table(hf: Holdfast, clock
     for second, kind, data in told:
         clock.advance(second - at)
         at = second
-        hf.store.transact(lambda tx, k=kind, d=data: tx.append(actor="t", kind=k, subject="r", data=d), scope=[])  # type: ignore[misc]
+        hf.store.transact(
+            lambda tx, k=kind, d=data: tx.append(actor="t", kind=k, subject="r", data=d), scope=[]
+        )  # type: ignore[misc]
     hf.locks.acquire("r", by="d")
     clock.advance(1)
     found = timeline(hf.store, hf.locks)
 
-    def stretch(job: str, what: str, begin: float, end: float | None, how: str = "", before: bool = False) -> Stretch:
+    def stretch(
+        job: str, what: str, begin: float, end: float | None, how: str = "", before: bool = False
+    ) -> Stretch:
         ended = None if end is None else begun + timedelta(seconds=end)
         return Stretch(
             resource="r",
@@ -178,7 +213,11 @@ def test_the_timeline_is_put_together_from_journal_and_table(hf: Holdfast, clock
         stretch("c", "wait", 6, 7, "timed out"),
         stretch("d", "hold", 9, None),
     ]
-    assert (found.since, found.now, found.left_out) == (begun + timedelta(seconds=1), begun + timedelta(seconds=10), 0)
+    assert (found.since, found.now, found.left_out) == (
+        begun + timedelta(seconds=1),
+        begun + timedelta(seconds=10),
+        0,
+    )
 
 
 def test_a_timeline_has_only_so_many_lanes(hf: Holdfast) -> None:
@@ -187,7 +226,10 @@ def test_a_timeline_has_only_so_many_lanes(hf: Holdfast) -> None:
     for number in range(50):
         hf.store.transact(
             lambda tx, n=number: tx.append(  # type: ignore[misc]
-                actor="t", kind="lock.waiting", subject=f"r-{n:02}", data={"by": "b", "held_by": ["a"]}
+                actor="t",
+                kind="lock.waiting",
+                subject=f"r-{n:02}",
+                data={"by": "b", "held_by": ["a"]},
             ),
             scope=[],
         )
@@ -212,7 +254,9 @@ def _job(hf: Holdfast, prompt: str = "do it", **more: Any) -> Any:
         (JobStatus.CANCELLED, ["retry_job"]),
     ],
 )
-def test_a_job_offers_what_may_be_done_with_it(hf: Holdfast, status: JobStatus | None, verbs: list[str]) -> None:
+def test_a_job_offers_what_may_be_done_with_it(
+    hf: Holdfast, status: JobStatus | None, verbs: list[str]
+) -> None:
     job = _job(hf)
     if status is not None:
         job = hf.jobs.pick_pending("tmux:a")
@@ -220,14 +264,18 @@ def test_a_job_offers_what_may_be_done_with_it(hf: Holdfast, status: JobStatus |
         job = hf.jobs.update_status(job.job_id, status, token=job.token)
     picture = job_picture(job, hf.job_events, hf.processes, embedded=True)
     assert [deed.verb for deed in picture.why.deeds] == verbs
-    assert [deed.token for deed in picture.why.deeds if deed.verb == "requeue_job"] == [job.token] * verbs.count("requeue_job")
+    assert [deed.token for deed in picture.why.deeds if deed.verb == "requeue_job"] == [
+        job.token
+    ] * verbs.count("requeue_job")
 
 
 def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None:
     job = _job(hf, "sort it")
     assert job.auth_token
     hf.jobs.pick_pending("tmux:a")
-    hf.job_events.publish(job.job_id, "progress", detail="half", data={"password": "hunter2", "files": 3})
+    hf.job_events.publish(
+        job.job_id, "progress", detail="half", data={"password": "hunter2", "files": 3}
+    )
     hf.job_events.publish(job.job_id, "permission_required", detail="may I?")
     picture = job_picture(hf.jobs.get_job(job.job_id), hf.job_events, hf.processes, embedded=True)
     assert [(one.seq, one.event, one.detail) for one in picture.progress] == [
@@ -244,16 +292,26 @@ def _fails(hf: Holdfast, prompt: str = "do it", code: str | None = None) -> Any:
     job = _job(hf, prompt)
     picked = hf.jobs.pick_pending("tmux:a")
     assert picked is not None
-    return hf.jobs.update_status(job.job_id, JobStatus.ERROR, token=picked.token, error="it burns", error_code=code)
+    return hf.jobs.update_status(
+        job.job_id, JobStatus.ERROR, token=picked.token, error="it burns", error_code=code
+    )
 
 
-def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(hf: Holdfast, clock: ManualClock) -> None:
+def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     """It was forgotten after an hour."""
     job = _fails(hf, code="burnt_down")
     clock.advance(90 * 24 * 3600)
-    assert [need.words for need in _overview(hf).needs] == [f"job {job.job_id} ended in error, burnt down: do it"]
+    assert [need.words for need in _overview(hf).needs] == [
+        f"job {job.job_id} ended in error, burnt down: do it"
+    ]
     given_up = hf.jobs.cancel(job.job_id, reason="seen")
-    assert (given_up.status, given_up.error, given_up.finished_at) == (JobStatus.CANCELLED, "it burns", job.finished_at)
+    assert (given_up.status, given_up.error, given_up.finished_at) == (
+        JobStatus.CANCELLED,
+        "it burns",
+        job.finished_at,
+    )
     assert _overview(hf).needs == ()
     told = hf.store.journal(limit=1, reverse=True).entries[0]
     assert (told.data["from"], told.data["to"], told.data["why"], told.data["reason"]) == (
@@ -262,7 +320,9 @@ def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(hf: Holdfa
     )
 
 
-def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(hf: Holdfast, clock: ManualClock) -> None:
+def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     """Three of 22 were shown, and nothing was said of the others."""
     slow = _job(hf, "slow")
     picked = hf.jobs.pick_pending("tmux:a")
@@ -273,13 +333,21 @@ def test_of_many_failed_jobs_the_last_are_named_and_all_are_counted(hf: Holdfast
     clock.advance(60)
     hf.jobs.update_status(slow.job_id, JobStatus.ERROR, token=picked.token)
     needs = _overview(hf).needs
-    assert [need.words.rpartition(" ")[2] for need in needs[:-1]] == ["slow", "20", "19", "18", "17"]
+    assert [need.words.rpartition(" ")[2] for need in needs[:-1]] == [
+        "slow",
+        "20",
+        "19",
+        "18",
+        "17",
+    ]
     assert (needs[-1].kind, needs[-1].name, needs[-1].count) == ("jobs", "error", 17)
     assert needs[-1].words == "17 more jobs ended in error: show all 22"
     assert sum(need.count for need in needs) == 22
 
 
-def test_of_many_dead_agents_some_are_named_and_all_are_counted(hf: Holdfast, clock: ManualClock) -> None:
+def test_of_many_dead_agents_some_are_named_and_all_are_counted(
+    hf: Holdfast, clock: ManualClock
+) -> None:
     for number in range(8):
         _publish(hf, f"agent-{number}", lease_s=5)
     clock.advance(10)
@@ -302,7 +370,10 @@ def test_agents_are_named_in_what_the_journal_tells(hf: Holdfast, clock: ManualC
     assert {entry.data["agent_name"] for entry in entries} == {"HOLDFAST-gpu"}
     # As an older program wrote it.
     other = _publish(hf, "cpu")
-    hf.store.transact(lambda tx: tx.append(actor="t", kind="agent.refreshed", subject=other.agent_id, data={}), scope=[])
+    hf.store.transact(
+        lambda tx: tx.append(actor="t", kind="agent.refreshed", subject=other.agent_id, data={}),
+        scope=[],
+    )
     assert _overview(hf).names == {other.agent_id: "cpu"}
 
 
@@ -337,7 +408,11 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
     hf.workflows.swap("qwen-7b").__enter__().fail("exit status 9", exit_status=9)
     picture, swap, told = swap_picture(hf.workflows), why_swap(hf.workflows), _overview(hf)
-    assert picture.current is None and "the load of qwen-7b" in picture.unknown and picture.unknown_at is not None
+    assert (
+        picture.current is None
+        and "the load of qwen-7b" in picture.unknown
+        and picture.unknown_at is not None
+    )
     assert (swap.state, swap.tone, swap.title) == ("unknown", "bad", "model unknown")
     assert [(need.kind, need.tone) for need in told.needs] == [("swap", "bad")]
 
@@ -345,13 +420,25 @@ def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
 def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
     # Work of this process itself would be a deadlock.
     hf.workflows.register("tuning", "llama-70b", owner=hf.processes.of(os.getppid()))
-    assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == ("no swap", ("nothing to do",))
+    assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == (
+        "no swap",
+        ("nothing to do",),
+    )
     # Another program's swap asks in its own time.
-    assert "was not yet" in advice(replace(hf.workflows.get("tuning"), preemptible=True), in_the_way=True)
+    assert "was not yet" in advice(
+        replace(hf.workflows.get("tuning"), preemptible=True), in_the_way=True
+    )
     seen: list[Any] = []
 
     def look(_: object) -> None:
-        seen.append((swap_picture(hf.workflows), why_swap(hf.workflows), why_workflow(hf.workflows, "tuning"), _overview(hf)))
+        seen.append(
+            (
+                swap_picture(hf.workflows),
+                why_swap(hf.workflows),
+                why_workflow(hf.workflows, "tuning"),
+                _overview(hf),
+            )
+        )
         os.eventfd_write(enough, 1)
 
     enough = os.eventfd(0, os.EFD_NONBLOCK)
@@ -363,7 +450,9 @@ def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
     assert (picture.target, picture.waits_for) == ("qwen-7b", ("tuning",))
     assert swap.state == "waits for work to end"
     assert "cannot be asked to yield" in workflow.advice[0]
-    assert [(need.kind, need.words) for need in told.needs] == [("swap", "the swap to qwen-7b waits for tuning")]
+    assert [(need.kind, need.words) for need in told.needs] == [
+        ("swap", "the swap to qwen-7b waits for tuning")
+    ]
     with pytest.raises(NotFound):
         why_workflow(hf.workflows, "nosuch")
 
@@ -392,7 +481,9 @@ STATUS: dict[str, Any] = {
         (None, "never served", "idle"),
     ],
 )
-def test_a_gateway_says_why_nothing_moves(hf: Holdfast, status: dict[str, Any] | None, state: str, tone: str) -> None:
+def test_a_gateway_says_why_nothing_moves(
+    hf: Holdfast, status: dict[str, Any] | None, state: str, tone: str
+) -> None:
     line = gateway_line("gpu", status)
     assert (line.state, line.tone) == (state, tone)
     assert (_overview(hf, status).needs != ()) == (tone == "bad") if status else True
@@ -400,12 +491,26 @@ def test_a_gateway_says_why_nothing_moves(hf: Holdfast, status: dict[str, Any] |
 
 def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> None:
     blocked = {**STATUS, "request_admission": "blocked_reconciliation"}
-    request = {"state": "accepted", "kind": "submit_prompt", "payload": {"prompt": "hi"}, "accepted_at": "2026-01-01T00:00:00Z"}
-    requests = [{**request, "request_id": "r1", "epoch": 1}, {**request, "request_id": "r2", "epoch": 2, "state": "completed"}]
+    request = {
+        "state": "accepted",
+        "kind": "submit_prompt",
+        "payload": {"prompt": "hi"},
+        "accepted_at": "2026-01-01T00:00:00Z",
+    }
+    requests = [
+        {**request, "request_id": "r1", "epoch": 1},
+        {**request, "request_id": "r2", "epoch": 2, "state": "completed"},
+    ]
     picture = gateway_picture(gateway_line("gpu", blocked), blocked, requests)
-    assert [(deed.verb, deed.epoch) for deed in picture.why.deeds] == [("replay", 2), ("discard", 2)]
+    assert [(deed.verb, deed.epoch) for deed in picture.why.deeds] == [
+        ("replay", 2),
+        ("discard", 2),
+    ]
     assert picture.why.deeds[0].effect.startswith("1 request of an earlier instance")
-    assert [(one.request_id, one.cancel is None) for one in picture.requests] == [("r2", True), ("r1", False)]
+    assert [(one.request_id, one.cancel is None) for one in picture.requests] == [
+        ("r2", True),
+        ("r1", False),
+    ]
     assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.deeds == ()
     silent = gateway_line("gpu", None, silent=True)
     assert (silent.state, silent.tone) == ("does not answer", "bad")

@@ -15,10 +15,18 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast.adapters.flock import FlockLock
-from holdfast.adapters.workflow_folder import workflows_in_folder
-from holdfast.domains.workflows import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow, Workflows
+from holdfast.adapters.signal_files import workflows_in_folder
+from holdfast.domains.workflows import (
+    CurrentRecipe,
+    Phase,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+    Workflows,
+)
 from holdfast.domains.workflows import wire as wires
-from holdfast.domains.workflows.spaces import CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
+from holdfast.domains.workflows.wire import CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.holder import Holder
@@ -86,7 +94,13 @@ unknowns = st.builds(
     schema_version=st.just(1),
 )
 currents = st.builds(
-    CurrentRecipe, recipe=texts, loaded_at=instants, token=numbers, by=texts, others=others, schema_version=st.just(1)
+    CurrentRecipe,
+    recipe=texts,
+    loaded_at=instants,
+    token=numbers,
+    by=texts,
+    others=others,
+    schema_version=st.just(1),
 )
 
 
@@ -113,7 +127,9 @@ def test_what_is_written_is_read_back_with_another_programs_fields(
 
 
 def test_the_parts_of_the_file_are_a_list_and_three_that_may_be_null() -> None:
-    assert {layout(space).part for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE)} == {
+    assert {
+        layout(space).part for space in (WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE)
+    } == {
         "workflows",
         "swap_in_progress",
         "current_recipe",
@@ -143,30 +159,58 @@ def test_a_file_of_the_source_system_is_read() -> None:
         "gpu": 0,
     }
     workflow = wires.workflow_from_file("train", document)
-    assert (workflow.owner.pid, workflow.owner.start_ticks, workflow.owner.host_id) == (4242, 12345, "")
+    assert (workflow.owner.pid, workflow.owner.start_ticks, workflow.owner.host_id) == (
+        4242,
+        12345,
+        "",
+    )
     assert workflow.started_at == datetime(2026, 1, 1, 12, 0, 0, 500_000, UTC)
     assert workflow.others == {"gpu": 0}
     marker = wires.marker_from_file(
-        "only", {"target_recipe": "q", "holder_pid": 1, "holder_start_ns": 10_000_000, "begun_at": "2026-01-01T12:00:00Z"}
+        "only",
+        {
+            "target_recipe": "q",
+            "holder_pid": 1,
+            "holder_start_ns": 10_000_000,
+            "begun_at": "2026-01-01T12:00:00Z",
+        },
     )
     assert (marker.recipe, marker.holder.start_ticks, marker.token) == ("q", 1, 0)
 
 
 def test_only_a_process_tree_is_written_as_one() -> None:
     workflow = Workflow(
-        name="w", recipe="r", owner=OWNER, started_at=AT, last_renewed_at=AT, ttl_seconds=60, token=7, others={"gpu": 0}
+        name="w",
+        recipe="r",
+        owner=OWNER,
+        started_at=AT,
+        last_renewed_at=AT,
+        ttl_seconds=60,
+        token=7,
+        others={"gpu": 0},
     )
     assert "owner_tree" not in wires.workflow_to_file(workflow)
-    marker = SwapMarker(recipe="r", holder=replace(OWNER, tree="0-5-678-00112233445566ff"), begun_at=AT, token=7)
+    marker = SwapMarker(
+        recipe="r", holder=replace(OWNER, tree="0-5-678-00112233445566ff"), begun_at=AT, token=7
+    )
     document = wires.marker_to_file(marker)
     assert document["holder_tree"] == "0-5-678-00112233445566ff"
-    assert wires.marker_from_file("only", {**document, "holder_tree": None}) == replace(marker, holder=OWNER)
+    assert wires.marker_from_file("only", {**document, "holder_tree": None}) == replace(
+        marker, holder=OWNER
+    )
     with pytest.raises(TypeError):
         wires.marker_from_file("only", {**document, "holder_tree": 5})
 
 
 def test_records_of_an_earlier_version_are_read() -> None:
-    holder = {"host_id": "h", "boot_id": "b", "pid_ns": 4, "pid": 5, "start_ticks": 678, "label": "me"}
+    holder = {
+        "host_id": "h",
+        "boot_id": "b",
+        "pid_ns": 4,
+        "pid": 5,
+        "start_ticks": 678,
+        "label": "me",
+    }
     marker = {
         "recipe": "q",
         "holder": holder,
@@ -184,19 +228,43 @@ def test_records_of_an_earlier_version_are_read() -> None:
 
 def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
     """Read as one, it failed every look at all the others."""
-    document = {"recipe": "llama", "owner_pid": 1, "owner_start_ns": 0, "started_at": 0, "last_renewed_at": 253402300799}
+    document = {
+        "recipe": "llama",
+        "owner_pid": 1,
+        "owner_start_ns": 0,
+        "started_at": 0,
+        "last_renewed_at": 253402300799,
+    }
     with pytest.raises(ValueError, match="calendar"):
         wires.workflow_from_file("train", document)
 
 
 @given(
     document=st.dictionaries(
-        st.sampled_from(["name", "recipe", "owner_pid", "owner_start_ns", "started_at", "token", "preempt", "ttl_seconds"]),
+        st.sampled_from(
+            [
+                "name",
+                "recipe",
+                "owner_pid",
+                "owner_start_ns",
+                "started_at",
+                "token",
+                "preempt",
+                "ttl_seconds",
+            ]
+        ),
         st.none() | texts | numbers | st.lists(numbers, max_size=1),
     )
 )
-def test_a_document_that_is_none_raises_what_a_layout_may_raise(document: dict[str, object]) -> None:
-    for read in (wires.workflow_from_file, wires.marker_from_file, wires.current_from_file, wires.unknown_from_file):
+def test_a_document_that_is_none_raises_what_a_layout_may_raise(
+    document: dict[str, object],
+) -> None:
+    for read in (
+        wires.workflow_from_file,
+        wires.marker_from_file,
+        wires.current_from_file,
+        wires.unknown_from_file,
+    ):
         try:
             read("w", document)
         except (ValueError, TypeError, KeyError, msgspec.MsgspecError):
@@ -214,12 +282,17 @@ class Folder:
         )
 
     def log(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in (self.path / "workflows" / "swap_log.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in (self.path / "workflows" / "swap_log.jsonl").read_text().splitlines()
+        ]
 
 
 @pytest.fixture
 def folder(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with closing(SqliteStore(tmp_path / "s.sqlite", boot_id=Procfs().boot_id(), clock=SystemClock())) as store:
+    with closing(
+        SqliteStore(tmp_path / "s.sqlite", boot_id=Procfs().boot_id(), clock=SystemClock())
+    ) as store:
         yield Folder(tmp_path, store)
 
 
@@ -237,14 +310,24 @@ def test_the_log_mirrors_the_swap_events_of_the_journal(folder: Folder) -> None:
     with pytest.raises(LockTimeout):
         folder.workflows.swap("qwen", timeout_s=0).__enter__()
     log = folder.log()
-    assert [line["event"] for line in log] == ["swap_started", "swap_completed", "swap_started", "swap_refused"]
+    assert [line["event"] for line in log] == [
+        "swap_started",
+        "swap_completed",
+        "swap_started",
+        "swap_refused",
+    ]
     assert [line["event"] for line in log] == [event.event for event in folder.workflows.swap_log()]
     assert all({"at", "recipe", "who", "revision"} <= line.keys() for line in log)
 
 
 @pytest.mark.parametrize("lost", ["cursor", "line", "both", "foreign"])
-def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(folder: Folder, lost: str) -> None:
-    log, cursor = folder.path / "workflows" / "swap_log.jsonl", folder.path / ".holdfast" / "swap_log.cursor"
+def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(
+    folder: Folder, lost: str
+) -> None:
+    log, cursor = (
+        folder.path / "workflows" / "swap_log.jsonl",
+        folder.path / ".holdfast" / "swap_log.cursor",
+    )
     with folder.workflows.swap("llama"):
         pass
     before = folder.log()
@@ -267,10 +350,15 @@ def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(folde
         pass
     revisions = [line["revision"] for line in folder.log() if "revision" in line]
     assert revisions == sorted(set(revisions))
-    assert [line["event"] for line in folder.log() if "revision" in line] == ["swap_started", "swap_completed"] * 3
+    assert [line["event"] for line in folder.log() if "revision" in line] == [
+        "swap_started",
+        "swap_completed",
+    ] * 3
 
 
-def test_a_log_that_cannot_be_written_fails_nothing(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_written_fails_nothing(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
     (folder.path / "workflows" / "swap_log.jsonl").mkdir()
     with folder.workflows.swap("llama"):
         pass

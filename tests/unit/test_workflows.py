@@ -1,4 +1,6 @@
-"""Workflows: who may register while a swap is under way, who is swept, and whose word counts. On every store."""
+"""Workflows: who may register while a swap is under way, who is swept, and whose word counts. On
+every store.
+"""
 
 import json
 import os
@@ -12,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.workflows import Preempt, Workflow
-from holdfast.domains.workflows.record import TRANSITIONS, moved
-from holdfast.domains.workflows.spaces import SWAP_MARKER, WORKFLOWS, topic_of
-from holdfast.domains.workflows.wire import ONLY
+from holdfast.domains.workflows.records import TRANSITIONS, moved
+from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER, WORKFLOWS, topic_of
 from holdfast.kernel import threads
 from holdfast.kernel.errors import (
     Corrupt,
@@ -73,8 +74,12 @@ def test_the_command_that_would_load_a_recipe_can_be_pasted(world: World) -> Non
         world.workflows.register("eval", "qwen 7b; reboot", loaded_only=True)
 
 
-def test_work_whose_block_never_begins_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C as its thread is started: it stayed registered for its whole time to live, and kept every swap away."""
+def test_work_whose_block_never_begins_is_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C as its thread is started: it stayed registered for its whole time to live, and kept
+    every swap away.
+    """
 
     def interrupted(_: threading.Thread) -> None:
         raise KeyboardInterrupt
@@ -159,7 +164,9 @@ def test_work_that_waits_begins_when_its_recipe_is_loaded(world: World, loaded: 
 def test_a_name_is_one_owners(world: World) -> None:
     first = world.workflows.register("train", "llama").workflow
     other = world.process(2)
-    with pytest.raises(Held, match="workflow train is p1 \\(process 1\\)'s, with recipe llama") as caught:
+    with pytest.raises(
+        Held, match="workflow train is p1 \\(process 1\\)'s, with recipe llama"
+    ) as caught:
         other.register("train", "qwen")
     assert caught.value.fields["owner_pid"] == 1
     assert world.workflows.get("train") == first
@@ -176,10 +183,14 @@ def test_the_owners_own_registration_is_a_renewal_on_new_terms(world: World) -> 
     assert world.kinds() == ["workflow.registered"]
 
 
-def test_registering_is_refused_under_a_live_swap_to_another_recipe_and_allowed_for_the_same(world: World) -> None:
+def test_registering_is_refused_under_a_live_swap_to_another_recipe_and_allowed_for_the_same(
+    world: World,
+) -> None:
     other = world.process(2)
     with world.workflows.swap("llama") as swap:
-        with pytest.raises(EAgain, match="a swap to llama by p1 \\(process 1\\) is under way") as caught:
+        with pytest.raises(
+            EAgain, match="a swap to llama by p1 \\(process 1\\) is under way"
+        ) as caught:
             other.register("train", "qwen")
         assert caught.value.fields["target"] == "llama" and caught.value.fields["holder_pid"] == 1
         assert caught.value.fields["token"] == swap.token
@@ -191,7 +202,9 @@ def test_a_registration_waits_for_the_end_of_a_swap_that_is_in_its_way(world: Wo
     other = world.process(2)
     looked = threading.Event()
     with world.workflows.swap("llama"):
-        thread = threading.Thread(target=lambda: (other.register("train", "qwen", wait_s=PATIENCE_S), looked.set()))
+        thread = threading.Thread(
+            target=lambda: (other.register("train", "qwen", wait_s=PATIENCE_S), looked.set())
+        )
         thread.start()
         with pytest.raises(EAgain):
             other.register("b", "qwen", wait_s=0.001)
@@ -205,7 +218,9 @@ def test_a_registration_that_waits_goes_on_when_the_swapper_dies(world: World) -
     third = world.process(3)
     swap = other.swap("llama").__enter__()
     done = threading.Event()
-    thread = threading.Thread(target=lambda: (third.register("train", "qwen", wait_s=PATIENCE_S), done.set()))
+    thread = threading.Thread(
+        target=lambda: (third.register("train", "qwen", wait_s=PATIENCE_S), done.set())
+    )
     thread.start()
     world.machine.end(2)
     thread.join(PATIENCE_S)
@@ -245,14 +260,19 @@ def test_the_dead_and_the_expired_are_swept_with_their_signal_files(world: World
     late = expires.register("late", "llama", ttl_s=10, preemptible=True).workflow
     for name in ("dead", "late"):
         world.workflows.request_preempt(name)
-    assert world.signal_files() == sorted(os.path.basename(str(w.preempt_signal_path)) for w in (dead, late))
+    assert world.signal_files() == sorted(
+        os.path.basename(str(w.preempt_signal_path)) for w in (dead, late)
+    )
     world.machine.end(2)
     world.clock.advance(10.000_001)
     world.workflows.register("new", "qwen")
     assert names(world) == ["new"]
     assert world.signal_files() == []
     swept = [entry for entry in world.entries() if entry.kind == "workflow.swept"]
-    assert [(entry.subject, entry.data["why"]) for entry in swept] == [("dead", "dead"), ("late", "expired")]
+    assert [(entry.subject, entry.data["why"]) for entry in swept] == [
+        ("dead", "dead"),
+        ("late", "expired"),
+    ]
 
 
 @pytest.mark.parametrize("verb", ["list", "sweep", "swap", "held", "eagain"])
@@ -280,7 +300,9 @@ def test_sweeping_happens_whatever_comes_of_the_change(world: World, verb: str) 
             with pytest.raises(EAgain):
                 world.process(4).register("x", "qwen")
     assert world.kinds().count("workflow.swept") == (2 if verb == "eagain" else 1)
-    stored = world.store.read(lambda tx: [row.key for row in tx.range(WORKFLOWS)], scope=[WORKFLOWS])
+    stored = world.store.read(
+        lambda tx: [row.key for row in tx.range(WORKFLOWS)], scope=[WORKFLOWS]
+    )
     assert stored == ["own"]
 
 
@@ -302,7 +324,9 @@ def test_of_a_machine_that_cannot_be_seen_the_time_decides(world: World) -> None
     assert names(world) == []
 
 
-def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_renewal(world: World) -> None:
+def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_renewal(
+    world: World,
+) -> None:
     token = world.workflows.register("train", "llama", ttl_s=5).workflow.token
     world.clock.advance(6)
     # Nobody has looked yet, so nobody has gone on without it.
@@ -401,7 +425,11 @@ def test_a_new_registration_does_not_see_the_signal_of_an_old_one(world: World) 
     # As if the one who swept it had been killed before it could remove the file.
     world.machine.end(2)
     world.store.transact(lambda tx: tx.delete(WORKFLOWS, "train"), scope=[WORKFLOWS])
-    fresh = world.process(3).register("train", "llama", preemptible=True, preempt_signal_path=own_path).workflow
+    fresh = (
+        world.process(3)
+        .register("train", "llama", preemptible=True, preempt_signal_path=own_path)
+        .workflow
+    )
     assert fresh.token > old.token and fresh.preempt_signal_path == old.preempt_signal_path
     assert not os.path.exists(own_path)
 
@@ -435,7 +463,9 @@ def test_running_goes_on_when_memory_ran_out(world: World, monkeypatch: pytest.M
 
 
 def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -> None:
-    """Each time that the store was back, the time until the next renewal began anew: live work was swept."""
+    """Each time that the store was back, the time until the next renewal began anew: live work was
+    swept.
+    """
     with world.process(2).running("train", "llama", ttl_s=30) as work:
         begun_at = work.workflow.last_renewed_at
 
@@ -467,7 +497,9 @@ def test_running_tells_when_it_was_swept(world: World) -> None:
         work.__exit__(None, None, None)
 
 
-def test_running_goes_on_looking_when_what_it_calls_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_running_goes_on_looking_when_what_it_calls_fails(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing renewed the work any more, and nobody said so."""
     asked, lost = threading.Event(), threading.Event()
 
@@ -476,7 +508,11 @@ def test_running_goes_on_looking_when_what_it_calls_fails(world: World, caplog: 
         raise KeyError("no such checkpoint")
 
     running = world.process(2).running(
-        "train", "llama", preemptible=True, on_preempt=lambda: fail(asked), on_lost=lambda: fail(lost)
+        "train",
+        "llama",
+        preemptible=True,
+        on_preempt=lambda: fail(asked),
+        on_lost=lambda: fail(lost),
     )
     work = running.__enter__()
     world.workflows.request_preempt("train")
@@ -512,7 +548,14 @@ def test_the_request_to_yield_moves_only_as_the_table_says() -> None:
     owner = Holder(host_id="h", boot_id="b", pid_ns=1, pid=1, start_ticks=1)
     for before, possible in TRANSITIONS.items():
         workflow = Workflow(
-            name="w", recipe="r", owner=owner, started_at=at, last_renewed_at=at, ttl_seconds=1.0, token=1, preempt=before
+            name="w",
+            recipe="r",
+            owner=owner,
+            started_at=at,
+            last_renewed_at=at,
+            ttl_seconds=1.0,
+            token=1,
+            preempt=before,
         )
         for after in Preempt:
             if after in possible:
@@ -549,14 +592,18 @@ def damage(store: Store, space: str, key: str, data: bytes) -> None:
     elif isinstance(store, FilesStore):
         path = store.root / "workflows.json"
         content = json.loads(path.read_text())
-        content[space] = [json.loads(data + b"}") if entry["name"] == key else entry for entry in content[space]]
+        content[space] = [
+            json.loads(data + b"}") if entry["name"] == key else entry for entry in content[space]
+        ]
         path.write_text(json.dumps(content))
     else:
         # Here, so that the other stores' tests need no driver.
         from holdfast.stores.postgres.connections import Deadline
 
         store.connections.persist(  # type: ignore[attr-defined]
-            lambda raw: raw.execute(f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s", (data.decode(), key)),
+            lambda raw: raw.execute(
+                f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s", (data.decode(), key)
+            ),
             Deadline.after(PATIENCE_S),
         )
 

@@ -1,4 +1,6 @@
-"""Workflows for tests: a store, processes that live and die when told to, and the workflows as each process sees them."""
+"""Workflows for tests: a store, processes that live and die when told to, and the workflows as each
+process sees them.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -8,15 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.flock import FlockLock
-from holdfast.adapters.signal_files import SignalFiles
-from holdfast.adapters.workflow_folder import workflows_in_folder
+from holdfast.adapters.signal_files import SignalFiles, workflows_in_folder
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.swap_lock import SwapLock
+from holdfast.domains.workflows.ports import SwapLock
 from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
-from holdfast.places import PLACES, swap_lock_of
 from holdfast.primitives.journal import Journal
+from holdfast.runtime.paths import PLACES, swap_lock_of
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
@@ -30,7 +31,11 @@ STORES = [*LOCK_STORES, "files"]
 
 def lock_on(store: Store) -> SwapLock:
     """The swap lock of a store, in plain files too."""
-    return FlockLock(store.folders.of(FOLDER) / SWAP_LOCK) if isinstance(store, FilesStore) else swap_lock_of(store)
+    return (
+        FlockLock(store.folders.of(FOLDER) / SWAP_LOCK)
+        if isinstance(store, FilesStore)
+        else swap_lock_of(store)
+    )
 
 
 def seen_by(
@@ -44,10 +49,28 @@ def seen_by(
     label: str = "",
     within: tuple[str, int] | None = None,
 ) -> Workflows:
-    """The workflows of a store as a process sees them; in plain files wired as they are for a user."""
+    """The workflows of a store as a process sees them; in plain files wired as they are for a
+    user.
+    """
     if isinstance(real, FilesStore):
-        return workflows_in_folder(real.folders.of(FOLDER), signals.parent, store, journal, seat, label=label, within=within)
-    return Workflows(store, journal, seat, swap_lock=lock, signals=SignalFiles(signals), label=label, within=within)
+        return workflows_in_folder(
+            real.folders.of(FOLDER),
+            signals.parent,
+            store,
+            journal,
+            seat,
+            label=label,
+            within=within,
+        )
+    return Workflows(
+        store,
+        journal,
+        seat,
+        swap_lock=lock,
+        signals=SignalFiles(signals),
+        label=label,
+        within=within,
+    )
 
 
 class World:
@@ -63,12 +86,21 @@ class World:
         self.lock = lock_on(store)
         self.workflows = self.process(1)
 
-    def process(self, pid: int, machine: Machine | None = None, within: tuple[str, int] | None = None) -> Workflows:
+    def process(
+        self, pid: int, machine: Machine | None = None, within: tuple[str, int] | None = None
+    ) -> Workflows:
         """The workflows as a new process sees them."""
         seat = (machine or self.machine).begin(pid)
         signals, label = self.folder / "signals", f"p{pid}"
         return seen_by(
-            seat, self.real_store, self.store, self.journal, lock=self.lock, signals=signals, label=label, within=within
+            seat,
+            self.real_store,
+            self.store,
+            self.journal,
+            lock=self.lock,
+            signals=signals,
+            label=label,
+            within=within,
         )
 
     def entries(self) -> list[Entry]:
@@ -92,7 +124,11 @@ class World:
 @contextmanager
 def world_on(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     clock = ManualClock()
-    opened = _files(folder / "files", clock) if kind == "files" else open_store(kind, folder, clock, request)
+    opened = (
+        _files(folder / "files", clock)
+        if kind == "files"
+        else open_store(kind, folder, clock, request)
+    )
     with closing(opened) as store:
         world = World(store, clock, folder)
         yield world

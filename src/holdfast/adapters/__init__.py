@@ -1,5 +1,5 @@
-"""The outside world, one file a product.
+"""The outside world, one module a product.
 
-Belongs here: everything that talks to a system which is not a store. An adapter knows the kernel and the domains' ports, and
+An adapter talks to a system that is not a store. It knows the kernel and the domains' ports, and
 holds no rule.
 """

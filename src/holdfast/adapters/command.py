@@ -1,11 +1,13 @@
 """An agent that is a program, run once for each prompt: a headless one.
 
-It gets the prompt on its standard input or as its last argument, never through a shell. It leads a session and a process group
-of its own, and is in custody: it, and whatever it starts, is one process tree. What it prints is the answer.
+It gets the prompt on its standard input or as its last argument, never through a shell. It leads a
+session and a process group of its own, and is in custody: it, and whatever it starts, is one
+process tree. What it prints is the answer.
 
-An interrupt is SIGINT to its process group, then SIGTERM to the whole tree, then SIGKILL. What a program leaves running when it
-ends is ended too: the next prompt begins only when no process of the tree is left. The tree is ended as well when the gateway
-dies. It begins only when it is noted, so that the next gateway knows of every tree that may still run.
+An interrupt is SIGINT to its process group, then SIGTERM to the whole tree, then SIGKILL. What a
+program leaves running when it ends is ended too: the next prompt begins only when no process of the
+tree is left. The tree is ended as well when the gateway dies. It begins only when it is noted, so
+that the next gateway knows of every tree that may still run.
 """
 
 import contextlib
@@ -19,9 +21,8 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.adapters.process_note import ProcessNote, signal_group
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
-from holdfast.domains.gateway.spec import CommandSpec
+from holdfast.adapters.gateway_folder import ProcessNote, signal_group
+from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Sighting, Surface
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import ANSWER_CHARS_MAX
@@ -47,8 +48,9 @@ class _Run(NamedTuple):
 
 
 class CommandAgent:
-    """A program as an agent. `note` is a file that names the running tree: the next gateway ends what a killed one left, before
-    it delivers anything."""
+    """A program as an agent. `note` is a file that names the running tree: the next gateway ends
+    what a killed one left, before it delivers anything.
+    """
 
     backend = "command"
 
@@ -69,24 +71,36 @@ class CommandAgent:
             # With the first look and not before: by then this process is the one that serves.
             if left := self._note.end_named(_ESCALATE_S):
                 pids = ", ".join(map(str, left))
-                return Sighting(None, detail=f"pid {pids}, which an earlier gateway began, does not end: end it by hand")
+                return Sighting(
+                    None,
+                    detail=(
+                        f"pid {pids}, which an earlier gateway began, does not end: end it by hand"
+                    ),
+                )
             self._processes.trees.sweep()
             self._begun = True
         program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
         if program is None:
-            return Sighting(None, detail=f"there is no program {self._spec.argv[0]}: install it, or give its path")
+            return Sighting(
+                None,
+                detail=f"there is no program {self._spec.argv[0]}: install it, or give its path",
+            )
         folder = self._spec.working_directory
         if folder is not None and not os.path.isdir(folder):
             return Sighting(None, detail=f"there is no folder {folder} to run it in")
-        # The program has no life between prompts; what makes it this agent and no other is how it is called.
+        # The program has no life between prompts; what makes it this agent and no other is how it
+        # is called.
         called = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.argv[1:]])
-        name = f"command:{hashlib.sha256(called.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+        name = (
+            f"command:{hashlib.sha256(called.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+        )
         return Sighting(name, Surface.READY if self._run is None else Surface.NOT_READY)
 
     def check(self, prompt: str) -> None:
         if self._spec.prompt_as == "argument" and len(prompt.encode()) > _ARGUMENT_BYTES_MAX:
             raise InvalidValue(
-                f"an argument can have {_ARGUMENT_BYTES_MAX} bytes and the prompt has more: let the program read it from stdin",
+                f"an argument can have {_ARGUMENT_BYTES_MAX} bytes and the prompt has more: let "
+                "the program read it from stdin",
                 field="prompt",
             )
 
@@ -101,7 +115,8 @@ class CommandAgent:
                     given.seek(0)
                 run = self._started(argv, given)
         except (OSError, ValueError, NotFound, Unavailable) as error:
-            # Until it is executed nothing has happened, also where the disk is full or there are too many processes.
+            # Until it is executed nothing has happened, also where the disk is full or there are
+            # too many processes.
             raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
         with self._mutex:
             self._run, self._end_s = run, None
@@ -178,8 +193,9 @@ class CommandAgent:
             self._note.remove()
 
     def _watched(self, run: _Run, stop: threading.Event) -> str:
-        """Wait until the program has ended, and end its tree when it must not go on. Why it was ended; empty when it ended by
-        itself or by an interrupt."""
+        """Wait until the program has ended, and end its tree when it must not go on. Why it was
+        ended; empty when it ended by itself or by an interrupt.
+        """
         while not run.command.ended(_TICK_S):
             now_s = time.monotonic()
             why = self._too_much(run, now_s, stop)
@@ -193,7 +209,9 @@ class CommandAgent:
             return "stopped"
         if now_s - run.begun_s > self._spec.answer_timeout_s:
             return f"it did not end within {self._spec.answer_timeout_s:g} s"
-        if any(os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX for file in (run.output, run.errors)):
+        if any(
+            os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX for file in (run.output, run.errors)
+        ):
             return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
         return ""
 
@@ -210,16 +228,35 @@ def _answer(run: _Run, status: int, why: str) -> Answer:
     text = _tail(run.output, ANSWER_CHARS_MAX * 4)
     facts = {} if run.command.unseen else {"exit_status": status}
     if why == "stopped":
-        return Answer(text, "stdout", known=False, code="stopped", detail="the gateway was stopped", facts=facts)
+        return Answer(
+            text,
+            "stdout",
+            known=False,
+            code="stopped",
+            detail="the gateway was stopped",
+            facts=facts,
+        )
     if why:
-        return Answer(text, "stdout", code="timeout" if "within" in why else "agent_failed", detail=why, facts=facts)
+        return Answer(
+            text,
+            "stdout",
+            code="timeout" if "within" in why else "agent_failed",
+            detail=why,
+            facts=facts,
+        )
     if run.command.unseen:
         detail = "its guardian process was killed: the exit status is unknown"
         return Answer(text, "stdout", code="agent_failed", detail=detail, facts=facts)
     if status != 0:
         said = _tail(run.errors, _ERROR_CHARS_MAX).strip()
         how = f"exit status {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"
-        return Answer(text, "stdout", code="agent_failed", detail=f"{how}: {said}" if said else how, facts=facts)
+        return Answer(
+            text,
+            "stdout",
+            code="agent_failed",
+            detail=f"{how}: {said}" if said else how,
+            facts=facts,
+        )
     return Answer(text, "stdout", facts=facts)
 
 

@@ -1,26 +1,35 @@
-"""Files that are never seen in part: replaced so that they are whole after a power loss, or made where there is none."""
+"""Files that are never seen in part: replaced so that they are whole after a power loss, or made
+where there is none.
+"""
 
 import contextlib
 import os
 import secrets
 import stat
 
-from holdfast.access import PRIVATE, Access, dress, in_folder
+from holdfast.system.access import PRIVATE, Access, dress, in_folder
 
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def atomic_durable_write(
-    path: str | os.PathLike[str], data: bytes | str, *, mode: int | None = None, access: Access | None = None
+    path: str | os.PathLike[str],
+    data: bytes | str,
+    *,
+    mode: int | None = None,
+    access: Access | None = None,
 ) -> None:
-    """Replace the content of a file, or make it; when this returns, the new content survives a power loss.
+    """Replace the content of a file, or make it; when this returns, the new content survives a
+    power loss.
 
-    By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the old content or the new
-    one. Mode and owner of a replaced file are kept where this user may set them; a new file is for whom `access` says, or
-    has `mode`, or 0666 less the umask. A link is replaced, not followed. Text is written as UTF-8.
+    By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the
+    old content or the new one. Mode and owner of a replaced file are kept where this user may set
+    them; a new file is for whom `access` says, or has `mode`, or 0666 less the umask. A link is
+    replaced, not followed. Text is written as UTF-8.
 
-    Not promised: anything among several writers. It takes no lock; the caller locks. Raises OSError, or StoreUnavailable for a
-    link on the way that another user may have put there; then the old content is there still.
+    Not promised: anything among several writers. It takes no lock; the caller locks. Raises
+    OSError, or StoreUnavailable for a link on the way that another user may have put there; then
+    the old content is there still.
     """
     content = data.encode() if isinstance(data, str) else data
 
@@ -51,11 +60,13 @@ def make_whole(
     folder_fd: int | None = None,
     synced: bool = False,
 ) -> None:
-    """Make a file that is whole from the first moment on, where there is none; of several who do it at once, one does.
+    """Make a file that is whole from the first moment on, where there is none; of several who do it
+    at once, one does.
 
-    By a draft beside it that is linked to its name. A path without a folder may be one in `folder_fd`. Raises FileExistsError
-    when there is something already, also a link to nothing, and OSError. Not promised: that its name survives a power loss, nor
-    its content unless it is to be `synced`.
+    By a draft beside it that is linked to its name. A path without a folder may be one in
+    `folder_fd`. Raises FileExistsError when there is something already, also a link to nothing, and
+    OSError. Not promised: that its name survives a power loss, nor its content unless it is to be
+    `synced`.
     """
     target = os.fspath(path)
     draft = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.draft")
@@ -102,7 +113,9 @@ def _take_after(fd: int, folder: int, name: str, mode: int | None, access: Acces
 
 
 def _umask() -> int:
-    """The umask, read without changing it: to set it, even for an instant, would be seen by other threads."""
+    """The umask, read without changing it: to set it, even for an instant, would be seen by other
+    threads.
+    """
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):

@@ -1,6 +1,9 @@
 """flock(2) on a file: a lock that the kernel takes back when its process ends, however that ends.
 
-Its descriptor is closed in a forked child and at exec, so that nothing that was started meanwhile keeps the lock alive.
+Its descriptor is closed in a forked child and at exec, so that nothing that was started meanwhile
+keeps the lock alive.
+
+A lock among the threads of one process, for stores that live in its memory.
 """
 
 import contextlib
@@ -13,17 +16,18 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.access import PRIVATE, Access, open_file, unusable
 from holdfast.kernel import threads
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.system.access import PRIVATE, Access, open_file, unusable
 
 _FLAGS = os.O_RDWR
 
 
 class FlockLock:
-    """A lock on a file, which is made when it is first wanted and never removed: whoever removes it by hand while it is
-    held makes two locks of one."""
+    """A lock on a file, which is made when it is first wanted and never removed: whoever removes it
+    by hand while it is held makes two locks of one.
+    """
 
     def __init__(self, path: Path, access: Access = PRIVATE) -> None:
         self._path = path
@@ -34,7 +38,9 @@ class FlockLock:
         return FlockContender(self._path, self._access)
 
     def is_held(self) -> bool:
-        """Has anybody got it at this moment? Asked by trying, for an instant. Raises StoreUnavailable."""
+        """Has anybody got it at this moment? Asked by trying, for an instant. Raises
+        StoreUnavailable.
+        """
         if not os.path.lexists(self._path):
             return False
         with contextlib.closing(FlockContender(self._path, self._access)) as asker:
@@ -42,7 +48,9 @@ class FlockLock:
 
 
 class FlockContender:
-    """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads keep each other out too."""
+    """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads
+    keep each other out too.
+    """
 
     def __init__(self, path: Path, access: Access = PRIVATE) -> None:
         self._fd = -1
@@ -94,8 +102,8 @@ class FlockContender:
     def _let_go(self) -> None:
         _open_ones.discard(self)
         if self._mine and self._pid == os.getpid():
-            # First of all: an exception may come before the descriptor is closed. In a forked child this would unlock its
-            # parent's.
+            # First of all: an exception may come before the descriptor is closed. In a forked child
+            # this would unlock its parent's.
             with contextlib.suppress(OSError, ValueError):
                 flock(self._fd, LOCK_UN)
         fd, self._fd, self._mine = self._fd, -1, False
@@ -122,14 +130,19 @@ class FlockContender:
 
     def _unusable(self, error: Exception) -> StoreUnavailable:
         # Closed meanwhile, by another thread: that is no error of the system's.
-        return unusable(self._path, error if isinstance(error, OSError) else OSError(errno.EBADF, str(error)))
+        return unusable(
+            self._path, error if isinstance(error, OSError) else OSError(errno.EBADF, str(error))
+        )
 
 
 class FlockGuard:
-    """A flock for the time of a short `with` block, waited for asleep: a thread blocks in it while the caller waits with a
-    time limit. Raises LockTimeout."""
+    """A flock for the time of a short `with` block, waited for asleep: a thread blocks in it while
+    the caller waits with a time limit. Raises LockTimeout.
+    """
 
-    def __init__(self, path: Path, timeout_s: float = TRANSACT_TIMEOUT_S, access: Access = PRIVATE) -> None:
+    def __init__(
+        self, path: Path, timeout_s: float = TRANSACT_TIMEOUT_S, access: Access = PRIVATE
+    ) -> None:
         self._path = path
         self._timeout_s = timeout_s
         self._contender = FlockContender(path, access)
@@ -146,7 +159,12 @@ class FlockGuard:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._contender.close()
 
     def _give_up(self) -> None:
@@ -175,7 +193,8 @@ class FlockGuard:
         threads.start(threading.Thread(target=block, name="holdfast-flock", daemon=True))
         if not taken.wait(self._timeout_s):
             raise LockTimeout(
-                f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing was changed: end or continue it",
+                f"another program has had {self._path.name} for {self._timeout_s:g} s; nothing "
+                "was changed: end or continue it",
                 resource=str(self._path),
                 outcome="none",
             )
@@ -184,7 +203,9 @@ class FlockGuard:
 
 
 _open_ones: weakref.WeakSet[FlockContender] = weakref.WeakSet()
-"""All that have a descriptor. Held here, since a child must let go of one that its parent has forgotten, too."""
+"""All that have a descriptor. Held here, since a child must let go of one that its parent has
+forgotten, too.
+"""
 
 
 def _after_fork() -> None:
@@ -194,3 +215,44 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class ThreadLock:
+    """A lock that ends with its process, since everything it protects does."""
+
+    def __init__(self) -> None:
+        self._owner: dict[None, ThreadContender] = {}
+        """The one who has it. Each change is a single step, so that no exception can come in
+        between.
+        """
+
+    def contender(self) -> "ThreadContender":
+        """Get ready to ask for it."""
+        return ThreadContender(self._owner)
+
+    def is_held(self) -> bool:
+        """Has anybody got it at this moment?"""
+        return bool(self._owner)
+
+
+class ThreadContender:
+    """One who wants the lock, and maybe has it."""
+
+    def __init__(self, owner: "dict[None, ThreadContender]") -> None:
+        self._owner = owner
+
+    def try_take(self) -> bool:
+        """Take it if nobody else has it."""
+        return self._owner.setdefault(None, self) is self
+
+    def has_it(self) -> bool:
+        """Is it ours?"""
+        return self._owner.get(None) is self
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Nothing to watch: it is not lost as long as this process lives."""
+
+    def close(self) -> None:
+        """Let go of it; again is harmless."""
+        if self.has_it():
+            del self._owner[None]

@@ -1,9 +1,12 @@
 """A gateway as its users see it: over HTTP, found by its folder or by an address and a token.
 
 By the standard library's client: it needs no extra, loads in a moment, and knows of no proxy.
+
+Gateways, asked over HTTP whether they are there.
 """
 
 import http.client
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,16 +17,23 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from holdfast.access import read_private_file
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.gateway.drafting import check_prompt
+from holdfast.domains.agents.records import Gateway
 from holdfast.domains.gateway.gateway import Action
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
-from holdfast.domains.gateway.status import left_by
+from holdfast.domains.gateway.records import left_by
+from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
-from holdfast.kernel.limits import GATEWAY_PROBE_S, GATEWAY_PROVE_S, GATEWAY_WAIT_MAX_S, HTTP_KEEP_ALIVE_S
+from holdfast.kernel.holder import Liveness
+from holdfast.kernel.limits import (
+    GATEWAY_PROBE_S,
+    GATEWAY_PROVE_S,
+    GATEWAY_WAIT_MAX_S,
+    HTTP_KEEP_ALIVE_S,
+)
+from holdfast.system.access import read_private_file
 
 _TIMEOUT_S = 10.0
 _STREAM_TIMEOUT_S = 4 * HTTP_KEEP_ALIVE_S
@@ -34,7 +44,9 @@ _HEALTH_BYTES_MAX = 4096
 
 Document = dict[str, Any]
 _KINDS: Mapping[str, type[HoldfastError]] = {
-    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HoldfastError)
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, HoldfastError)
 }
 
 
@@ -48,10 +60,12 @@ class Address(NamedTuple):
 
 
 class GatewayClient:
-    """One agent's gateway. Results are what it answers, as JSON shows it; its refusals are errors of the tree.
+    """One agent's gateway. Results are what it answers, as JSON shows it; its refusals are errors
+    of the tree.
 
-    `root` is the gateway's folder, in which address and token are; or both are given. Every method raises Unavailable when no
-    gateway answers: each answer is waited for `timeout_s`, and asked for up to `tries` times where that is harmless.
+    `root` is the gateway's folder, in which address and token are; or both are given. Every method
+    raises Unavailable when no gateway answers: each answer is waited for `timeout_s`, and asked for
+    up to `tries` times where that is harmless.
     """
 
     def __init__(
@@ -65,7 +79,9 @@ class GatewayClient:
         tries: int = _TRIES,
     ) -> None:
         if (url is None) != (token is None):
-            raise InvalidValue("an address needs its token, and a token its address: give both or neither")
+            raise InvalidValue(
+                "an address needs its token, and a token its address: give both or neither"
+            )
         self.agent = agent
         self.folder = GatewayFolder(root)
         self._token = ""
@@ -74,8 +90,8 @@ class GatewayClient:
         self._given = None if url is None or token is None else _address(url, token)
 
     def status(self) -> Document:
-        """How gateway and agent are doing. Without a gateway that answers: what is still true of the last status, as
-        `not_attached`.
+        """How gateway and agent are doing. Without a gateway that answers: what is still true of
+        the last status, as `not_attached`.
 
         Raises NotFound when there never was one.
         """
@@ -84,7 +100,10 @@ class GatewayClient:
         except Unavailable:
             left = self.folder.state()
             if left is None:
-                raise NotFound(f"there never was a gateway of {self.agent} here: {self._advice()}", agent=self.agent) from None
+                raise NotFound(
+                    f"there never was a gateway of {self.agent} here: {self._advice()}",
+                    agent=self.agent,
+                ) from None
         plain: Document = msgspec.to_builtins(left_by(left))
         return plain
 
@@ -96,13 +115,18 @@ class GatewayClient:
         idempotency_key: str | None = None,
         expected_epoch: int | None = None,
     ) -> Document:
-        """Hand in a prompt, and return its request: as it was accepted, or when it has ended or `wait_s` is over.
+        """Hand in a prompt, and return its request: as it was accepted, or when it has ended or
+        `wait_s` is over.
 
-        A lost answer is asked for again, by a key that makes that safe. Raises InvalidValue for a prompt that cannot be one.
+        A lost answer is asked for again, by a key that makes that safe. Raises InvalidValue for a
+        prompt that cannot be one.
         """
-        # Here too: a server does not read a body that is too large, and its client may learn of it by a broken connection.
+        # Here too: a server does not read a body that is too large, and its client may learn of it
+        # by a broken connection.
         check_prompt(text)
-        return self._requested("submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch)
+        return self._requested(
+            "submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch
+        )
 
     def interrupt(self, *, wait_s: float = 0, idempotency_key: str | None = None) -> Document:
         """Stop what the agent does; it does not wait behind what it is to stop."""
@@ -119,7 +143,12 @@ class GatewayClient:
         deadline = time.monotonic() + wait_s
         while True:
             left_s = min(max(deadline - time.monotonic(), 0), GATEWAY_WAIT_MAX_S)
-            found = self._asked("GET", f"/v1/requests/{_part(request_id)}", params={"wait_s": f"{left_s:.3f}"}, more_s=left_s)
+            found = self._asked(
+                "GET",
+                f"/v1/requests/{_part(request_id)}",
+                params={"wait_s": f"{left_s:.3f}"},
+                more_s=left_s,
+            )
             if found["state"] in ("completed", "failed") or time.monotonic() >= deadline:
                 return found
 
@@ -127,19 +156,30 @@ class GatewayClient:
         """Cancel a request that was not begun. Raises NotFound and ImpossibleTransition."""
         return self._asked("DELETE", f"/v1/requests/{_part(request_id)}")
 
-    def reconcile(self, action: Action, *, epoch: int, requests: Sequence[str] | None = None) -> Document:
+    def reconcile(
+        self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
+    ) -> Document:
         """Decide what becomes of the requests that wait for an earlier instance of the agent."""
         body: Document = {"action": action, "epoch": epoch}
-        return self._asked("POST", "/v1/reconcile", body=body | ({} if requests is None else {"requests": list(requests)}))
+        return self._asked(
+            "POST",
+            "/v1/reconcile",
+            body=body | ({} if requests is None else {"requests": list(requests)}),
+        )
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> Document:
-        """Remove finished requests beyond the bounds (those that a queue keeps by itself unless told), with their idempotency
-        keys; say how many. Those that ended within a day stay, and InvalidValue is raised for a `keep_s` below that.
+        """Remove finished requests beyond the bounds (those that a queue keeps by itself unless
+        told), with their idempotency keys; say how many. Those that ended within a day stay, and
+        InvalidValue is raised for a `keep_s` below that.
 
-        A lost answer is asked for again; then it says how many were left to remove, and the journal how many went before."""
+        A lost answer is asked for again; then it says how many were left to remove, and the journal
+        how many went before.
+        """
         told = {"keep_finished": keep_finished, "keep_s": keep_s}
         body = {name: value for name, value in told.items() if value is not None}
-        return self._asked("POST", "/v1/prune", body=body, more_s=GATEWAY_WAIT_MAX_S, repeatable=True)
+        return self._asked(
+            "POST", "/v1/prune", body=body, more_s=GATEWAY_WAIT_MAX_S, repeatable=True
+        )
 
     def detach(self) -> Document:
         """Stop the gateway. What was accepted waits for the next one."""
@@ -154,7 +194,9 @@ class GatewayClient:
         return True
 
     def events(self, last_event_id: str | None = None) -> Iterator[tuple[str, Document]]:
-        """Events and their ids, behind one or from now on; ends with the gateway or the connection."""
+        """Events and their ids, behind one or from now on; ends with the gateway or the
+        connection.
+        """
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         with closing(self._connected(_STREAM_TIMEOUT_S)) as connection:
             try:
@@ -165,11 +207,20 @@ class GatewayClient:
             except _LOST as error:
                 raise self._away(error) from None
 
-    def _requested(self, kind: str, payload: Document, wait_s: float, key: str | None, expected_epoch: int | None) -> Document:
+    def _requested(
+        self,
+        kind: str,
+        payload: Document,
+        wait_s: float,
+        key: str | None,
+        expected_epoch: int | None,
+    ) -> Document:
         body: Document = {"schema_version": 1, "kind": kind, "payload": payload}
         if expected_epoch is not None:
             body["expected_epoch"] = expected_epoch
-        accepted = self._asked("POST", "/v1/requests", body=body, key=key or secrets.token_urlsafe(18))
+        accepted = self._asked(
+            "POST", "/v1/requests", body=body, key=key or secrets.token_urlsafe(18)
+        )
         return self.request(accepted["request_id"], wait_s=wait_s) if wait_s > 0 else accepted
 
     def _asked(
@@ -205,12 +256,15 @@ class GatewayClient:
             if left:
                 # A gateway that begins again tells nobody when it listens.
                 time.sleep(_AGAIN_S)
-        # Whether what was asked first was done is not known, though nobody was there to be asked again.
+        # Whether what was asked first was done is not known, though nobody was there to be asked
+        # again.
         assert lost is not None
         raise lost
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A connection to the gateway, and to nobody else. Raises Unavailable when there is none: nothing was asked then."""
+        """A connection to the gateway, and to nobody else. Raises Unavailable when there is none:
+        nothing was asked then.
+        """
         address = self._address()
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         connection = kind(address.host, address.port, timeout=min(timeout_s, GATEWAY_PROVE_S))
@@ -229,8 +283,9 @@ class GatewayClient:
         return connection
 
     def _proved(self, connection: http.client.HTTPConnection, address: Address) -> None:
-        """See to it that who listens there has the token, before it is sent: the note of where may be old, and the port another
-        program's by now. Raises Unavailable."""
+        """See to it that who listens there has the token, before it is sent: the note of where may
+        be old, and the port another program's by now. Raises Unavailable.
+        """
         challenge = secrets.token_urlsafe(24)
         connection.request("GET", "/health", headers={CHALLENGE_HEADER: challenge})
         content = connection.getresponse().read(_HEALTH_BYTES_MAX)
@@ -240,17 +295,25 @@ class GatewayClient:
             proof = None
         if not is_proof(proof, address.token, challenge, address.port):
             raise Unavailable(
-                f"another program listens at {address.host} port {address.port}, where the gateway of {self.agent} was: "
+                f"another program listens at {address.host} port {address.port}, where the "
+                f"gateway of {self.agent} was: "
                 f"{self._advice()}",
                 agent=self.agent,
                 outcome="none",
             )
 
     def _sent(
-        self, connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Document | None
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: Document | None,
     ) -> http.client.HTTPResponse:
         more = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        connection.request(method, target, body=None if body is None else to_json(body), headers=headers | more)
+        connection.request(
+            method, target, body=None if body is None else to_json(body), headers=headers | more
+        )
         return connection.getresponse()
 
     def _address(self) -> Address:
@@ -263,13 +326,18 @@ class GatewayClient:
         except OSError:
             token = ""
         if instance is None or not token:
-            raise Unavailable(f"no gateway of {self.agent} runs here: {self._advice()}", agent=self.agent, outcome="none")
+            raise Unavailable(
+                f"no gateway of {self.agent} runs here: {self._advice()}",
+                agent=self.agent,
+                outcome="none",
+            )
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.host, instance.host)
         return Address(host, instance.port, token)
 
     def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
         return Unavailable(
-            f"the gateway of {self.agent} does not answer ({type(error).__name__}): {self._advice()}",
+            f"the gateway of {self.agent} does not answer ({type(error).__name__}): "
+            f"{self._advice()}",
             agent=self.agent,
             outcome=outcome,
         )
@@ -285,7 +353,10 @@ def _address(url: str, token: str) -> Address:
     except ValueError:
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https") or parts.path.strip("/"):
-        raise InvalidValue(f"{url[:100]!a} is no address of a gateway: write it like http://127.0.0.1:9100", field="url")
+        raise InvalidValue(
+            f"{url[:100]!a} is no address of a gateway: write it like http://127.0.0.1:9100",
+            field="url",
+        )
     secure = parts.scheme == "https"
     return Address(host, port or (443 if secure else 80), token, secure)
 
@@ -301,9 +372,15 @@ def _error(status: int, content: bytes) -> HoldfastError:
     try:
         told = msgspec.json.decode(content, type=dict[str, Any])
         kind = _KINDS.get(str(told["code"]), HoldfastError)
-        return kind(str(told["message"]), **{str(name): value for name, value in dict(told.get("fields", {})).items()})
+        return kind(
+            str(told["message"]),
+            **{str(name): value for name, value in dict(told.get("fields", {})).items()},
+        )
     except (msgspec.DecodeError, KeyError, TypeError):
-        return Unavailable(f"the gateway answered with status {status}, and not as a gateway does", outcome="unknown")
+        return Unavailable(
+            f"the gateway answered with status {status}, and not as a gateway does",
+            outcome="unknown",
+        )
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Document]]:
@@ -314,3 +391,29 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Document]]:
             name = value.decode()
         elif field == b"data":
             yield name, msgspec.json.decode(value)
+
+
+_ANSWER_BYTES_MAX = 4096
+
+
+class GatewayHealth:
+    """Asks `GET /health`, straight and without a proxy."""
+
+    def liveness(self, gateway: Gateway) -> Liveness:
+        """ALIVE when it says so in its protocol, DEAD when nothing listens there, UNKNOWN for
+        anything else.
+        """
+        try:
+            with closing(
+                http.client.HTTPConnection(gateway.host, gateway.port, timeout=GATEWAY_PROBE_S)
+            ) as connection:
+                connection.request("GET", "/health")
+                answer = connection.getresponse()
+                said = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        except ConnectionRefusedError:
+            return Liveness.DEAD
+        except (OSError, http.client.HTTPException, ValueError, RecursionError):
+            # A host that is no host's name raises here too.
+            return Liveness.UNKNOWN
+        same = isinstance(said, dict) and said.get("protocol_version") == gateway.protocol_version
+        return Liveness.ALIVE if same and answer.status == http.client.OK else Liveness.UNKNOWN

@@ -1,7 +1,8 @@
-"""The files beside a gateway, kept in step with it: its status when that changes, and its events as they come.
+"""The files beside a gateway, kept in step with it: its status when that changes, and its events as
+they come.
 
-The mirror follows the journal from where its last line left off, so that nothing is missing and nothing twice, also after a
-kill. That it cannot write never hinders the gateway.
+The mirror follows the journal from where its last line left off, so that nothing is missing and
+nothing twice, also after a kill. That it cannot write never hinders the gateway.
 """
 
 import logging
@@ -11,12 +12,12 @@ from collections.abc import Callable
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
 from holdfast.domains.gateway import Gateway, Status
-from holdfast.domains.gateway.status import left_by
+from holdfast.domains.gateway.records import left_by
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.limits import GATEWAY_EVENTS_BYTES_MAX
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch
-from holdfast.primitives.queue.line import topic_of
+from holdfast.primitives.queue.transaction import topic_of
 
 _AGAIN_S = 1.0
 _TOGETHER_S = 0.1
@@ -66,11 +67,14 @@ class Mirror:
     def _follow(self) -> None:
         while not self._closing.is_set():
             try:
-                with self._gateway.queue.store.listen([JOURNAL_TOPIC, topic_of(self._gateway.agent)]) as ears:
+                with self._gateway.queue.store.listen(
+                    [JOURNAL_TOPIC, topic_of(self._gateway.agent)]
+                ) as ears:
                     while not self._closing.is_set():
                         self._step()
                         ears.wait(None, also=[self._bell])
-                        # What comes in the next moment is written together: under load each change would be a file of its own.
+                        # What comes in the next moment is written together: under load each change
+                        # would be a file of its own.
                         self._closing.wait(_TOGETHER_S)
                         self._silence()
             except (HoldfastError, OSError) as error:
@@ -110,7 +114,11 @@ class Mirror:
     def _append(self) -> None:
         while (batch := self._behind()).entries:
             revisions = [entry.revision for entry in batch.entries]
-            entries = batch.entries[revisions.index(self._after) + 1 :] if self._after in revisions else batch.entries
+            entries = (
+                batch.entries[revisions.index(self._after) + 1 :]
+                if self._after in revisions
+                else batch.entries
+            )
             mine = [entry for entry in entries if entry.data.get("agent") == self._gateway.agent]
             if mine:
                 place = b'{"cursor":' + to_json(self._cursor) + b","
@@ -123,8 +131,11 @@ class Mirror:
         try:
             return journal(self._cursor)
         except InvalidValue:
-            # The last line was read from another store: the queue was moved, and its journal begins anew.
-            _log.warning("the journal is another one: all of its events follow agent=%s", self._gateway.agent)
+            # The last line was read from another store: the queue was moved, and its journal begins
+            # anew.
+            _log.warning(
+                "the journal is another one: all of its events follow agent=%s", self._gateway.agent
+            )
             self._cursor, self._after = BEGINNING, 0
             return journal(self._cursor)
 
@@ -132,4 +143,8 @@ class Mirror:
         """Where the last line left off: the place it was read from, and its revision."""
         last = self._folder.last_event() or {}
         cursor, revision = last.get("cursor", BEGINNING), last.get("revision", 0)
-        return (cursor, revision) if isinstance(cursor, str) and isinstance(revision, int) else (BEGINNING, 0)
+        return (
+            (cursor, revision)
+            if isinstance(cursor, str) and isinstance(revision, int)
+            else (BEGINNING, 0)
+        )

@@ -1,10 +1,25 @@
 """A file of JSON lines that follows the journal, for people and programs that read files.
 
-Beside the file lies its mark, which says how far the journal has been copied and how long the file was then. What the file has
-beyond that is looked at before anything is added: so it does not matter at which moment the one before was killed.
+Beside the file lies its mark, which says how far the journal has been copied and how long the file
+was then. What the file has beyond that is looked at before anything is added: so it does not matter
+at which moment the one before was killed.
+
+`swap_log.jsonl`: the swap log as a file of JSON lines, for people and programs that read the
+folder.
+
+The journal_mirror says what is promised of it.
+
+The registry's transaction log: its part of the journal once more, as lines of JSON in a file that
+other tools read.
+
+    {"timestamp": "2026-01-31T12:00:00.000000Z", "operation": "host.registered", "details":
+    {"subject": "h1", ...}}
+
+The journal_mirror says what is promised of it. Its mark lies beside it, as `.cursor`.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,15 +27,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, in_folder, make_folder, open_file
 from holdfast.adapters.durable_write import make_whole, sync_folder
 from holdfast.adapters.flock import FlockContender
+from holdfast.domains.workflows.ports import event_of
+from holdfast.kernel import clock
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.faults import reach
 from holdfast.kernel.limits import MIRROR_LOOK_BACK_BYTES
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal, Lag
+from holdfast.system.access import PRIVATE, Access, in_folder, make_folder, open_file
+from holdfast.system.folder_walk import resolve
 
 Telling = Callable[[Entry], Mapping[str, Any] | None]
 """The line that tells of an entry; None for an entry that the file does not tell of."""
@@ -43,12 +61,14 @@ class _Mark(msgspec.Struct, frozen=True):
 class JournalMirror:
     """A line in a file for each entry of the journal that is told there, in order.
 
-    Promised: none is missing and none is there twice, whenever a writer is killed or the power goes, with any number of
-    processes, and when another program appends lines of its own, which are left as they are. The file may be moved away or
-    emptied; it is begun anew, for whom `access` says. A link is not followed. Not promised: that a line is there when
-    `catch_up` returns, since another process may be at it; nor, once the mark is lost, that no line comes again that was moved
-    away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is warned of, once until it goes well
-    again or fails in another way, and made good by the next call.
+    Promised: none is missing and none is there twice, whenever a writer is killed or the power
+    goes, with any number of processes, and when another program appends lines of its own, which are
+    left as they are. The file may be moved away or emptied; it is begun anew, for whom `access`
+    says. A link is not followed. Not promised: that a line is there when `catch_up` returns, since
+    another process may be at it; nor, once the mark is lost, that no line comes again that was
+    moved away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is
+    warned of, once until it goes well again or fails in another way, and made good by the next
+    call.
     """
 
     def __init__(
@@ -62,7 +82,9 @@ class JournalMirror:
         from_now: bool = False,
         access: Access = PRIVATE,
     ) -> None:
-        """With `from_now`, a file without a mark begins with what happens from now on, else with all that the journal has."""
+        """With `from_now`, a file without a mark begins with what happens from now on, else with
+        all that the journal has.
+        """
         self._access = access
         self._path = path
         self._mark_path = mark_path
@@ -74,8 +96,9 @@ class JournalMirror:
             self._begin()
 
     def catch_up(self) -> None:
-        """Add what is not there yet. While another is at it, that one adds this one's lines too: it looks again once it has
-        let others in."""
+        """Add what is not there yet. While another is at it, that one adds this one's lines too: it
+        looks again once it has let others in.
+        """
         try:
             # Not for ever: who is kept at it by the others leaves the rest to the next call.
             for _ in range(_ROUNDS_MAX):
@@ -113,7 +136,8 @@ class JournalMirror:
             try:
                 return self._copy_on(fd, _read(fd))
             except InvalidValue:
-                # The mark is another journal's: this store is a copy. What the file has already is not written again.
+                # The mark is another journal's: this store is a copy. What the file has already is
+                # not written again.
                 return self._copy_on(fd, _Mark())
         finally:
             os.close(fd)
@@ -154,7 +178,9 @@ class JournalMirror:
             self._trouble(error)
 
     def _trouble(self, error: Exception) -> None:
-        """Warn of it, unless it is what the last warning was of: every change would bring another."""
+        """Warn of it, unless it is what the last warning was of: every change would bring
+        another.
+        """
         if (told := str(error)) != self._warned:
             self._warned = told
             self._warn(self._path, error)
@@ -164,7 +190,9 @@ class JournalMirror:
         with contextlib.suppress(FileExistsError):
             in_folder(
                 self._mark_path,
-                lambda folder, name: make_whole(name, to_json(mark), access=self._access, folder_fd=folder, synced=True),
+                lambda folder, name: make_whole(
+                    name, to_json(mark), access=self._access, folder_fd=folder, synced=True
+                ),
             )
         sync_folder(str(self._mark_path.parent))
 
@@ -172,7 +200,8 @@ class JournalMirror:
 def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:
     """What is to be appended so that each of the lines is in the file, whole and once.
 
-    A last line that was cut off is completed if it is one of these. Another program's is left as it is, and ended.
+    A last line that was cut off is completed if it is one of these. Another program's is left as it
+    is, and ended.
     """
     there = os.fstat(fd)
     begun = mark.size if there.st_ino == mark.inode and mark.size <= there.st_size else 0
@@ -218,5 +247,79 @@ def _read(fd: int) -> _Mark:
 
 
 def _put(fd: int, mark: _Mark) -> None:
-    """In one call of the kernel's, which a kill cannot cut in two; spaces cover what is left of a longer one."""
+    """In one call of the kernel's, which a kill cannot cut in two; spaces cover what is left of a
+    longer one.
+    """
     os.pwrite(fd, to_json(mark).ljust(os.fstat(fd).st_size), 0)
+
+
+def swap_log_file(
+    path: Path, beside: Path, journal: Journal, access: Access = PRIVATE
+) -> JournalMirror:
+    """The swap log in a file; `beside` is a folder for its mark."""
+    return JournalMirror(path, beside / "swap_log.cursor", journal, _line, _warn, access=access)
+
+
+def _line(entry: Entry) -> dict[str, Any] | None:
+    event = event_of(entry)
+    if event is None:
+        return None
+    return {
+        "at": clock.render(event.at),
+        "event": event.event,
+        "recipe": event.recipe,
+        "who": event.who,
+        "revision": event.revision,
+        **{
+            name: value
+            for name, value in event.data.items()
+            if name not in ("at", "event", "recipe", "revision")
+        },
+    }
+
+
+def _warn(path: Path, error: Exception) -> None:
+    # Loaded here, since there is mostly nothing to warn of.
+    import logging
+
+    logging.getLogger("holdfast.workflows").warning("swap log not written path=%s: %s", path, error)
+
+
+TOLD = ("host.", "host_lease.", "neighbor_lease.", "lock.")
+"""How the kinds of entries begin that are the registry's."""
+
+
+def transaction_log(
+    path: Path, journal: Journal, logger: logging.Logger, access: Access = PRIVATE
+) -> JournalMirror:
+    """The log in a file, beginning with what happens from now on if it is new. A path that is a
+    link is followed, here once.
+    """
+
+    def warn(behind: Path, error: Exception) -> None:
+        logger.warning(
+            "transaction log behind path=%s: %s; it goes on with the next change", behind, error
+        )
+
+    path = Path(resolve(path))
+    return JournalMirror(
+        path,
+        path.with_name(path.name + ".cursor"),
+        journal,
+        _line_transaction_log,
+        warn,
+        from_now=True,
+        access=access,
+    )
+
+
+def _line_transaction_log(entry: Entry) -> dict[str, Any] | None:
+    if not entry.kind.startswith(TOLD):
+        return None
+    details = {
+        "subject": entry.subject,
+        "actor": entry.actor,
+        "revision": entry.revision,
+        **entry.data,
+    }
+    return {"timestamp": clock.render(entry.at), "operation": entry.kind, "details": details}

@@ -1,13 +1,13 @@
-"""A headless agent that another server owns. Everything goes through that server, which alone decides about its turns."""
+"""A headless agent that another server owns. Everything goes through that server, which alone
+decides about its turns.
+"""
 
 import threading
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.adapters.patience import asked_until
-from holdfast.adapters.upstream import Upstream
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
-from holdfast.domains.gateway.spec import ManagedSpec
+from holdfast.adapters.upstream import Upstream, asked_until
+from holdfast.domains.gateway.adapter import Answer, Delivery, ManagedSpec, Sighting, Surface
 from holdfast.kernel.errors import NotFound, UpstreamUnavailable
 
 _DONE = ("completed", "succeeded", "success")
@@ -34,13 +34,26 @@ class ManagedAgent:
         if state.get("availability", "available") != "available":
             return Sighting(None, detail=f"its server says that it is {state['availability']}")
         identity = _dict(state.get("identity"))
-        names = [state.get("tracked_agent_id"), identity.get("runtime_session_id"), identity.get("terminal_id")]
+        names = [
+            state.get("tracked_agent_id"),
+            identity.get("runtime_session_id"),
+            identity.get("terminal_id"),
+        ]
         if not any(names):
             # Whatever answered, it did not speak of an agent: that is no other instance of one.
-            return Sighting(None, detail=f"{self._upstream.base_url}{self._path}/state does not tell of an agent")
+            return Sighting(
+                None,
+                detail=f"{self._upstream.base_url}{self._path}/state does not tell of an agent",
+            )
         phase = _dict(state.get("turn")).get("phase")
-        surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(str(phase), Surface.UNKNOWN)
-        return Sighting(f"managed:{self._upstream.base_url}{self._path}:{':'.join(str(n or '') for n in names)}", surface)
+        surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(
+            str(phase), Surface.UNKNOWN
+        )
+        return Sighting(
+            f"managed:{self._upstream.base_url}{self._path}:"
+            + ":".join(str(name or "") for name in names),
+            surface,
+        )
 
     def check(self, prompt: str) -> None:
         """Every prompt can be delivered: it travels in the body."""
@@ -49,7 +62,8 @@ class ManagedAgent:
         said = self._requested({"request_kind": "submit_prompt", "prompt": prompt})
         if said.get("disposition") not in (None, "accepted"):
             raise UpstreamUnavailable(
-                f"the agent's server did not take the prompt: {said.get('disposition')} {said.get('detail', '')}",
+                f"the agent's server did not take the prompt: {said.get('disposition')} "
+                f"{said.get('detail', '')}",
                 outcome="none",
             )
         return Delivery(said.get("headless_turn_id"))
@@ -84,7 +98,11 @@ def _judged(turn: dict[str, Any], turn_id: str) -> Answer | None:
         return Answer(text, "output", facts=facts)
     if status in _FAILED:
         return Answer(
-            text, "output", code="agent_failed", detail=f"its turn is {status}: {turn.get('error') or ''}", facts=facts
+            text,
+            "output",
+            code="agent_failed",
+            detail=f"its turn is {status}: {turn.get('error') or ''}",
+            facts=facts,
         )
     return None
 

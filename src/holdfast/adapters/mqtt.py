@@ -1,7 +1,7 @@
 """Message brokers, by paho-mqtt 2: sending with an acknowledgement, and listening through outages.
 
-Promised: no call takes longer than its time limit; no password is logged or shown. Not promised: that a message which was not
-acknowledged did not arrive.
+Promised: no call takes longer than its time limit; no password is logged or shown. Not promised:
+that a message which was not acknowledged did not arrive.
 """
 
 import os
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.domains.jobs.reach import Reach
+from holdfast.domains.jobs.broker_address import Reach
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
-from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
+from holdfast.kernel.text import installing
 
 if TYPE_CHECKING:
     import paho.mqtt.client as paho
@@ -33,7 +33,9 @@ class Message(NamedTuple):
 
 
 class Publisher:
-    """A connection to send by. Making one raises BrokerUnavailable when there is no broker, or none that lets this in."""
+    """A connection to send by. Making one raises BrokerUnavailable when there is no broker, or none
+    that lets this in.
+    """
 
     def __init__(self, reach: Reach, *, timeout_s: float = BROKER_CONNECT_S) -> None:
         self._reach = reach
@@ -52,12 +54,16 @@ class Publisher:
             raise _unavailable(reach, self._refused or f"it said nothing for {timeout_s:g} s")
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Send one message and return once the broker has it. Raises BrokerUnavailable when it did not say so in time, and
-        InvalidValue for a topic that nothing can be sent to."""
+        """Send one message and return once the broker has it. Raises BrokerUnavailable when it did
+        not say so in time, and InvalidValue for a topic that nothing can be sent to.
+        """
         try:
             told = self._client.publish(topic, payload, qos=_QOS)
         except ValueError as error:
-            raise InvalidValue(f"nothing can be sent to the topic {ascii(topic)[:80]}: {error}", field="topic_prefix") from None
+            raise InvalidValue(
+                f"nothing can be sent to the topic {ascii(topic)[:80]}: {error}",
+                field="topic_prefix",
+            ) from None
         try:
             told.wait_for_publish(self._timeout_s)
             acknowledged = told.is_published()
@@ -71,19 +77,25 @@ class Publisher:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _connected(
+        self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
         self._refused = f"it refuses: {reason}" if reason.is_failure else ""
         self._answered.set()
 
 
 class Subscriber:
-    """Listens to topics from now on, through outages: it connects anew, with longer and longer pauses, and subscribes again.
+    """Listens to topics from now on, through outages: it connects anew, with longer and longer
+    pauses, and subscribes again.
 
-    What was sent during an outage is not told afterwards: whoever listens looks at the registry when `fd` wakes it, which it
-    does for every message and whenever the connection came or went. Never raises for a broker that is away.
+    What was sent during an outage is not told afterwards: whoever listens looks at the registry
+    when `fd` wakes it, which it does for every message and whenever the connection came or went.
+    Never raises for a broker that is away.
     """
 
-    def __init__(self, reach: Reach, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S) -> None:
+    def __init__(
+        self, reach: Reach, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S
+    ) -> None:
         self.reach = reach
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.connected = False
@@ -120,7 +132,9 @@ class Subscriber:
         return taken
 
     def close(self) -> None:
-        """Stop listening. What was heard is known by now, so nobody waits here for a broker that does not answer."""
+        """Stop listening. What was heard is known by now, so nobody waits here for a broker that
+        does not answer.
+        """
         self._closing.set()
         self._client.disconnect()
         self._thread.join(_CLOSING_S)
@@ -145,7 +159,9 @@ class Subscriber:
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, BROKER_BACKOFF_MAX_S)
 
-    def _on_connect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_connect(
+        self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
         if self._closing.is_set():
             # Told to close while it was connecting, when there was nothing to disconnect yet.
             self._client.disconnect()
@@ -155,7 +171,9 @@ class Subscriber:
             self._asked.clear()
             self._ask()
 
-    def _on_subscribe(self, _client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
+    def _on_subscribe(
+        self, _client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any
+    ) -> None:
         refused = [reason for reason in reasons if reason.is_failure]
         self.connected = not refused
         self._tell(f"it refuses a topic: {refused[0]}" if refused else "")
@@ -170,7 +188,9 @@ class Subscriber:
         if new:
             self._client.subscribe([(topic, _QOS) for topic in new])
 
-    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_disconnect(
+        self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
         if self.connected:
             self.connected = False
             self._tell(f"the connection is gone: {reason}")
@@ -195,7 +215,8 @@ def _client(reach: Reach, timeout_s: float) -> "paho.Client":
         from paho.mqtt.enums import CallbackAPIVersion
     except ImportError:
         raise BrokerUnavailable(
-            f"the library for message brokers is not installed: {installing('mqtt')}", outcome="none"
+            f"the library for message brokers is not installed: {installing('mqtt')}",
+            outcome="none",
         ) from None
     client = paho.Client(CallbackAPIVersion.VERSION2)
     client.connect_timeout = timeout_s
@@ -211,7 +232,8 @@ def _client(reach: Reach, timeout_s: float) -> "paho.Client":
 
 def _unavailable(reach: Reach, why: str) -> BrokerUnavailable:
     return BrokerUnavailable(
-        f"the message broker {reach.shown} cannot be used ({why}): start it, or set MQTT_BROKER and MQTT_PORT to another",
+        f"the message broker {reach.shown} cannot be used ({why}): start it, or set MQTT_BROKER "
+        "and MQTT_PORT to another",
         broker=reach.shown,
         outcome="none",
     )

@@ -4,10 +4,8 @@ import threading
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.adapters.patience import asked_until
-from holdfast.adapters.upstream import Upstream
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
-from holdfast.domains.gateway.spec import RestSpec
+from holdfast.adapters.upstream import Upstream, asked_until
+from holdfast.domains.gateway.adapter import Answer, Delivery, RestSpec, Sighting, Surface
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
 PREFIXES = {"cao_rest": "", "houmao_server_rest": "/cao"}
@@ -27,7 +25,9 @@ _SURFACES = {
 }
 _AT_REST = ("idle", "completed", "waiting_user_answer")
 _SETTLED_AFTER = 5
-"""How often a terminal must be seen at rest before it is believed that never was seen at work: it may not have begun yet."""
+"""How often a terminal must be seen at rest before it is believed that never was seen at work: it
+may not have begun yet.
+"""
 
 _MESSAGE_BYTES_MAX = 48 << 10
 """A message travels in the URL, of which such servers take 64 KiB in all."""
@@ -42,7 +42,10 @@ class RestAgent:
         self._upstream = Upstream(spec.url, timeout_s=spec.timeout_s)
         prefix = PREFIXES[spec.preset] if spec.prefix is None else spec.prefix
         if unknown := sorted(set(spec.paths) - set(PATHS)):
-            raise InvalidValue(f"{unknown[0][:40]!a} is no path that is used: there are {', '.join(PATHS)}", field="paths")
+            raise InvalidValue(
+                f"{unknown[0][:40]!a} is no path that is used: there are {', '.join(PATHS)}",
+                field="paths",
+            )
         templates = {name: prefix + path for name, path in PATHS.items()} | spec.paths
         terminal = quote(spec.terminal, safe="")
         self._paths = {name: path.replace("{id}", terminal) for name, path in templates.items()}
@@ -54,18 +57,26 @@ class RestAgent:
             return Sighting(None, detail=error.message)
         if not seen.get("id"):
             # Whatever answered, it did not speak of a terminal: that is no other instance of one.
-            return Sighting(None, detail=f"{self._upstream.base_url}{self._paths['terminal']} does not tell of a terminal")
+            return Sighting(
+                None,
+                detail=(
+                    f"{self._upstream.base_url}{self._paths['terminal']} does not tell of a "
+                    "terminal"
+                ),
+            )
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
         status = str(seen.get("status"))
         return Sighting(
-            f"rest:{self._upstream.base_url}{self._paths['terminal']}:{':'.join(names)}", _SURFACES.get(status, Surface.UNKNOWN)
+            f"rest:{self._upstream.base_url}{self._paths['terminal']}:{':'.join(names)}",
+            _SURFACES.get(status, Surface.UNKNOWN),
         )
 
     def check(self, prompt: str) -> None:
         size = len(quote(prompt, safe=""))
         if size > _MESSAGE_BYTES_MAX:
             raise InvalidValue(
-                f"the prompt takes {size} bytes in a URL, which is how this agent's server gets it, and {_MESSAGE_BYTES_MAX} "
+                f"the prompt takes {size} bytes in a URL, which is how this agent's server gets "
+                f"it, and {_MESSAGE_BYTES_MAX} "
                 "fit: put the text into a file and name it",
                 field="prompt",
                 bytes=size,
@@ -82,7 +93,11 @@ class RestAgent:
             nonlocal seen_at_work, calm
             status = state.get("status")
             if status == "error":
-                return Answer(code="agent_failed", detail="the terminal says that its agent failed", facts={"status": status})
+                return Answer(
+                    code="agent_failed",
+                    detail="the terminal says that its agent failed",
+                    facts={"status": status},
+                )
             if status not in _AT_REST:
                 seen_at_work, calm = True, 0
                 return None

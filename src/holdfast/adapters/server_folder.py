@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.access import make_private_folder, read_private_file, remove_file
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import StoreUnavailable, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.system.access import make_private_folder, read_private_file, remove_file
 
 _TIMEOUT_S = 5.0
 _REFUSED = 401
@@ -51,10 +51,13 @@ class ServerFolder:
     def prepare(self) -> None:
         """Make it. Raises StoreUnavailable when it cannot be made."""
         try:
-            # For its owner alone where a group shares the store too: the token lets whoever has it do everything.
+            # For its owner alone where a group shares the store too: the token lets whoever has it
+            # do everything.
             make_private_folder(self.root)
         except OSError as error:
-            raise StoreUnavailable(f"the server's folder {self.root} cannot be used: {error}", outcome="none") from None
+            raise StoreUnavailable(
+                f"the server's folder {self.root} cannot be used: {error}", outcome="none"
+            ) from None
 
     def write_instance(self, instance: ServerInstance, processes: Processes) -> None:
         """Say who serves, and forget those that were killed. Others that live stay."""
@@ -77,25 +80,37 @@ class ServerFolder:
 
     def living(self, processes: Processes) -> list[ServerInstance]:
         """Those who serve and whose process is alive."""
-        return [one for one in self.instances() if probe(one.process, processes, embedded=True) is Liveness.ALIVE]
+        return [
+            one
+            for one in self.instances()
+            if probe(one.process, processes, embedded=True) is Liveness.ALIVE
+        ]
 
     def new_link(self, processes: Processes) -> str:
         """Ask the server for a one-time link. Raises Unavailable when none runs or answers."""
         instance = next(iter(self.living(processes)), None)
         if instance is None:
-            raise Unavailable("no server of this store runs here: start one with `holdfast serve`", outcome="none")
+            raise Unavailable(
+                "no server of this store runs here: start one with `holdfast serve`", outcome="none"
+            )
         server = f"the server, process {instance.process.pid}"
         try:
             token = read_private_file(self.token).decode("ascii", "replace").strip()
             status, answer = _asked(instance, token)
             if status == _REFUSED:
-                raise Unavailable(f"{server}, began with another token than {self.token} has: start it again", outcome="none")
+                raise Unavailable(
+                    f"{server}, began with another token than {self.token} has: start it again",
+                    outcome="none",
+                )
             return str(msgspec.json.decode(answer, type=dict[str, object])["url"])
         except FileNotFoundError:
-            raise Unavailable(f"{self.token} is gone: start {server}, again for a new token", outcome="none") from None
+            raise Unavailable(
+                f"{self.token} is gone: start {server}, again for a new token", outcome="none"
+            ) from None
         except (OSError, http.client.HTTPException, msgspec.DecodeError, KeyError) as error:
             raise Unavailable(
-                f"{server}, does not answer at {instance.reached_at} port {instance.port} ({type(error).__name__}): see its "
+                f"{server}, does not answer at {instance.reached_at} port {instance.port} "
+                f"({type(error).__name__}): see its "
                 "log, or start it again",
                 outcome="none",
             ) from None
@@ -114,7 +129,9 @@ def _read(note: Path) -> ServerInstance | None:
 
 def _asked(instance: ServerInstance, token: str) -> tuple[int, bytes]:
     """The status and the answer of a server that is asked for a link."""
-    with closing(http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)) as connection:
+    with closing(
+        http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)
+    ) as connection:
         connection.request("POST", "/v1/links", headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         return answer.status, answer.read()

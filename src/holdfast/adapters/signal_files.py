@@ -1,7 +1,13 @@
 """Signal files on this machine's disk.
 
-A file says in itself for which registration it was made, so that only our own are ever removed. Each folder on the way to it is
-opened without following links, and the file appears whole, and only where there is none.
+A file says in itself for which registration it was made, so that only our own are ever removed.
+Each folder on the way to it is opened without following links, and the file appears whole, and only
+where there is none.
+
+Workflows in a folder of plain files: the locks and the log that lie beside `workflows.json` there.
+
+Another system may look at the same folder. So its swap lock is our swap lock, and its log tells
+what happens to swaps. Its lock around each change is taken by the files store, as the layout says.
 """
 
 import os
@@ -11,12 +17,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.adapters.durable_write import make_whole
-from holdfast.folder_walk import resolve
+from holdfast.adapters.flock import FlockLock
+from holdfast.adapters.journal_mirror import swap_log_file
+from holdfast.domains.workflows import Workflows
+from holdfast.domains.workflows.wire import SWAP_LOCK, SWAP_LOG
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.kernel.holder import Processes
 from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+from holdfast.system.access import PRIVATE, Access, make_folder, unusable
+from holdfast.system.folder_walk import resolve
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -38,7 +51,9 @@ class _Place(NamedTuple):
 
 
 class SignalFiles:
-    """The signal files of this machine; `folder` is for those whose owners chose no place, and is made when needed."""
+    """The signal files of this machine; `folder` is for those whose owners chose no place, and is
+    made when needed.
+    """
 
     def __init__(self, folder: Path, access: Access = PRIVATE) -> None:
         self._access = access
@@ -50,7 +65,12 @@ class SignalFiles:
 
     def checked(self, path: str, name: str) -> str:
         """The caller's own path, made out. Raises InvalidValue."""
-        if not isinstance(path, str) or "\0" in path or not os.path.isabs(path) or os.path.basename(path) in ("", ".", ".."):
+        if (
+            not isinstance(path, str)
+            or "\0" in path
+            or not os.path.isabs(path)
+            or os.path.basename(path) in ("", ".", "..")
+        ):
             raise _unfit(path, "it is not the absolute path of a file")
         made_out = os.path.join(resolve(os.path.dirname(path)), os.path.basename(path))
         if len(os.fsencode(made_out)) > SIGNAL_PATH_BYTES_MAX:
@@ -66,14 +86,17 @@ class SignalFiles:
     def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
         """Make the signal file; return what is wrong when that cannot be done."""
         note = Note(holdfast_preempt=name, token=token, swap=swap)
-        # What an earlier registration of that name left there says nothing to this one, which may not have cleared it yet.
+        # What an earlier registration of that name left there says nothing to this one, which may
+        # not have cleared it yet.
         self.clear(path, name, token - 1)
         try:
             if os.path.dirname(path) == str(self._folder):
                 make_folder(self._folder, self._access)
             place = _opened(path)
             try:
-                make_whole(place.name, to_json(note) + b"\n", access=self._access, folder_fd=place.folder)
+                make_whole(
+                    place.name, to_json(note) + b"\n", access=self._access, folder_fd=place.folder
+                )
             finally:
                 os.close(place.folder)
         except FileExistsError:
@@ -92,7 +115,9 @@ class SignalFiles:
         return os.path.lexists(path)
 
     def clear(self, path: str, name: str, token: int) -> bool:
-        """Remove the signal file if it was made for that workflow, for this registration or an earlier one."""
+        """Remove the signal file if it was made for that workflow, for this registration or an
+        earlier one.
+        """
         note = _note(path)
         if note is None or note.holdfast_preempt != name or note.token > token:
             return False
@@ -107,9 +132,15 @@ class SignalFiles:
         return True
 
     def swap_of(self, path: str, name: str, token: int) -> int:
-        """The token of the swap for which a registration's signal was made; 0 where there is none."""
+        """The token of the swap for which a registration's signal was made; 0 where there is
+        none.
+        """
         note = _note(path)
-        return note.swap if note is not None and (note.holdfast_preempt, note.token) == (name, token) else 0
+        return (
+            note.swap
+            if note is not None and (note.holdfast_preempt, note.token) == (name, token)
+            else 0
+        )
 
 
 def _opened(path: str) -> _Place:
@@ -143,6 +174,40 @@ def _note(path: str) -> Note | None:
 
 def _unfit(path: object, why: str) -> InvalidValue:
     return InvalidValue(
-        f"{ascii(path)[:80]} cannot be a signal file ({why}): give an absolute path where there is nothing yet",
+        f"{ascii(path)[:80]} cannot be a signal file ({why}): give an absolute path where there "
+        "is nothing yet",
         field="preempt_signal_path",
+    )
+
+
+def workflows_in_folder(
+    folder: Path,
+    own: Path,
+    store: Store,
+    journal: Journal,
+    processes: Processes,
+    *,
+    label: str = "",
+    within: tuple[str, int] | None = None,
+    access: Access = PRIVATE,
+) -> Workflows:
+    """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no
+    place for. Makes both.
+
+    Raises StoreUnavailable when they cannot be made.
+    """
+    for path in (folder, own):
+        try:
+            make_folder(path, access)
+        except OSError as error:
+            raise unusable(path, error) from None
+    return Workflows(
+        store,
+        journal,
+        processes,
+        swap_lock=FlockLock(folder / SWAP_LOCK, access),
+        signals=SignalFiles(own / "signals", access),
+        mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
+        label=label,
+        within=within,
     )

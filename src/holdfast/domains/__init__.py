@@ -1,4 +1,5 @@
-"""The rooms: one a domain, thin readings of the primitives, that never import each other.
+"""The five domains: thin rules on top of the primitives. They never import each other.
 
-Belongs here: what names an agent, a host, a job or a recipe. What one room needs of another travels as a value.
+What names an agent, a host, a job or a recipe is here. What one domain needs of another is passed
+to it as a value.
 """

@@ -1,4 +1,6 @@
-"""Time, passed in. Instants are aware UTC datetimes; nothing in the house calls the system clock but SystemClock."""
+"""Time, passed in. Instants are aware UTC datetimes; nothing in the house calls the system clock
+but SystemClock.
+"""
 
 import os
 import re
@@ -9,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from holdfast.kernel.errors import InvalidValue
 
-# The zone may be missing here, so that `aware` can say what is wrong with that. Compiled when first used: few programs do.
+# The zone may be missing here, so that `aware` can say what is wrong with that. Compiled when first
+# used: few programs do.
 _RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
 
 
@@ -17,7 +20,8 @@ class Passing(NamedTuple):
     """How much time has passed on a clock that nobody sets."""
 
     clock: str
-    """Which clock: two readings can be compared if they are of the same one, in whatever processes."""
+    """Which clock: two readings can be compared if they are of the same one, in whatever processes.
+    """
     seconds: float
 
 
@@ -25,7 +29,9 @@ class Clock(Protocol):
     """Where `now` comes from. A store on a database uses that database's clock instead."""
 
     def now(self) -> datetime:
-        """Return the current instant, aware, in UTC. Not promised to be monotonic: a machine's clock can be stepped."""
+        """Return the current instant, aware, in UTC. Not promised to be monotonic: a machine's
+        clock can be stepped.
+        """
         ...
 
     def passing(self) -> Passing:
@@ -44,7 +50,9 @@ class SystemClock:
 
 
 def since_boot() -> Passing:
-    """How long this machine has been up, the time asleep included; the same for all its processes."""
+    """How long this machine has been up, the time asleep included; the same for all its
+    processes.
+    """
     return Passing(_boot(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
@@ -60,13 +68,20 @@ def _boot(pid: int) -> str:
 
 
 def aware(at: datetime, what: str = "timestamp") -> datetime:
-    """Return `at` in UTC. Raises InvalidValue for a naive one: which zone it meant would be a guess."""
+    """Return `at` in UTC. Raises InvalidValue for a naive one: which zone it meant would be a
+    guess.
+    """
     if at.utcoffset() is None:
-        raise InvalidValue(f"{what} {at.isoformat()} has no time zone: write it as {at.isoformat()}Z if it is UTC", what=what)
+        raise InvalidValue(
+            f"{what} {at.isoformat()} has no time zone: write it as {at.isoformat()}Z if it is UTC",
+            what=what,
+        )
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise InvalidValue(f"{what} {at.isoformat()} lies beyond the calendar in UTC", what=what) from None
+        raise InvalidValue(
+            f"{what} {at.isoformat()} lies beyond the calendar in UTC", what=what
+        ) from None
 
 
 def render(at: datetime) -> str:
@@ -81,7 +96,8 @@ def parse(text: str, what: str = "timestamp") -> datetime:
         at = datetime.fromisoformat(text.upper() if re.fullmatch(_RFC_3339, text, re.ASCII) else "")
     except ValueError:
         raise InvalidValue(
-            f"{what} {text[:40]!r} is not an RFC 3339 instant: write it like 2026-01-31T12:00:00Z", what=what
+            f"{what} {text[:40]!r} is not an RFC 3339 instant: write it like 2026-01-31T12:00:00Z",
+            what=what,
         ) from None
     return aware(at, what)
 
@@ -92,8 +108,9 @@ def after(at: datetime, seconds: float) -> datetime:
 
 
 def ago(now: datetime, seconds: float) -> datetime:
-    """Return the instant `seconds` before `now`, or the calendar's beginning where that is before it: who keeps things for that
-    long keeps all of them."""
+    """Return the instant `seconds` before `now`, or the calendar's beginning where that is before
+    it: who keeps things for that long keeps all of them.
+    """
     try:
         return after(now, -seconds)
     except OverflowError:

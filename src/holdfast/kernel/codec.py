@@ -1,6 +1,7 @@
 """Records and how they are written: strict, typed JSON with a schema version inside.
 
-Unknown fields, wrong types, missing fields and naive timestamps are refused, on the way in and on the way out.
+Unknown fields, wrong types, missing fields and naive timestamps are refused, on the way in and on
+the way out.
 """
 
 from collections.abc import Callable
@@ -17,12 +18,16 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An immutable value with named, typed fields, of which nothing is checked when the program itself makes one. It is when
-    one is read or stored. For what is made and read with every single grant."""
+    """An immutable value with named, typed fields, of which nothing is checked when the program
+    itself makes one. It is when one is read or stored. For what is made and read with every single
+    grant.
+    """
 
 
 class Value(Plain, frozen=True, kw_only=True):
-    """An immutable value with named, typed fields. Making one with a naive timestamp raises InvalidValue."""
+    """An immutable value with named, typed fields. Making one with a naive timestamp raises
+    InvalidValue.
+    """
 
     def __post_init__(self) -> None:
         try:
@@ -31,7 +36,8 @@ class Value(Plain, frozen=True, kw_only=True):
         except KeyError:
             instants = _instants_of(type(self))
         for at in instants(self):
-            # Anything but a datetime here is None, or a wrong type that the encoder or the type checker will name.
+            # Anything but a datetime here is None, or a wrong type that the encoder or the type
+            # checker will name.
             if type(at) is datetime and at.tzinfo is None:
                 raise _naive(self, at)
 
@@ -43,7 +49,9 @@ class Record(Value, frozen=True, kw_only=True):
 
 
 class Discreet:
-    """Beside a value that holds secrets: Python shows it without the fields in `unshown`, wherever it is printed or logged."""
+    """Beside a value that holds secrets: Python shows it without the fields in `unshown`, wherever
+    it is printed or logged.
+    """
 
     __slots__ = ()
     __struct_fields__: ClassVar[tuple[str, ...]]
@@ -54,7 +62,8 @@ class Discreet:
         return [(name, ... if value and name in self.unshown else value) for name, value in fields]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({fields})"
 
 
 def to_json(value: Any) -> bytes:
@@ -69,8 +78,9 @@ def to_plain(value: Any) -> Any:
 
 
 def json_bytes(value: Any) -> int:
-    """How many bytes a value takes as JSON in UTF-8. A text takes more than its characters: up to 4 bytes for each, and 6 for
-    a control character. Raises InvalidValue for what is no JSON."""
+    """How many bytes a value takes as JSON in UTF-8. A text takes more than its characters: up to 4
+    bytes for each, and 6 for a control character. Raises InvalidValue for what is no JSON.
+    """
     try:
         return len(_encoder.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -78,8 +88,9 @@ def json_bytes(value: Any) -> int:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text, if it takes at most that many bytes as JSON; otherwise its beginning with a visible mark, which does. A bound
-    below the mark gives the mark alone."""
+    """The text, if it takes at most that many bytes as JSON; otherwise its beginning with a visible
+    mark, which does. A bound below the mark gives the mark alone.
+    """
     if json_bytes(text) <= bytes_max:
         return text
     low, high = 0, min(len(text), max(bytes_max, 0))
@@ -98,7 +109,10 @@ CUT = " [cut]"
 
 def _naive(value: Value, at: datetime) -> InvalidValue:
     name = next(f.name for f in msgspec.structs.fields(value) if getattr(value, f.name) is at)
-    return InvalidValue(f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only", field=name)
+    return InvalidValue(
+        f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only",
+        field=name,
+    )
 
 
 def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
@@ -130,8 +144,10 @@ _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """Of an error in reading a document: raise RecursionError if it was met since this thread's stack is nearly full, and not
-    since the document is nested too deeply. A sound document must not be taken for damaged."""
+    """Of an error in reading a document: raise RecursionError if it was met since this thread's
+    stack is nearly full, and not since the document is nested too deeply. A sound document must not
+    be taken for damaged.
+    """
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)
 

@@ -2,10 +2,11 @@
 
     HoldfastError
       Refused          the state says no
-        NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded  ImpossibleTransition
-        AgentEnded  StillRunning
+        NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded
+        ImpossibleTransition  AgentEnded  StillRunning
         Untrusted      an agent's record leads to something that must not be controlled by it
-          ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch  NotTmuxBacked  TmuxSessionMismatch
+          ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch
+          NotTmuxBacked  TmuxSessionMismatch
           NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
           GenerationMismatch  ProcessDead  TmuxSessionGone  ProcessNotInSession  TargetUnknown
       Lost             stop work now: another has taken over
@@ -18,12 +19,12 @@
         RecordInvalid  StoreCorrupt  SchemaTooNew
       Misuse           the caller's own mistake; a ValueError too
         InvalidName  InvalidValue
-      RegistryError    of the registry of hosts, routers and neighbours; each kind is also one of those above
-        RegistryNotFound  RegistryHeld  RegistryCollision  RegistryDeadlock  RegistryLost  RegistryLockTimeout
-        RegistryCorruption  RegistryUnavailable
+      RegistryError    the network registry; each kind is also one of those above
+        RegistryNotFound  RegistryHeld  RegistryCollision  RegistryDeadlock  RegistryLost
+        RegistryLockTimeout  RegistryCorruption  RegistryUnavailable
 
-A message says what was wrong, who holds it where that is known, and what to do next. Fields carry the same facts for
-programs. Every error survives pickling with its message, code and fields.
+A message says what was wrong, who holds it where that is known, and what to do next. Fields carry
+the same facts for programs. Every error survives pickling with its message, code and fields.
 """
 
 from collections.abc import Mapping
@@ -181,7 +182,9 @@ class ProcessNotInSession(Untrusted):
 
 
 class TargetUnknown(Untrusted):
-    """It cannot be seen from here whether the process that the record names is in the tmux session."""
+    """It cannot be seen from here whether the process that the record names is in the tmux
+    session.
+    """
 
     code = "target_unknown"
 
@@ -211,7 +214,9 @@ class AgentDefDirGone(Untrusted):
 
 
 class AgentEnded(Refused):
-    """The agent's program ended as soon as it had begun; its record and tmux session are removed."""
+    """The agent's program ended as soon as it had begun; its record and tmux session are
+    removed.
+    """
 
     code = "agent_ended"
 
@@ -243,7 +248,8 @@ class Fenced(Lost):
 class Unavailable(HoldfastError):
     """A part that is needed does not answer; trying again may help.
 
-    The field `outcome` is "none" when the call certainly changed nothing and "unknown" when it may have taken effect.
+    The field `outcome` is "none" when the call certainly changed nothing and "unknown" when it may
+    have taken effect.
     """
 
     code = "unavailable"
@@ -258,8 +264,8 @@ class StoreUnavailable(Unavailable):
 class LockTimeout(Unavailable, TimeoutError):
     """The time limit passed before it was this caller's turn; nothing was changed.
 
-    A TimeoutError too, as callers of a lock expect, and by that an OSError: `except OSError` around a call that may wait
-    catches it.
+    A TimeoutError too, as callers of a lock expect, and by that an OSError: `except OSError` around
+    a call that may wait catches it.
     """
 
     code = "lock_timeout"
@@ -278,7 +284,9 @@ class UpstreamUnavailable(Unavailable):
 
 
 class AgentGone(UpstreamUnavailable):
-    """The agent's own process has ended, or is not in the pane in which it would be prompted; `reason` says which."""
+    """The agent's own process has ended, or is not in the pane in which it would be prompted;
+    `reason` says which.
+    """
 
     code = "agent_gone"
 
@@ -447,8 +455,9 @@ STATUS: Mapping[str, Status] = {
     "registry_corruption": Status(7, 500),
     "registry_unavailable": Status(6, 503),
 }
-"""Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4 refused or lost, 5 timed
-out, 6 unavailable, 7 corrupt."""
+"""Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4
+refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
+"""
 
 
 def status_of(error: HoldfastError) -> Status:

@@ -1,4 +1,6 @@
-"""Named points at which a test may kill, stop or fail the program. Outside of tests each costs one look at a global."""
+"""Named points at which a test may kill, stop or fail the program. Outside of tests each costs one
+look at a global.
+"""
 
 from collections.abc import Callable
 

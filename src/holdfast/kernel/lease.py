@@ -1,4 +1,6 @@
-"""Freshness by time. Every claim has a lease; who may take a claim away is decided here and nowhere else."""
+"""Freshness by time. Every claim has a lease; who may take a claim away is decided here and nowhere
+else.
+"""
 
 from datetime import datetime
 
@@ -11,8 +13,9 @@ from holdfast.kernel.holder import Liveness
 class Lease(Plain, frozen=True, kw_only=True):
     """A span on the store's clock, begun at the grant (not when the wait for it began).
 
-    `explicit` says that a time to live was asked for: then the end of the lease ends the claim whoever holds it.
-    Otherwise the lease only bounds how long a holder that cannot be probed is believed.
+    `explicit` says that a time to live was asked for: then the end of the lease ends the claim
+    whoever holds it. Otherwise the lease only bounds how long a holder that cannot be probed is
+    believed.
     """
 
     granted_at: Instant
@@ -30,12 +33,15 @@ def grant(now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
 
 
 def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
-    """Extend a lease from now. It never ends earlier than it did, so a clock stepped back takes nothing away; but one that
-    had no time to live and is given one, by `explicit`, ends by that."""
+    """Extend a lease from now. It never ends earlier than it did, so a clock stepped back takes
+    nothing away; but one that had no time to live and is given one, by `explicit`, ends by that.
+    """
     end = _end(now, ttl_s)
     if explicit and not lease.explicit:
         return Lease(granted_at=lease.granted_at, expires_at=end, explicit=True)
-    return Lease(granted_at=lease.granted_at, expires_at=max(lease.expires_at, end), explicit=lease.explicit)
+    return Lease(
+        granted_at=lease.granted_at, expires_at=max(lease.expires_at, end), explicit=lease.explicit
+    )
 
 
 def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
@@ -46,8 +52,8 @@ def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
 def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
     """May another take this claim?
 
-    Yes when the holder is dead; or when the lease has expired and either the holder is unknown or a time to live was asked
-    for. A live holder is never reaped for being slow.
+    Yes when the holder is dead; or when the lease has expired and either the holder is unknown or a
+    time to live was asked for. A live holder is never reaped for being slow.
     """
     if liveness is Liveness.DEAD:
         return True
@@ -56,13 +62,19 @@ def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
 
 def _end(now: datetime, ttl_s: float) -> datetime:
     if not 0 < ttl_s < float("inf"):
-        raise InvalidValue(f"a lease of {ttl_s} s is not possible: give a positive number of seconds", ttl_s=ttl_s)
+        raise InvalidValue(
+            f"a lease of {ttl_s} s is not possible: give a positive number of seconds", ttl_s=ttl_s
+        )
     if now.tzinfo is None:
-        raise InvalidValue(f"a lease cannot begin at {now.isoformat()}, which has no time zone", field="now")
+        raise InvalidValue(
+            f"a lease cannot begin at {now.isoformat()}, which has no time zone", field="now"
+        )
     try:
         return after(now, ttl_s)
     except OverflowError:
-        raise InvalidValue(f"a lease of {ttl_s} s ends beyond the calendar: give fewer seconds", ttl_s=ttl_s) from None
+        raise InvalidValue(
+            f"a lease of {ttl_s} s ends beyond the calendar: give fewer seconds", ttl_s=ttl_s
+        ) from None
 
 
 _DUE_SHARE = 0.8

@@ -10,7 +10,9 @@ PATH_CHARS_MAX = 4096
 """Longest path in a record: what Linux takes."""
 
 SPACE_NAME_CHARS_MAX = 24
-"""Longest name of a space or an index: both become part of one identifier, of which PostgreSQL keeps 63 characters."""
+"""Longest name of a space or an index: both become part of one identifier, of which PostgreSQL
+keeps 63 characters.
+"""
 
 KEY_BYTES_MAX = 4 * LABEL_CHARS_MAX
 """Longest key in UTF-8: any label fits, and so does every database's bound on an index entry."""
@@ -22,10 +24,13 @@ RECORD_BYTES_MAX = 1 << 20
 """Largest encoded record. A store is for claims and small documents, not for blobs."""
 
 LABEL_JSON_BYTES_MAX = 4 * LABEL_CHARS_MAX + 2
-"""Longest label as JSON: a character has up to four bytes, and the two that are escaped become two."""
+"""Longest label as JSON: a character has up to four bytes, and the two that are escaped become two.
+"""
 
 HOLDER_BYTES_MAX = 2 * LABEL_JSON_BYTES_MAX + 512
-"""Longest process as JSON: its label, the id of its machine, and what else tells it from every other process."""
+"""Longest process as JSON: its label, the id of its machine, and what else tells it from every
+other process.
+"""
 
 ENTRY_BYTES_MAX = 64 << 10
 """Largest encoded data of one journal entry."""
@@ -40,28 +45,37 @@ TRANSACT_TIMEOUT_S = 10.0
 """Default time limit of one transaction, from the call to its acknowledgement."""
 
 WAIT_RECHECK_S = 2.0
-"""Longest sleep of a waiter before it looks again by itself. A wake-up is lost only if its sender is killed between its
-commit and its signal; this bounds what that costs."""
+"""Longest sleep of a waiter before it looks again by itself. A wake-up is lost only if its sender
+is killed between its commit and its signal; this bounds what that costs.
+"""
 
 CLOCK_LOOK_EVERY_S = 10.0
-"""How long a process relies on its last comparison of the store's clock with the time that has passed."""
+"""How long a process relies on its last comparison of the store's clock with the time that has
+passed.
+"""
 
 CLOCK_WRITE_EVERY_S = 60.0
-"""How old what the store knows of its clock may be before a process that compares it writes it anew."""
+"""How old what the store knows of its clock may be before a process that compares it writes it
+anew.
+"""
 
 CLOCK_JUMP_S = 2.0
-"""By how much the store's clock may be ahead of the time that has passed before it counts as set forward: a leap second, a step
-of a time server, a slow answer."""
+"""By how much the store's clock may be ahead of the time that has passed before it counts as set
+forward: a leap second, a step of a time server, a slow answer.
+"""
 
 LEASE_JUMP_BELIEVED_S = 300.0
-"""How long after the store's clock was set forward a lease is judged without that. A live holder renews several times in it."""
+"""How long after the store's clock was set forward a lease is judged without that. A live holder
+renews several times in it.
+"""
 
 RETENTION_JUMP_BELIEVED_S = 24 * 3600.0
 """How long after the store's clock was set forward nothing is removed for its age by that."""
 
 CLOCK_SILENCE_S = 24 * 3600.0
-"""How old the newest journal entry may be when a store is first used after a boot, before the clock counts as set forward for
-what is removed by its age."""
+"""How old the newest journal entry may be when a store is first used after a boot, before the clock
+counts as set forward for what is removed by its age.
+"""
 
 CLOCK_ROWS_KEEP_S = 30 * 24 * 3600.0
 """How long the clock of an earlier boot is remembered."""
@@ -82,7 +96,9 @@ JOURNAL_TRIM_EVERY = 1024
 """How many entries pass, on average, between two looks at the journal's bounds."""
 
 MIRROR_LOOK_BACK_BYTES = 16 << 20
-"""How much of the end of a file that mirrors the journal is looked through for lines that are there already."""
+"""How much of the end of a file that mirrors the journal is looked through for lines that are there
+already.
+"""
 
 JOURNAL_READ_MAX = 1000
 """Most entries that one read of the journal returns."""
@@ -115,12 +131,15 @@ DISK_FREE_BYTES_MIN = 64 << 20
 """How much room a store's disk should have: the log of a busy store grows to a good part of it."""
 
 LOG_BYTES_KEPT = 64 << 20
-"""How long SQLite's log stays when it is begun anew, and from where on the doctor speaks of it. It is begun anew at 14 MB
-unless a reader is in the way."""
+"""How long SQLite's log stays when it is begun anew, and from where on the doctor speaks of it. It
+is begun anew at 14 MB unless a reader is in the way.
+"""
 
 LOG_BYTES_MAX = 1 << 30
-"""How long SQLite's log may get while a stopped reader keeps it from being begun anew; then changes are refused. Some hundred
-thousand changes: one stopped process must not stop all writers soon, nor fill the disk in the end."""
+"""How long SQLite's log may get while a stopped reader keeps it from being begun anew; then changes
+are refused. Some hundred thousand changes: one stopped process must not stop all writers soon, nor
+fill the disk in the end.
+"""
 
 GATE_HELD_S = 2.0
 """How long a process may be inside a transaction before the doctor speaks of it."""
@@ -132,14 +151,18 @@ FILES_RETRY_DELAY_S = 0.1
 """How long it waits in between."""
 
 FILES_WATCHED_FROM = 256
-"""From how many files on it has the kernel tell which were changed, rather than look at each. A user has few such watches, 128
-on most machines, and to look at fewer files than these takes half a millisecond."""
+"""From how many files on it has the kernel tell which were changed, rather than look at each. A
+user has few such watches, 128 on most machines, and to look at fewer files than these takes half a
+millisecond.
+"""
 
 LOCK_TIMEOUT_S = 30.0
 """How long a lock is waited for unless told."""
 
 LOCK_LEASE_S = 30.0
-"""How long a holder that cannot be probed is believed without a sign of life. Live processes renew at a third of it."""
+"""How long a holder that cannot be probed is believed without a sign of life. Live processes renew
+at a third of it.
+"""
 
 HOLD_LEASE_S = 600.0
 """The same for counted holds, which are durable: each renewal is a sync."""
@@ -151,22 +174,28 @@ LOCK_PRIORITY_MAX = 1000
 """Greatest priority, up or down."""
 
 BACKFILL_MAX = 4
-"""How often a waiting request is overtaken by later ones that may delay it. Fewer leave free resources idle behind a blocked
-set; more let large sets wait long."""
+"""How often a waiting request is overtaken by later ones that may delay it. Fewer leave free
+resources idle behind a blocked set; more let large sets wait long.
+"""
 
 LOCK_NAMES_MAX = KEYS_PER_STATEMENT_MAX
-"""Most names in one request: a free set is taken by one statement. Each name's row lists the whole set, so the bytes of a grant
-grow with the square of it; a set of so many is granted in about 20 ms, and handed to a waiter in about 40."""
+"""Most names in one request: a free set is taken by one statement. Each name's row lists the whole
+set, so the bytes of a grant grow with the square of it; a set of so many is granted in about 20 ms,
+and handed to a waiter in about 40.
+"""
 
 LOCK_SET_BYTES_MAX = 8192
-"""Longest the names of one request may be together in UTF-8: each name's row lists them all, for each of its holders."""
+"""Longest the names of one request may be together in UTF-8: each name's row lists them all, for
+each of its holders.
+"""
 
 LOCK_SHARERS_MAX = 256
 """Most that share one resource at a time; the next waits until one of them leaves."""
 
 LOCK_HOLDS_BYTES_MAX = 256 << 10
-"""Most bytes of all holds of one resource. Large sets fill it before there are so many sharers, and then the next waits too:
-a grant of a set writes that much for each of its names."""
+"""Most bytes of all holds of one resource. Large sets fill it before there are so many sharers, and
+then the next waits too: a grant of a set writes that much for each of its names.
+"""
 
 LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time to live of a grant."""
@@ -175,10 +204,14 @@ LOCK_WATCHED_MAX = 64
 """Most processes whose death one waiter is told of by the kernel; of more, it asks now and then."""
 
 LOCK_REAPED_MAX = 250
-"""Most waiters of one dead process that are taken out of a queue in one step: others must have their turns in between."""
+"""Most waiters of one dead process that are taken out of a queue in one step: others must have
+their turns in between.
+"""
 
 LOCK_AHEAD_COUNTED_MAX = 1000
-"""Most waiters before a request that are counted when its time is over: a line that is longer is said to be."""
+"""Most waiters before a request that are counted when its time is over: a line that is longer is
+said to be.
+"""
 
 LOCK_AHEAD_TOLD_MAX = 16
 """Most holders, and most waiters, that are named to one whose time is over."""
@@ -196,25 +229,32 @@ JOB_PROMPT_BYTES_MAX = 768 << 10
 """Longest prompt of a job, as JSON in UTF-8."""
 
 JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
-"""Largest record of a job when it is registered: the longest prompt, and its names, paths and broker. The rest of a record's
-room is for what attempts add (JOB_GROWTH_BYTES_MAX), so that a job which was registered can be claimed and ended."""
+"""Largest record of a job when it is registered: the longest prompt, and its names, paths and
+broker. The rest of a record's room is for what attempts add (JOB_GROWTH_BYTES_MAX), so that a job
+which was registered can be claimed and ended.
+"""
 
 JOB_ATTEMPTS_MAX = 1000
 """Most attempts that a job may be given."""
 
 JOB_LEASE_S = 120.0
-"""How long the worker of a job is believed without a sign of life where its process cannot be seen, unless told. A database may
-be away for a minute, as while another takes over, and no work of hours is to be begun anew for that."""
+"""How long the worker of a job is believed without a sign of life where its process cannot be seen,
+unless told. A database may be away for a minute, as while another takes over, and no work of hours
+is to be begun anew for that.
+"""
 
 TREE_GRACE_S = 10.0
 """How long the processes of a tree have to end by themselves after SIGTERM."""
 
 STANDBY_AFTER_S = 5.0
-"""After how long a wrapper that only waits for its command becomes a slim program. Going on standby and coming back takes as
-long as another start of Holdfast, which a short command must not pay."""
+"""After how long a wrapper that only waits for its command becomes a slim program. Going on standby
+and coming back takes as long as another start of Holdfast, which a short command must not pay.
+"""
 
 JOB_PAST_ATTEMPTS_MAX = 10
-"""How many of a job's attempts that did not complete it are remembered in its record, the last ones."""
+"""How many of a job's attempts that did not complete it are remembered in its record, the last
+ones.
+"""
 
 JOB_PAST_ERROR_BYTES_MAX = 2 << 10
 """How much is remembered of what went wrong in each of them, as JSON."""
@@ -227,29 +267,40 @@ JOB_CLAIM_BYTES_MAX = HOLDER_BYTES_MAX + (2 << 10)
 
 JOB_GROWTH_BYTES_MAX = (
     JOB_CLAIM_BYTES_MAX
-    + JOB_PAST_ATTEMPTS_MAX * (HOLDER_BYTES_MAX + JOB_PAST_ERROR_BYTES_MAX + 2 * LABEL_JSON_BYTES_MAX)
+    + JOB_PAST_ATTEMPTS_MAX
+    * (HOLDER_BYTES_MAX + JOB_PAST_ERROR_BYTES_MAX + 2 * LABEL_JSON_BYTES_MAX)
     + 2 * JOB_LATE_BYTES_MAX
     + 4 * LABEL_JSON_BYTES_MAX
 )
-"""Most that attempts add to a job's record beside the words of its verdict: the claim, the past attempts and a late result."""
+"""Most that attempts add to a job's record beside the words of its verdict: the claim, the past
+attempts and a late result.
+"""
 
 JOB_VERDICT_BYTES_MIN = RECORD_BYTES_MAX - JOB_REGISTERED_BYTES_MAX - JOB_GROWTH_BYTES_MAX
-"""How much of a verdict's words is always kept, as JSON. More is kept where the rest of the record is smaller."""
+"""How much of a verdict's words is always kept, as JSON. More is kept where the rest of the record
+is smaller.
+"""
 
 JOBS_TREE_AGAIN_S = 60.0
 """How long a process waits before it tries once more to end a tree that SIGKILL did not end."""
 
 JOBS_SWEEP_EVERY_S = 1.0
-"""How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at once."""
+"""How often a busy worker looks for jobs whose workers died. Whoever finds nothing to take looks at
+once.
+"""
 
 JOBS_SWEPT_MAX = 1000
 """Most overdue jobs that one such look reads and reaps at a time, the longest overdue first."""
 
 JOBS_OF_WORKERS_READ = 64
-"""How many running jobs one such look reads at a time to see whose they are; it goes on with the worker after the last."""
+"""How many running jobs one such look reads at a time to see whose they are; it goes on with the
+worker after the last.
+"""
 
 JOBS_WATCHED_MAX = 64
-"""Most workers of whose death one that waits for a job is told by the kernel; of more, it asks now and then."""
+"""Most workers of whose death one that waits for a job is told by the kernel; of more, it asks now
+and then.
+"""
 
 JOBS_PAGE = 256
 """How many jobs a list reads at a time."""
@@ -282,7 +333,9 @@ BROKER_BACKOFF_MAX_S = 30.0
 """Longest pause between two attempts to reach a broker that is away."""
 
 AGENT_LEASE_S = 24 * 3600.0
-"""How long an agent that gives no sign of life is believed. Whoever runs one renews at a third of it."""
+"""How long an agent that gives no sign of life is believed. Whoever runs one renews at a third of
+it.
+"""
 
 AGENT_GRACE_S = 300.0
 """How long a cleanup leaves an expired agent, or a folder that has no record yet, alone."""
@@ -291,24 +344,36 @@ AGENT_START_S = 20.0
 """How long `agents start` waits for the agent to come up in its tmux session."""
 
 AGENT_MOMENT_S = 1.0
-"""How long `agents start` watches a program once it has begun. Most of what dies at once (a wrong option, a missing file or
-library, no login) does so within that; a person waits that much longer for a program that is well."""
+"""How long `agents start` watches a program once it has begun. Most of what dies at once (a wrong
+option, a missing file or library, no login) does so within that; a person waits that much longer
+for a program that is well.
+"""
 
 TMUX_ANSWER_S = 5.0
-"""How long tmux may take to answer. A server that is silent for longer is neither dead nor alive: that is unknown."""
+"""How long tmux may take to answer. A server that is silent for longer is neither dead nor alive:
+that is unknown.
+"""
 
 TMUX_START_S = 15.0
-"""How long it may take to start a tmux session: its server may have to begin first, and to read the user's configuration."""
+"""How long it may take to start a tmux session: its server may have to begin first, and to read the
+user's configuration.
+"""
 
 AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S
-"""How long an id is kept for an agent that `agents start` has yet to bring up: should that be killed, it is free again soon."""
+"""How long an id is kept for an agent that `agents start` has yet to bring up: should that be
+killed, it is free again soon.
+"""
 
 TMUX_SILENCE_S = 10.0
-"""How long a tmux that did not answer is not asked again whether a session is there: whoever has many questions waits once."""
+"""How long a tmux that did not answer is not asked again whether a session is there: whoever has
+many questions waits once.
+"""
 
 TMUX_PASTE_S = 3
-"""Within how many seconds tmux must have come to a paste or an interrupt, or else it leaves it undone. Well under the time for
-its answer: what was given up must not be typed later, between the words of another."""
+"""Within how many seconds tmux must have come to a paste or an interrupt, or else it leaves it
+undone. Well under the time for its answer: what was given up must not be typed later, between the
+words of another.
+"""
 
 MANIFEST_BYTES_MAX = 1 << 20
 """Largest manifest that is read."""
@@ -332,7 +397,9 @@ QUEUE_TRIM_MAX = 256
 """Most finished requests dropped at one look."""
 
 QUEUE_PRUNE_LEAST_S = 24 * 3600.0
-"""How long ago a request must have ended for a person to drop it: until then its idempotency key may be asked again."""
+"""How long ago a request must have ended for a person to drop it: until then its idempotency key
+may be asked again.
+"""
 
 PROMPT_BYTES_MAX = 256 << 10
 """Longest prompt in UTF-8."""
@@ -341,12 +408,15 @@ ANSWER_CHARS_MAX = 64 << 10
 """Longest answer that is kept of a request; of a longer one, the end."""
 
 REQUEST_PAYLOAD_BYTES_MAX = 2 * PROMPT_BYTES_MAX + (1 << 10)
-"""Largest payload of a request, as JSON: the longest prompt fits, also when each of its characters is escaped, which makes two
-bytes of one."""
+"""Largest payload of a request, as JSON: the longest prompt fits, also when each of its characters
+is escaped, which makes two bytes of one.
+"""
 
 REQUEST_RESULT_BYTES_MAX = 6 * ANSWER_CHARS_MAX + (16 << 10)
-"""Largest result that is kept of a request, as JSON: the longest answer fits, also one of control characters alone, each of
-which takes six bytes. With the payload beside it, a request stays within a record's bound."""
+"""Largest result that is kept of a request, as JSON: the longest answer fits, also one of control
+characters alone, each of which takes six bytes. With the payload beside it, a request stays within
+a record's bound.
+"""
 
 REQUEST_DETAIL_BYTES_MAX = 16 << 10
 """Longest reason that is kept of a request's failure, as JSON."""
@@ -364,16 +434,22 @@ GATEWAY_INSPECT_EVERY_S = 1.0
 """How often a gateway looks at its agent by itself. It also looks just before each delivery."""
 
 GATEWAY_GLANCE_S = 1.0
-"""How long whoever asks for the status waits for a look that another has begun; then it is told what was last seen."""
+"""How long whoever asks for the status waits for a look that another has begun; then it is told
+what was last seen.
+"""
 
 GATEWAY_PROVE_S = 5.0
 """How long what listens where a gateway should be may take to prove that it is one."""
 
 GATEWAY_ANNOUNCE_EVERY_S = 60.0
-"""How often a gateway looks at its agent's record by itself. It is told at once when the agent changes hands."""
+"""How often a gateway looks at its agent's record by itself. It is told at once when the agent
+changes hands.
+"""
 
 GATEWAY_LEASE_S = 30.0
-"""How long a gateway's process that cannot be probed is believed without a sign of life. It renews at a third of it."""
+"""How long a gateway's process that cannot be probed is believed without a sign of life. It renews
+at a third of it.
+"""
 
 GATEWAY_STOP_S = 10.0
 """How long a gateway that is told to stop waits for the request that runs."""
@@ -385,17 +461,21 @@ GATEWAY_EVENTS_BYTES_MAX = 16 << 20
 """How long a gateway's events.jsonl gets before it is begun anew; one older file is kept."""
 
 HTTP_BODY_BYTES_MAX = 832 << 10
-"""Largest body of an HTTP request. The longest prompt fits, also when a client escapes all that is not ASCII, which makes three
-bytes of one at most."""
+"""Largest body of an HTTP request. The longest prompt fits, also when a client escapes all that is
+not ASCII, which makes three bytes of one at most.
+"""
 
 HTTP_CODE_BYTES_MAX = 1 << 10
-"""Largest body that carries the code of a link, which somebody sends who has not shown a token yet."""
+"""Largest body that carries the code of a link, which somebody sends who has not shown a token yet.
+"""
 
 HTTP_HEADER_BYTES_MAX = 32 << 10
 """Largest head of an HTTP request."""
 
 HTTP_REFUSED_BYTES_MAX = 8 << 20
-"""How much of a body is heard out, unread, behind a refusal that did not need it, so that its client gets to see the answer."""
+"""How much of a body is heard out, unread, behind a refusal that did not need it, so that its
+client gets to see the answer.
+"""
 
 HTTP_REFUSED_S = 1.0
 """How long the next piece of such a body is waited for."""
@@ -416,7 +496,9 @@ HTTP_READ_S = 60.0
 """How long it may leave an answer unread that does not fit into the buffers between."""
 
 HTTP_CONNECTIONS_MAX = 1000
-"""Most connections to one server. Beyond, one that asks for nothing just then is closed; when there is none, the new one."""
+"""Most connections to one server. Beyond, one that asks for nothing just then is closed; when there
+is none, the new one.
+"""
 
 SERVER_PORT = 8470
 """The port of `holdfast serve` unless told."""
@@ -425,13 +507,18 @@ SERVER_THREADS = 16
 """How many operations a server carries out at a time; others wait for a thread."""
 
 SERVER_WAITS_MAX = 128
-"""Most requests that wait for something on one server, each in a thread. The next is refused, and may ask again."""
+"""Most requests that wait for something on one server, each in a thread. The next is refused, and
+may ask again.
+"""
 
 SERVER_WAIT_MAX_S = 25.0
-"""Longest that one request waits: for a lock, a job, the end of a swap or of a request to an agent."""
+"""Longest that one request waits: for a lock, a job, the end of a swap or of a request to an agent.
+"""
 
 SERVER_TOLD_MAX = 4096
-"""How many grants a server remembers that it told of, or gave back, so that no other is told of one that it gives back."""
+"""How many grants a server remembers that it told of, or gave back, so that no other is told of one
+that it gives back.
+"""
 
 SERVER_REAP_EVERY_S = 2.0
 """How often a server looks for jobs whose workers died or whose time is over."""
@@ -464,7 +551,9 @@ RETRY_DELAY_S = 0.1
 """How long it waits in between."""
 
 WORKFLOW_TTL_S = 300.0
-"""How long a workflow is believed without a renewal unless told. `workflows run` renews at a third of it."""
+"""How long a workflow is believed without a renewal unless told. `workflows run` renews at a third
+of it.
+"""
 
 WORKFLOW_TTL_MAX_S = 10 * 365 * 24 * 3600.0
 """Longest time to live of a workflow."""
@@ -479,10 +568,14 @@ SWAP_WATCHED_MAX = 64
 """Most processes whose death one swap is told of by the kernel; of more, it asks now and then."""
 
 SWAP_LOAD_GRACE_S = 10.0
-"""How long the processes of a load have to end by themselves after SIGTERM, once the process that swapped is dead."""
+"""How long the processes of a load have to end by themselves after SIGTERM, once the process that
+swapped is dead.
+"""
 
 SWAP_LOAD_UNSEEN_S = SWAP_LOAD_GRACE_S + 10.0
-"""How long the load of a swap whose lock is free is believed to run on another machine: its guardian has ended it by then."""
+"""How long the load of a swap whose lock is free is believed to run on another machine: its
+guardian has ended it by then.
+"""
 
 SWAP_WHY_CHARS_MAX = 500
 """Longest reason of a failed swap that the journal keeps."""
@@ -503,13 +596,19 @@ MCP_CALLS_MAX = 64
 """Most calls of one agent at a time; the next is refused."""
 
 MCP_UNTOLD_S = 120.0
-"""How long a lock, or a swap, is kept for an agent that has not come back to hear that its turn has come."""
+"""How long a lock, or a swap, is kept for an agent that has not come back to hear that its turn has
+come.
+"""
 
 MCP_LINE_BYTES_MAX = 1 << 20
-"""Longest message that is read from a client. The longest prompt fits, also with much of it escaped."""
+"""Longest message that is read from a client. The longest prompt fits, also with much of it
+escaped.
+"""
 
 MCP_CLOSE_S = 1.5
-"""How long letting go takes at most when the client goes: it kills a server that is still there after 2 s."""
+"""How long letting go takes at most when the client goes: it kills a server that is still there
+after 2 s.
+"""
 
 MCP_LIST_MAX = 100
 """Most agents that one call lists: a model reads all of it."""

@@ -1,4 +1,6 @@
-"""What may be a name. A name that passes here is safe as a key in every store and, encoded, as part of a path."""
+"""What may be a name. A name that passes here is safe as a key in every store and, encoded, as part
+of a path.
+"""
 
 import re
 
@@ -21,18 +23,23 @@ def check_id(value: str, what: str = "id") -> str:
     """
     if isinstance(value, str) and _ID.match(value):
         return value
-    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with a letter or digit first")
+    raise _refusal(
+        value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with a letter or digit first"
+    )
 
 
 def check_agent_name(value: str, what: str = "agent name") -> str:
     """Return `value` if it may name an agent: an id without dots. Raises InvalidName."""
     if isinstance(value, str) and _AGENT.match(value):
         return value
-    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first")
+    raise _refusal(
+        value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first"
+    )
 
 
 def check_job_id(value: str, what: str = "job id") -> str:
-    """Return `value` if it may be a job's id: one that may begin with `_` or `-` too, as url-safe ids of other programs do.
+    """Return `value` if it may be a job's id: one that may begin with `_` or `-` too, as url-safe
+    ids of other programs do.
 
     Raises InvalidName.
     """
@@ -42,7 +49,8 @@ def check_job_id(value: str, what: str = "job id") -> str:
 
 
 def check_label(value: str, what: str = "label") -> str:
-    """Return `value` if it may be the label of something that is there: 1 to 256 characters, such as `/dev/ttyUSB0`.
+    """Return `value` if it may be the label of something that is there: 1 to 256 characters, such
+    as `/dev/ttyUSB0`.
 
     Control characters, and halves of surrogate pairs that no encoding can carry, raise InvalidName.
     """
@@ -52,13 +60,16 @@ def check_label(value: str, what: str = "label") -> str:
 
 
 def check_new_label(value: str, what: str = "label") -> str:
-    """Return `value` if something new may have this label: one without characters that nobody sees (see `kernel.text`), as two
-    names that look the same are one to people. What has such a label from before is still found. Raises InvalidName."""
+    """Return `value` if something new may have this label: one without characters that nobody sees
+    (see `kernel.text`), as two names that look the same are one to people. What has such a label
+    from before is still found. Raises InvalidName.
+    """
     check_label(value, what)
     if (found := invisible_in(value)) is not None:
         at, character = found
         raise InvalidName(
-            f"{_shortened(value)} cannot be {_article(what)}: nobody sees its character {at + 1}, U+{ord(character):04X}. "
+            f"{_shortened(value)} cannot be {_article(what)}: nobody sees its character {at + 1}, "
+            f"U+{ord(character):04X}. "
             "Leave it out",
             what=what,
             at=at,
@@ -67,13 +78,15 @@ def check_new_label(value: str, what: str = "label") -> str:
 
 
 def check_text(value: str, what: str) -> str:
-    """Return `value` if it is text that every encoding of Unicode can carry. Raises InvalidValue: what was not UTF-8 on a
-    command line comes as halves of surrogate pairs."""
+    """Return `value` if it is text that every encoding of Unicode can carry. Raises InvalidValue:
+    what was not UTF-8 on a command line comes as halves of surrogate pairs.
+    """
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidValue(
-            f"the {what} is no UTF-8 at character {error.start + 1}: write it in UTF-8, or into a file whose path you tell",
+            f"the {what} is no UTF-8 at character {error.start + 1}: write it in UTF-8, or into a "
+            "file whose path you tell",
             field=what,
         ) from None
     return value
@@ -82,10 +95,13 @@ def check_text(value: str, what: str) -> str:
 def path_component(label: str) -> str:
     """Encode a label as one safe and unique component of a path.
 
-    Every character but letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes, so the result has no `/`, no `..`
-    and no NUL, and two labels never share one. It may be up to 12 times as long as the label.
+    Every character but letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes, so the result
+    has no `/`, no `..` and no NUL, and two labels never share one. It may be up to 12 times as long
+    as the label.
     """
-    return "".join(c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label)
+    return "".join(
+        c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label
+    )
 
 
 def _refusal(value: object, what: str, rule: str) -> InvalidName:

@@ -1,6 +1,8 @@
-"""Settings: from the caller, the environment, the nearest holdfast.toml, then the defaults; the first that speaks wins.
+"""Settings: from the caller, the environment, the nearest holdfast.toml, then the defaults; the
+first that speaks wins.
 
-Finding and reading the file is `app`'s; what its keys mean is here. docs/settings.md lists them all.
+Finding and reading the file is `app`'s; what its keys mean is here. docs/settings.md lists them
+all.
 """
 
 from collections.abc import Mapping
@@ -52,7 +54,9 @@ class LockSettings(Value, frozen=True, kw_only=True):
     priority_age_s: float = LOCK_PRIORITY_AGE_S
     journal: Literal["contended", "all"] = "contended"
     standby_after_s: float = STANDBY_AFTER_S
-    """After how long a `locks run` that only waits for its command gives its memory back; infinite for never."""
+    """After how long a `locks run` that only waits for its command gives its memory back; infinite
+    for never.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,12 +80,15 @@ class FilesSettings(Value, frozen=True, kw_only=True):
             if not path or "\0" in path:
                 raise InvalidValue(f"files.folders.{name} is no path")
         if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay_s <= 60):
-            raise InvalidValue("files.retry_attempts must be 1 to 100, and files.retry_delay_s 0 to 60 seconds")
+            raise InvalidValue(
+                "files.retry_attempts must be 1 to 100, and files.retry_delay_s 0 to 60 seconds"
+            )
 
 
 class LockTimeouts(Value, frozen=True, kw_only=True):
-    """The time limit of each kind of operation on the registry, in seconds; those of the routers are what is waited for a
-    lock unless told."""
+    """The time limit of each kind of operation on the registry, in seconds; those of the routers
+    are what is waited for a lock unless told.
+    """
 
     host_registry: float = 5.0
     host_leases: float = 3.0
@@ -93,7 +100,9 @@ class LockTimeouts(Value, frozen=True, kw_only=True):
         super().__post_init__()
         for name in self.__struct_fields__:
             if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidValue(f"lock_timeouts.{name} must be a number of seconds, 0 or more", field=name)
+                raise InvalidValue(
+                    f"lock_timeouts.{name} must be a number of seconds, 0 or more", field=name
+                )
 
 
 JOB_TYPES = ("quick", "detailed")
@@ -117,22 +126,28 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
         if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay <= 60):
             raise InvalidValue("retry_attempts must be 1 to 100, and retry_delay 0 to 60 seconds")
         if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
-            raise InvalidValue("lease_ttl_s must be a positive number of seconds; leave it out for none")
+            raise InvalidValue(
+                "lease_ttl_s must be a positive number of seconds; leave it out for none"
+            )
         for job_type, priority in self.job_priorities.items():
             if job_type not in JOB_TYPES:
                 raise InvalidValue(
-                    f"job_priorities.{ascii(job_type)[1:41]} is no kind of job: use {' or '.join(JOB_TYPES)}",
+                    f"job_priorities.{ascii(job_type)[1:41]} is no kind of job: use "
+                    f"{' or '.join(JOB_TYPES)}",
                     field="job_priorities",
                 )
             if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:
                 raise InvalidValue(
-                    f"job_priorities.{job_type[:40]} must be from -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}",
+                    f"job_priorities.{job_type[:40]} must be from -{LOCK_PRIORITY_MAX} to "
+                    f"{LOCK_PRIORITY_MAX}",
                     field="job_priorities",
                 )
 
 
 class AgentSettings(Value, frozen=True, kw_only=True):
-    """How agents are called and leased. An adopted registry keeps its names by setting its prefix."""
+    """How agents are called and leased. An adopted registry keeps its names by setting its
+    prefix.
+    """
 
     prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
     names: Literal["shared", "exclusive"] = "shared"
@@ -145,8 +160,9 @@ class AgentSettings(Value, frozen=True, kw_only=True):
 
 
 class JobSettings(Value, frozen=True, kw_only=True):
-    """How many finished jobs are kept, where the audit log of jobs lies (`logs` None means beside the store), and how long a
-    worker that cannot be seen is believed without a sign of life."""
+    """How many finished jobs are kept, where the audit log of jobs lies (`logs` None means beside
+    the store), and how long a worker that cannot be seen is believed without a sign of life.
+    """
 
     keep_finished: int = JOBS_KEEP
     keep_s: float = JOBS_KEEP_S
@@ -156,7 +172,9 @@ class JobSettings(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
-            raise InvalidValue("jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number")
+            raise InvalidValue(
+                "jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number"
+            )
         if not 0 < self.lease_s < float("inf"):
             raise InvalidValue("jobs.lease_s must be a positive number")
 
@@ -180,7 +198,11 @@ class Settings(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_id(self.namespace, "namespace")
-        for name, label in (("actor", self.actor), ("host_id", self.host_id), ("group", self.group)):
+        for name, label in (
+            ("actor", self.actor),
+            ("host_id", self.host_id),
+            ("group", self.group),
+        ):
             if label is not None:
                 check_label(label, name)
         if self.actor is not None:
@@ -199,16 +221,23 @@ ENVIRONMENT = {
 
 
 def resolve(
-    *, given: Mapping[str, str | None], environment: Mapping[str, str], document: Mapping[str, Any], source: str
+    *,
+    given: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    document: Mapping[str, Any],
+    source: str,
 ) -> Settings:
-    """Put settings together: `given` by the caller, else the environment, else the document of the file `source`.
+    """Put settings together: `given` by the caller, else the environment, else the document of the
+    file `source`.
 
     Raises InvalidValue for an unknown key or a wrong type, naming the key and the file.
     """
     try:
         settings = msgspec.convert(dict(document), Settings)
     except msgspec.ValidationError as error:
-        raise InvalidValue(f"{source}: {error}. docs/settings.md lists every setting", source=source) from None
+        raise InvalidValue(
+            f"{source}: {error}. docs/settings.md lists every setting", source=source
+        ) from None
     named = {key: environment[name] for name, key in ENVIRONMENT.items() if environment.get(name)}
     named.update({key: value for key, value in given.items() if value})
     return msgspec.structs.replace(settings, **named)

@@ -1,4 +1,6 @@
-"""A space: one kind of record, with all that a store must know of it and nothing of what it means."""
+"""A space: one kind of record, with all that a store must know of it and nothing of what it
+means.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.errors import InvalidValue, RecordInvalid, SchemaTooNew
 from holdfast.kernel.layout import Document, Layout
 from holdfast.kernel.limits import INDEX_BYTES_MAX, RECORD_BYTES_MAX, SPACE_NAME_CHARS_MAX
-from holdfast.kernel.ordering import Parts, encode
+from holdfast.kernel.order import Parts, encode
 
 R = TypeVar("R", bound=Record)
 
@@ -20,13 +22,14 @@ Upgrade = Callable[[Document], Document]
 class Space(Generic[R]):
     """Records of one model under one name.
 
-    Promised: what `decode` returns is a valid record of the current version, and an index never disagrees with its record,
-    being a function of it. Records of older versions are upgraded as they are read and written back in the current form
-    when they are next put.
+    Promised: what `decode` returns is a valid record of the current version, and an index never
+    disagrees with its record, being a function of it. Records of older versions are upgraded as
+    they are read and written back in the current form when they are next put.
 
-    `indexes` maps a name to a function from a record to a tuple, or to None for "not in this index". `volatile` records
-    are those of one boot (locks, waiters, heartbeats): a store may forget them at the next. `rank` orders the latches of a
-    store that locks by space: lower first, then by name. `layout` says how the files store lays it out for people to read.
+    `indexes` maps a name to a function from a record to a tuple, or to None for "not in this
+    index". `volatile` records are those of one boot (locks, waiters, heartbeats): a store may
+    forget them at the next. `rank` orders the latches of a store that locks by space: lower first,
+    then by name. `layout` says how the files store lays it out for people to read.
     """
 
     def __init__(
@@ -51,23 +54,31 @@ class Space(Generic[R]):
         self.order = (rank, name)
         self._decoder = msgspec.json.Decoder(model)
         if missing := set(range(1, schema_version)) - set(self.upgrades):
-            raise InvalidValue(f"space {name} has no upgrade from version {min(missing)}: add one to its `upgrades`")
+            raise InvalidValue(
+                f"space {name} has no upgrade from version {min(missing)}: add one to its "
+                "`upgrades`"
+            )
 
     def encode(self, record: R) -> bytes:
-        """Return the record's stored form. Raises InvalidValue for another model, an old version, a field of the wrong type,
-        or over the bound: what could not be read again is never written."""
+        """Return the record's stored form. Raises InvalidValue for another model, an old version, a
+        field of the wrong type, or over the bound: what could not be read again is never written.
+        """
         if type(record) is not self.model or record.schema_version != self.schema_version:
             raise InvalidValue(
-                f"space {self.name} keeps {self.model.__name__} of version {self.schema_version}, not {type(record).__name__}"
+                f"space {self.name} keeps {self.model.__name__} of version {self.schema_version}, "
+                f"not {type(record).__name__}"
             )
         try:
             data = to_json(record)
             self._decoder.decode(data)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidValue(f"{self.model.__name__} cannot be stored: {error}", space=self.name) from None
+            raise InvalidValue(
+                f"{self.model.__name__} cannot be stored: {error}", space=self.name
+            ) from None
         if len(data) > RECORD_BYTES_MAX:
             raise InvalidValue(
-                f"the record has {len(data)} bytes and a record may have {RECORD_BYTES_MAX}: keep large content in a file "
+                f"the record has {len(data)} bytes and a record may have {RECORD_BYTES_MAX}: keep "
+                "large content in a file "
                 "and store its path",
                 space=self.name,
                 bytes=len(data),
@@ -75,12 +86,16 @@ class Space(Generic[R]):
         return data
 
     def decode(self, key: str, data: bytes | str) -> R:
-        """Return the record. Raises SchemaTooNew or RecordInvalid, both naming the record; never guesses."""
+        """Return the record. Raises SchemaTooNew or RecordInvalid, both naming the record; never
+        guesses.
+        """
         try:
             record = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return self._decode_slowly(key, data, str(error))
-        if record.schema_version == self.schema_version and (self.schema_version == 1 or _says_version(data)):
+        if record.schema_version == self.schema_version and (
+            self.schema_version == 1 or _says_version(data)
+        ):
             return record
         return self._decode_slowly(key, data, "")
 
@@ -91,7 +106,10 @@ class Space(Generic[R]):
             parts = of(record)
             place = None if parts is None else encode(parts)
             if place is not None and len(place) > INDEX_BYTES_MAX:
-                raise InvalidValue(f"a value indexed in space {self.name} is too long: {len(place)} bytes", space=self.name)
+                raise InvalidValue(
+                    f"a value indexed in space {self.name} is too long: {len(place)} bytes",
+                    space=self.name,
+                )
             places.append(place)
         return places
 
@@ -102,7 +120,8 @@ class Space(Generic[R]):
             raise self._invalid(key, "its schema_version is not a positive integer")
         if version > self.schema_version:
             raise SchemaTooNew(
-                f"{self.name}/{key} has schema version {version} and this program knows up to {self.schema_version}: "
+                f"{self.name}/{key} has schema version {version} and this program knows up to "
+                f"{self.schema_version}: "
                 "use a newer holdfast",
                 space=self.name,
                 key=key,
@@ -113,9 +132,20 @@ class Space(Generic[R]):
         try:
             for step in range(version, self.schema_version):
                 document = self.upgrades[step](document)
-            return msgspec.convert({**document, "schema_version": self.schema_version}, self.model, str_keys=True)
-        except (msgspec.ValidationError, LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-            raise self._invalid(key, f"it cannot be upgraded from version {version}: {error}") from None
+            return msgspec.convert(
+                {**document, "schema_version": self.schema_version}, self.model, str_keys=True
+            )
+        except (
+            msgspec.ValidationError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+        ) as error:
+            raise self._invalid(
+                key, f"it cannot be upgraded from version {version}: {error}"
+            ) from None
 
     def _document(self, key: str, data: bytes | str) -> Document:
         try:
@@ -149,7 +179,9 @@ class Rows(NamedTuple):
 
 
 def rows(space: Space[Any]) -> Rows:
-    """Say that a transaction decides by the records it gets by key or takes first, and by nothing else of that space."""
+    """Say that a transaction decides by the records it gets by key or takes first, and by nothing
+    else of that space.
+    """
     return Rows(space)
 
 
@@ -158,7 +190,8 @@ def _plain(name: str) -> str:
     if _PLAIN.match(name):
         return name
     raise InvalidValue(
-        f"{name[:40]!r} cannot name a space or an index: use 1 to {SPACE_NAME_CHARS_MAX} lower-case letters, digits and _"
+        f"{name[:40]!r} cannot name a space or an index: use 1 to {SPACE_NAME_CHARS_MAX} "
+        "lower-case letters, digits and _"
     )
 
 

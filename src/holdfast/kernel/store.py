@@ -2,24 +2,27 @@
 
     store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
     store.read(body, scope=...)                                    a consistent snapshot
-    store.get / put_new / delete_if                                hot paths: one thing, checked and done
+    store.get / put_new / delete_if                                hot paths, one statement each
     store.now()                                                    the store's clock, without asking
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          what happened, from a place on
 
 A store holds no rule. It knows spaces (kernel/space.py) and bytes.
+
+What lies among the folders of a space and is no record: a port that a store serves whose records
+are folders.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from holdfast.kernel.clock import Passing
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import Corrupt
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
-from holdfast.kernel.ordering import Parts
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 
 T = TypeVar("T")
@@ -71,8 +74,9 @@ class ReadTx(Protocol):
         ...
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        """The record under a key. Where most likely there is none, say that it is not `expected`: the answer is the same, and
-        some stores find it at half the cost."""
+        """The record under a key. Where most likely there is none, say that it is not `expected`:
+        the answer is the same, and some stores find it at half the cost.
+        """
         ...
 
     def range(
@@ -86,8 +90,10 @@ class ReadTx(Protocol):
         limit: int | None = None,
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
-        """Records in the order of their keys (by code points), of those with `prefix` from `start` up to but not including
-        `stop`. A damaged one raises, unless `damaged` is a list to tell of it in; then it hides no other."""
+        """Records in the order of their keys (by code points), of those with `prefix` from `start`
+        up to but not including `stop`. A damaged one raises, unless `damaged` is a list to tell of
+        it in; then it hides no other.
+        """
         ...
 
     def find(
@@ -102,8 +108,10 @@ class ReadTx(Protocol):
         limit: int | None = None,
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
-        """Records in the order of a declared index, then of their keys: those whose tuple begins with `match` and goes on
-        from `start` up to but not including `stop`. For `damaged` see `range`."""
+        """Records in the order of a declared index, then of their keys: those whose tuple begins
+        with `match` and goes on from `start` up to but not including `stop`. For `damaged` see
+        `range`.
+        """
         ...
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
@@ -116,8 +124,9 @@ class Tx(ReadTx, Protocol):
 
     @property
     def revision(self) -> int:
-        """This transaction's number: greater than that of every transaction before it that touched the same records. It
-        serves as the token of whatever is granted here."""
+        """This transaction's number: greater than that of every transaction before it that touched
+        the same records. It serves as the token of whatever is granted here.
+        """
         ...
 
     def put(self, space: Space[R], key: str, record: R) -> None:
@@ -137,17 +146,25 @@ class Tx(ReadTx, Protocol):
         but_for: Collection[str] = (),
         damaged: Damage | None = None,
     ) -> Row[R] | None:
-        """The first record of an index that no other transaction is taking at this moment, `but_for` those under some keys. A
-        damaged one raises, unless `damaged` is a list to tell of it in; then it is passed over."""
+        """The first record of an index that no other transaction is taking at this moment,
+        `but_for` those under some keys. A damaged one raises, unless `damaged` is a list to tell of
+        it in; then it is passed over.
+        """
         ...
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
-        """Append a journal entry and return its revision. It commits with the transaction or not at all."""
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
+        """Append a journal entry and return its revision. It commits with the transaction or not at
+        all.
+        """
         ...
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
-        """Drop journal entries that are older than `before`, and the oldest above `keep`; return how many. Of those within
-        `keep`, the newest `least` stay however old they are; and the newest entry always stays."""
+        """Drop journal entries that are older than `before`, and the oldest above `keep`; return
+        how many. Of those within `keep`, the newest `least` stay however old they are; and the
+        newest entry always stays.
+        """
         ...
 
     def notify(self, topic: str) -> None:
@@ -156,8 +173,9 @@ class Tx(ReadTx, Protocol):
 
 
 class Woken(NamedTuple):
-    """Why a wait ended: a topic was notified, or these of the descriptors watched beside became readable. Neither: it is
-    time to look again."""
+    """Why a wait ended: a topic was notified, or these of the descriptors watched beside became
+    readable. Neither: it is time to look again.
+    """
 
     notified: bool
     ready: frozenset[int]
@@ -168,20 +186,25 @@ class Listener(AbstractContextManager["Listener"], Protocol):
 
     @property
     def address(self) -> str:
-        """A topic that only this listener hears, to be stored where the one who should wake it will find it."""
+        """A topic that only this listener hears, to be stored where the one who should wake it will
+        find it.
+        """
         ...
 
     def outlive(self) -> tuple[int, ...]:
-        """Descriptors by which the next program of this process can go on listening. A notice makes the first one readable, and
-        the others keep the store in use. Empty where notices reach only the program that listens."""
+        """Descriptors by which the next program of this process can go on listening. A notice makes
+        the first one readable, and the others keep the store in use. Empty where notices reach only
+        the program that listens.
+        """
         ...
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 
-        Returns early now and then (after at most WAIT_RECHECK_S), and may return for a notice meant for an earlier
-        listener, so callers look again in a loop. Never loses a notice sent after `listen` returned, unless its sender
-        was killed before sending it; that one costs at most WAIT_RECHECK_S.
+        Returns early now and then (after at most WAIT_RECHECK_S), and may return for a notice meant
+        for an earlier listener, so callers look again in a loop. Never loses a notice sent after
+        `listen` returned, unless its sender was killed before sending it; that one costs at most
+        WAIT_RECHECK_S.
         """
         ...
 
@@ -189,8 +212,8 @@ class Listener(AbstractContextManager["Listener"], Protocol):
 class Store(Protocol):
     """Where records live. Safe for threads; safe after fork; `close` ends it.
 
-    Every method raises StoreUnavailable, LockTimeout (its turn did not come in time), StoreCorrupt, RecordInvalid or
-    SchemaTooNew, and never a driver's own exception.
+    Every method raises StoreUnavailable, LockTimeout (its turn did not come in time), StoreCorrupt,
+    RecordInvalid or SchemaTooNew, and never a driver's own exception.
     """
 
     @property
@@ -205,25 +228,31 @@ class Store(Protocol):
 
     @property
     def embedded(self) -> bool:
-        """True when only this machine can use the store, so that another boot of it proves a holder's death."""
+        """True when only this machine can use the store, so that another boot of it proves a
+        holder's death.
+        """
         ...
 
     def boot_in_use(self, boot_id: str) -> bool:
-        """Has a process with that boot id this store open? Then that boot has not ended: a container may have a boot id of its
-        own. True where it cannot be told."""
+        """Has a process with that boot id this store open? Then that boot has not ended: a
+        container may have a boot id of its own. True where it cannot be told.
+        """
         ...
 
     def now(self) -> datetime:
         """The store's clock, as far as it can be known without asking for each answer.
 
-        An embedded store's is exact. A database's is what its last answer with the time in it said and what has passed
-        since, asked anew when that is more than a minute: within a round trip and a minute's drift of the database's clock,
-        whatever this machine's says. May go back, as clocks do. The lease of what one statement grants begins here.
+        An embedded store's is exact. A database's is what its last answer with the time in it said
+        and what has passed since, asked anew when that is more than a minute: within a round trip
+        and a minute's drift of the database's clock, whatever this machine's says. May go back, as
+        clocks do. The lease of what one statement grants begins here.
         """
         ...
 
     def passing(self) -> Passing:
-        """How much time has passed on a clock of this machine that nobody sets, and which one: see primitives/steady_clock."""
+        """How much time has passed on a clock of this machine that nobody sets, and which one: see
+        primitives/steady_clock.
+        """
         ...
 
     def transact(
@@ -234,45 +263,76 @@ class Store(Protocol):
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        """Run `body` as one serialisable step over the spaces in `scope`, and return what it returns.
+        """Run `body` as one serialisable step over the spaces in `scope`, and return what it
+        returns.
 
-        All or nothing, also when the process is killed at any instruction or the power goes. When it returns, a durable
-        change survives both; one that is not `durable` survives the kill alone. `body` may run more than once and must
-        touch nothing but `tx`. If it raises, nothing is changed and the exception comes through.
+        All or nothing, also when the process is killed at any instruction or the power goes. When
+        it returns, a durable change survives both; one that is not `durable` survives the kill
+        alone. `body` may run more than once and must touch nothing but `tx`. If it raises, nothing
+        is changed and the exception comes through.
 
-        A space in `scope` is latched whole. `rows(space)` latches only the records that the body gets or takes, so that
-        claims do not queue behind each other; the body then promises to decide by nothing else of that space. All spaces
-        of a scope are volatile, or none is. An empty scope may append to the journal and trim it.
+        A space in `scope` is latched whole. `rows(space)` latches only the records that the body
+        gets or takes, so that claims do not queue behind each other; the body then promises to
+        decide by nothing else of that space. All spaces of a scope are volatile, or none is. An
+        empty scope may append to the journal and trim it.
 
-        Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`; StoreUnavailable with `outcome`
-        "unknown" when the commit's fate could not be learned.
+        Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`;
+        StoreUnavailable with `outcome` "unknown" when the commit's fate could not be learned.
         """
         ...
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
-        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no one. A store that does not
-        answer is asked again for `timeout_s`."""
+    def read(
+        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> T:
+        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no
+        one. A store that does not answer is asked again for `timeout_s`.
+        """
         ...
 
-    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+    def get(
+        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> Row[R] | None:
         """The record under a key as of now: `read` of one record, in one statement."""
         ...
 
-    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
-        """Insert all items and return their revision, which is their token; or, if any key exists, nothing and None."""
+    def put_new(
+        self,
+        space: Space[R],
+        items: Sequence[tuple[str, R]],
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int | None:
+        """Insert all items and return their revision, which is their token; or, if any key exists,
+        nothing and None.
+        """
         ...
 
-    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
-        """Delete those of the keys whose record's revision is `token`; return how many there were."""
+    def delete_if(
+        self,
+        space: Space[Any],
+        keys: Sequence[str],
+        token: int,
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int:
+        """Delete those of the keys whose record's revision is `token`; return how many there
+        were.
+        """
         ...
 
     def listen(self, topics: Sequence[str] = ()) -> Listener:
-        """Open ears for the topics. Call it before the transaction that looks, and wait after it."""
+        """Open ears for the topics. Call it before the transaction that looks, and wait after
+        it.
+        """
         ...
 
-    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
-        """Entries behind the cursor, oldest first; none is ever skipped or returned twice. `reverse` reads from the end of
-        the journal instead, newest first, and its cursor is the journal's end."""
+    def journal(
+        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
+    ) -> Batch:
+        """Entries behind the cursor, oldest first; none is ever skipped or returned twice.
+        `reverse` reads from the end of the journal instead, newest first, and its cursor is the
+        journal's end.
+        """
         ...
 
     def close(self) -> None:
@@ -285,3 +345,34 @@ def spaces_of(scope: Scope) -> list[Space[Any]]:
     named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
     named.update({s.name: s for s in scope if isinstance(s, Space)})
     return sorted(named.values(), key=lambda space: space.order)
+
+
+class Leftover(NamedTuple):
+    """A folder that should have a record in it and has none, or what is no folder.
+
+    `age_s` is how long ago it last changed, on the clock of its file system.
+    """
+
+    key: str
+    kind: Literal["no_record", "link", "unreadable"]
+    age_s: float
+
+
+@runtime_checkable
+class Debris(Protocol):
+    """A store that can tell of such things, and remove them. Links are never followed: what one
+    leads to stays as it is.
+    """
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:
+        """What is there beside records. What cannot be looked at is told as unreadable, and hides
+        nothing else.
+        """
+        ...
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
+        """Remove a folder that still has no record and did not change for so long, or a link itself
+        however young, in one step with that check against whoever writes one. False when it is not
+        so any more. Raises HoldfastError when it cannot be done.
+        """
+        ...

@@ -1,5 +1,5 @@
-"""Rules written once over any store, true of any record.
+"""Rules written once over any store, true of any record: the journal, locks, counted holds, queues,
+renewal.
 
-Belongs here: the journal and its bounds, locks, counted holds, queues, and the keeper of signs of life. Does not belong here:
-what an agent, a job or a router is, and any file, socket, process or driver.
+Nothing here knows what an agent, a job or a router is. Nothing touches a file, socket or process.
 """

@@ -21,17 +21,24 @@ class Deadline:
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
-        self._end_s = None if timeout_s is None or timeout_s == float("inf") else time.monotonic() + timeout_s
+        self._end_s = (
+            None if timeout_s is None or timeout_s == float("inf") else time.monotonic() + timeout_s
+        )
 
     def left_s(self) -> float | None:
         """What is left of it; None when there is no limit."""
         return None if self._end_s is None else max(self._end_s - time.monotonic(), 0.0)
 
     def for_a_turn_s(self) -> float:
-        """How long the store may take for one change. A moment even where nothing is left: that is for waiting in line, and
-        not for the store's own work."""
+        """How long the store may take for one change. A moment even where nothing is left: that is
+        for waiting in line, and not for the store's own work.
+        """
         left_s = self.left_s()
-        return TRANSACT_TIMEOUT_S if left_s is None else min(max(left_s, _MOMENT_S), TRANSACT_TIMEOUT_S)
+        return (
+            TRANSACT_TIMEOUT_S
+            if left_s is None
+            else min(max(left_s, _MOMENT_S), TRANSACT_TIMEOUT_S)
+        )
 
     def end(self) -> None:
         """Let it be over now."""
@@ -42,11 +49,12 @@ class Deadline:
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     def insist(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
-        """Do one change or look, which gets the seconds it may take; again while another writer keeps it from its turn and
-        there is time left. The first refusal is logged, since nothing else shows this wait.
+        """Do one change or look, which gets the seconds it may take; again while another writer
+        keeps it from its turn and there is time left. The first refusal is logged, since nothing
+        else shows this wait.
 
-        Raises the last LockTimeout when the time is over, or `stop_fd` has become readable. Trying again is safe, as a
-        LockTimeout says that nothing was changed.
+        Raises the last LockTimeout when the time is over, or `stop_fd` has become readable. Trying
+        again is safe, as a LockTimeout says that nothing was changed.
         """
         limit_s = min(self.for_a_turn_s(), _FIRST_S)
         longest_s = TRANSACT_TIMEOUT_S if stop_fd is None else _FIRST_S

@@ -30,7 +30,9 @@ REDACTED = "[redacted]"
 
 
 class Lag(NamedTuple):
-    """How far a follower is behind: how many entries it has yet to tell of, and when the first of them happened."""
+    """How far a follower is behind: how many entries it has yet to tell of, and when the first of
+    them happened.
+    """
 
     entries: int
     since: datetime | None
@@ -44,23 +46,30 @@ class Journal:
         self.actor = check_label(actor, "actor")
         self._keep = keep or JournalSettings()
 
-    def append(self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None) -> int:
+    def append(
+        self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None
+    ) -> int:
         """Tell of a change in its own transaction; return the entry's revision.
 
-        Secrets are redacted here, by the name of their field, at any depth. Now and then this also trims the journal to its
-        bounds, in the same transaction.
+        Secrets are redacted here, by the name of their field, at any depth. Now and then this also
+        trims the journal to its bounds, in the same transaction.
         """
-        revision = tx.append(actor=self.actor, kind=kind, subject=subject, data=redacted(data or {}))
-        # By a checksum, since plain counts begin anew with each era and are shared among namespaces.
+        revision = tx.append(
+            actor=self.actor, kind=kind, subject=subject, data=redacted(data or {})
+        )
+        # By a checksum, since plain counts begin anew with each era and are shared among
+        # namespaces.
         if crc32(b"%d" % revision) % JOURNAL_TRIM_EVERY == 0:
             self.trim(tx)
         return revision
 
     def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Drop what is beyond the bounds (the configured ones unless told) and return how many entries that were.
+        """Drop what is beyond the bounds (the configured ones unless told) and return how many
+        entries that were.
 
-        By the configured bounds, the last JOURNAL_KEEP_LEAST go for no age. None goes for an age that it has by a clock that
-        was just set forward, or in a process that does not know how the store's clock runs.
+        By the configured bounds, the last JOURNAL_KEEP_LEAST go for no age. None goes for an age
+        that it has by a clock that was just set forward, or in a process that does not know how the
+        store's clock runs.
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
@@ -82,7 +91,9 @@ class Journal:
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
     ) -> tuple[list[Entry], Cursor]:
-        """The last entries of those since an instant and about a subject, oldest first, and the cursor to follow on from."""
+        """The last entries of those since an instant and about a subject, oldest first, and the
+        cursor to follow on from.
+        """
         if limit and begin is None and subject is None:
             return self.tail(limit)
         found: deque[Entry] = deque(maxlen=limit)
@@ -92,11 +103,15 @@ class Journal:
             cursor = batch.cursor
         return list(found), cursor
 
-    def follow(self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None) -> Iterator[Batch]:
-        """Every entry behind the cursor, and then the new ones as they come, in batches; sleeps in between.
+    def follow(
+        self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None
+    ) -> Iterator[Batch]:
+        """Every entry behind the cursor, and then the new ones as they come, in batches; sleeps in
+        between.
 
-        Ends when `timeout_s` passes; without one, never. None is skipped or repeated, however the writers interleave. A
-        follower that keeps a batch's cursor once it has dealt with the batch goes on where it was.
+        Ends when `timeout_s` passes; without one, never. None is skipped or repeated, however the
+        writers interleave. A follower that keeps a batch's cursor once it has dealt with the batch
+        goes on where it was.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._store.listen([JOURNAL_TOPIC]) as ears:
@@ -112,7 +127,8 @@ class Journal:
     def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
         """How far a follower that stands at a cursor is behind, of the entries that it tells of.
 
-        Looks no further than JOURNAL_LAG_LOOK_MAX entries, so a follower that is further behind is only said to be so far.
+        Looks no further than JOURNAL_LAG_LOOK_MAX entries, so a follower that is further behind is
+        only said to be so far.
         """
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
         missing = [entry.at for entry in islice(behind, JOURNAL_LAG_LOOK_MAX) if tells(entry)]
@@ -123,14 +139,19 @@ class Journal:
         return next(iter(self._store.journal(limit=1).entries), None)
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Trim the journal now, in a transaction of its own; return how many entries were dropped."""
+        """Trim the journal now, in a transaction of its own; return how many entries were
+        dropped.
+        """
         steady_clock(self._store).look()
-        return self._store.transact(lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[])
+        return self._store.transact(
+            lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[]
+        )
 
 
 def proven(journal: Journal, tx: Tx, *, asked: bool = False) -> datetime | None:
-    """The store's clock, by which something is old enough to be removed; None when that is not known here. `asked`: somebody
-    asked for an age."""
+    """The store's clock, by which something is old enough to be removed; None when that is not
+    known here. `asked`: somebody asked for an age.
+    """
     return steady_clock(journal._store).proven(tx.now, asked=asked)
 
 

@@ -1,16 +1,19 @@
-"""How far the store's clock is believed: a clock that was set forward ends no lease, and makes nothing old, by that.
+"""How far the store's clock is believed: a clock that was set forward ends no lease, and makes
+nothing old, by that.
 
-The store's clock is the machine's or the database's, and somebody can set it. Beside it runs one that nobody sets: the time
-since the machine's boot. A row in the store says what both showed at one moment, for all processes of the boot. Where the
-store's clock is ahead of what has passed since then, it was set forward, or this process has another clock than the rest:
+The store's clock is the machine's or the database's, and somebody can set it. Beside it runs one
+that nobody sets: the time since the machine's boot. A row in the store says what both showed at one
+moment, for all processes of the boot. Where the store's clock is ahead of what has passed since
+then, it was set forward, or this process has another clock than the rest:
 
-    steady.look()               reads that row, and keeps it; costs nothing when it was done a moment ago
+    steady.look()               reads and keeps that row; free when it was done a moment ago
     steady.reclaimable(...)     `lease.reclaimable`, but for what was set forward lately
     steady.believed(tx.now)     the store's clock without what was set forward lately
-    steady.proven(tx.now)       the same over a longer time: what is removed for its age goes by it; None when nothing is known
+    steady.proven(tx.now)       the same over a longer time, for removal by age; None if unknown
 
-What was set forward is believed in the end: by then every live holder has renewed its lease, and somebody has seen to a clock
-that is wrong. A clock that is set back is believed at once, since by it nothing is over too early.
+What was set forward is believed in the end: by then every live holder has renewed its lease, and
+somebody has seen to a clock that is wrong. A clock that is set back is believed at once, since by
+it nothing is over too early.
 """
 
 import contextlib
@@ -45,14 +48,17 @@ _READ_S = CLOCK_JUMP_S / 2
 """An answer that takes longer says little of when it was true."""
 _WRITE_S = 1.0
 _WRITE_EMBEDDED_S = 0.05
-"""Of an embedded store all writers go through one gate: a busy one opens soon, and at a shut one nobody waits for this."""
+"""Of an embedded store all writers go through one gate: a busy one opens soon, and at a shut one
+nobody waits for this.
+"""
 
 
 class ClockSighting(Record, frozen=True, kw_only=True):
     """What the store's clock and one that nobody sets showed at the same moment.
 
-    Of what the store's clock showed, `jump_s` came by setting it forward, when the other showed `jumped_s`. And `doubt_s` may
-    have, for the store was silent for so long when it was first used in this boot, at `doubted_s`.
+    Of what the store's clock showed, `jump_s` came by setting it forward, when the other showed
+    `jumped_s`. And `doubt_s` may have, for the store was silent for so long when it was first used
+    in this boot, at `doubted_s`.
     """
 
     at: Instant
@@ -85,38 +91,65 @@ class SteadyClock:
         self._next_s = float("-inf")
 
     def look(self) -> None:
-        """Compare the clocks, unless this process did so a moment ago. For outside of transactions. A store that does not
-        answer is asked again at the next look."""
+        """Compare the clocks, unless this process did so a moment ago. For outside of transactions.
+        A store that does not answer is asked again at the next look.
+        """
         passing = self._store.passing()
-        if passing.seconds < self._next_s and self._pid == os.getpid() and passing.clock == self._clock:
+        if (
+            passing.seconds < self._next_s
+            and self._pid == os.getpid()
+            and passing.clock == self._clock
+        ):
             return
-        self._pid, self._clock, self._next_s = os.getpid(), passing.clock, passing.seconds + CLOCK_LOOK_EVERY_S
+        self._pid, self._clock, self._next_s = (
+            os.getpid(),
+            passing.clock,
+            passing.seconds + CLOCK_LOOK_EVERY_S,
+        )
         with contextlib.suppress(HoldfastError):
             self._compare(passing)
 
     def reclaimable(self, lease: Lease, liveness: Liveness, now: datetime) -> bool:
-        """May another take a claim? By the rule of kernel/lease.py, and by no clock that was just set forward."""
+        """May another take a claim? By the rule of kernel/lease.py, and by no clock that was just
+        set forward.
+        """
         if liveness is Liveness.DEAD or not reclaimable(lease, liveness, now):
             return liveness is Liveness.DEAD
         return reclaimable(lease, liveness, self.believed(now, since=lease.granted_at))
 
     def peek(self) -> Jump | None:
-        """Look, and write nothing; by how much the store's clock was set forward in the last day, None when it was not."""
-        self._pid, self._clock, self._next_s = os.getpid(), self._store.passing().clock, float("-inf")
+        """Look, and write nothing; by how much the store's clock was set forward in the last day,
+        None when it was not.
+        """
+        self._pid, self._clock, self._next_s = (
+            os.getpid(),
+            self._store.passing().clock,
+            float("-inf"),
+        )
         self._compare(self._store.passing(), write=False)
         return self.jump()
 
-    def believed(self, now: datetime, *, since: datetime | None = None, after_s: float = LEASE_JUMP_BELIEVED_S) -> datetime:
-        """What of the store's clock is believed when it is asked whether something is over. Never later than `now`.
+    def believed(
+        self,
+        now: datetime,
+        *,
+        since: datetime | None = None,
+        after_s: float = LEASE_JUMP_BELIEVED_S,
+    ) -> datetime:
+        """What of the store's clock is believed when it is asked whether something is over. Never
+        later than `now`.
 
-        What began `since` the clock was set forward is not concerned by that; and all of it is believed `after_s`.
+        What began `since` the clock was set forward is not concerned by that; and all of it is
+        believed `after_s`.
         """
         return self._without(now, after_s, since) or now
 
     def proven(self, now: datetime, *, asked: bool = False) -> datetime | None:
-        """The same when something is to be removed for its age; None when this process has compared no clocks yet.
+        """The same when something is to be removed for its age; None when this process has compared
+        no clocks yet.
 
-        A store that was silent for long may have a wrong clock by now. That counts unless somebody `asked` for an age.
+        A store that was silent for long may have a wrong clock by now. That counts unless somebody
+        `asked` for an age.
         """
         without, seen = self._without(now, RETENTION_JUMP_BELIEVED_S, None), self._seen
         if without is None or seen is None or asked:
@@ -125,9 +158,15 @@ class SteadyClock:
         return ago(without, seen.doubt_s) if doubted else without
 
     def jump(self) -> Jump | None:
-        """By how much the store's clock was set forward in the last day, as far as was seen; None when it was not."""
+        """By how much the store's clock was set forward in the last day, as far as was seen; None
+        when it was not.
+        """
         seen, passing = self._seen, self._store.passing()
-        if seen is None or passing.clock != self._clock or not _recent(seen, passing.seconds, RETENTION_JUMP_BELIEVED_S):
+        if (
+            seen is None
+            or passing.clock != self._clock
+            or not _recent(seen, passing.seconds, RETENTION_JUMP_BELIEVED_S)
+        ):
             return None
         return Jump(seen.jump_s, passing.seconds - seen.jumped_s)
 
@@ -151,13 +190,23 @@ class SteadyClock:
             return tx.now, None if row is None else row.record
 
         # A caller that looks has a time limit of its own, and a late answer is of no use to it.
-        now, found = self._store.read(look, scope=[CLOCK_SIGHTINGS], timeout_s=_READ_S if write else TRANSACT_TIMEOUT_S)
+        now, found = self._store.read(
+            look, scope=[CLOCK_SIGHTINGS], timeout_s=_READ_S if write else TRANSACT_TIMEOUT_S
+        )
         passed_s = self._store.passing().seconds
         if passed_s - passing.seconds > _READ_S:
             self._next_s = passed_s
             return
-        moved = ClockSighting(at=now, passed_s=passed_s) if found is None else _moved(found, now, passed_s)
-        if found is not None and moved.jump_s == found.jump_s and passed_s - found.passed_s < CLOCK_WRITE_EVERY_S:
+        moved = (
+            ClockSighting(at=now, passed_s=passed_s)
+            if found is None
+            else _moved(found, now, passed_s)
+        )
+        if (
+            found is not None
+            and moved.jump_s == found.jump_s
+            and passed_s - found.passed_s < CLOCK_WRITE_EVERY_S
+        ):
             self._seen = moved
             return
         if found is None:
@@ -180,8 +229,10 @@ class SteadyClock:
             self._store.transact(keep, scope=[CLOCK_SIGHTINGS], durable=False, timeout_s=limit_s)
 
     def _first(self, now: datetime, passed_s: float) -> ClockSighting:
-        """The first of a boot. It may have begun with a wrong clock: where the newest entry of the journal is old, that is so,
-        or the store was not used for long. Leases are believed to be over; nothing is removed for its age for a while."""
+        """The first of a boot. It may have begun with a wrong clock: where the newest entry of the
+        journal is old, that is so, or the store was not used for long. Leases are believed to be
+        over; nothing is removed for its age for a while.
+        """
         newest = next(iter(self._store.journal(limit=1, reverse=True).entries), None)
         silence_s = 0.0 if newest is None else (now - newest.at).total_seconds()
         if silence_s <= CLOCK_SILENCE_S:
@@ -193,7 +244,11 @@ def _moved(seen: ClockSighting, now: datetime, passed_s: float) -> ClockSighting
     """What is known when the store's clock shows `now`, by what it showed before."""
     gone_s = passed_s - seen.passed_s
     ahead_s = (now - seen.at).total_seconds() - gone_s
-    jump_s, jumped_s = (seen.jump_s, seen.jumped_s) if _recent(seen, passed_s, RETENTION_JUMP_BELIEVED_S) else (0.0, 0.0)
+    jump_s, jumped_s = (
+        (seen.jump_s, seen.jumped_s)
+        if _recent(seen, passed_s, RETENTION_JUMP_BELIEVED_S)
+        else (0.0, 0.0)
+    )
     if ahead_s > CLOCK_JUMP_S + _DRIFT * max(gone_s, 0):
         jump_s, jumped_s = jump_s + ahead_s, passed_s
     elif ahead_s < -CLOCK_JUMP_S:

@@ -1,8 +1,10 @@
-"""The control group of a tree: the kernel's own list of the tree's processes, where this user may make one (cgroup v2).
+"""The control group of a tree: the kernel's own list of the tree's processes, where this user may
+make one (cgroup v2).
 
-A process cannot leave its group by a double fork, by closed descriptors or by an empty environment. So the group finds a
-survivor that lost FIFO and mark. Most users may not make groups: every failure here means that the other signs decide. A group
-that is not there, or has no processes, says nothing of its tree.
+A process cannot leave its group by a double fork, by closed descriptors or by an empty environment.
+So the group finds a survivor that lost FIFO and mark. Most users may not make groups: every failure
+here means that the other signs decide. A group that is not there, or has no processes, says nothing
+of its tree.
 """
 
 from __future__ import annotations
@@ -16,25 +18,30 @@ _PREFIX = "holdfast-"
 _SYS_CLONE3 = 435
 _CLONE_INTO_CGROUP = 0x200000000
 _SIGCHLD = 17
-"""As everywhere that clone3 has this number and Holdfast is likely to run. Importing `signal` takes too long."""
+"""As everywhere that clone3 has this number and Holdfast is likely to run. Importing `signal` takes
+too long.
+"""
 
 
 def below_own(tree: str) -> str | None:
-    """The folder that the group of a tree has if this process makes it, inside this process's own group; None without cgroup
-    v2."""
+    """The folder that the group of a tree has if this process makes it, inside this process's own
+    group; None without cgroup v2.
+    """
     own = _own()
     return None if own is None else f"{own}/{_PREFIX}{tree}"
 
 
 def fork(folder: str | None) -> int:
-    """Fork, with the child in a new group where it can be made. Returns and raises as os.fork(). Only for a process that has
-    no other threads, and a child that soon executes a program: Python's and the C library's own work after a fork is left out.
+    """Fork, with the child in a new group where it can be made. Returns and raises as os.fork().
+    Only for a process that has no other threads, and a child that soon executes a program: Python's
+    and the C library's own work after a fork is left out.
     """
     fd = _made(folder)
     if fd is None or folder is None:
         return os.fork()
-    # Not by moving the child later: for that the kernel waits for an RCU grace period, 6 ms after a quiet second and more on
-    # larger machines, and no process of the machine forks or ends meanwhile.
+    # Not by moving the child later: for that the kernel waits for an RCU grace period, 6 ms after a
+    # quiet second and more on larger machines, and no process of the machine forks or ends
+    # meanwhile.
     fields = (_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, fd)
     packed = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
     child = libc.call("syscall", _SYS_CLONE3, packed, len(packed))
@@ -46,7 +53,9 @@ def fork(folder: str | None) -> int:
 
 
 def kill(folder: str) -> None:
-    """Kill every process of a group and of the groups inside it, also those that fork at this moment. Linux 5.14 and later."""
+    """Kill every process of a group and of the groups inside it, also those that fork at this
+    moment. Linux 5.14 and later.
+    """
     try:
         fd = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -69,9 +78,17 @@ def remove(folder: str) -> None:
 
 
 def processes(folder: str) -> list[int]:
-    """The live processes of a group and of the groups inside it, as far as this pid namespace has numbers for them."""
-    # The kernel's own `populated` counts groups inside as well. But it gives no process whose end could be waited for.
-    return [pid for one in _walk(folder) for pid in map(int, _read(f"{one}/cgroup.procs").split()) if pid]
+    """The live processes of a group and of the groups inside it, as far as this pid namespace has
+    numbers for them.
+    """
+    # The kernel's own `populated` counts groups inside as well. But it gives no process whose end
+    # could be waited for.
+    return [
+        pid
+        for one in _walk(folder)
+        for pid in map(int, _read(f"{one}/cgroup.procs").split())
+        if pid
+    ]
 
 
 def contains(tree: str, pid: int) -> bool:
@@ -81,14 +98,18 @@ def contains(tree: str, pid: int) -> bool:
 
 def find(tree: str, user: int) -> list[str]:
     """The groups of a tree and of its parts that `user` made, wherever they are mounted."""
-    # The name is looked for, and not kept in a file beside the FIFO: a program that cleans up would remove that file too.
-    found = [one for _, point in _mounts() for one in _walk(point) if _is_of(os.path.basename(one), tree)]
+    # The name is looked for, and not kept in a file beside the FIFO: a program that cleans up would
+    # remove that file too.
+    found = [
+        one for _, point in _mounts() for one in _walk(point) if _is_of(os.path.basename(one), tree)
+    ]
     return [one for one in found if _owner(one) == user]
 
 
 def sweep(made_before: float) -> None:
-    """Remove the groups inside this process's own group that were made before a time and have no processes. Their guardians
-    were killed."""
+    """Remove the groups inside this process's own group that were made before a time and have no
+    processes. Their guardians were killed.
+    """
     own = _own()
     for one in [] if own is None else _inside(own):
         try:
@@ -114,8 +135,8 @@ def _own() -> str | None:
     """The folder of this process's own group; None where it is not mounted."""
     path = _path("self")
     for root, point in _mounts():
-        # A mount may show a part of the hierarchy alone, as in a container. A path that begins with `/..` leads out of this
-        # process's cgroup namespace.
+        # A mount may show a part of the hierarchy alone, as in a container. A path that begins with
+        # `/..` leads out of this process's cgroup namespace.
         inside = root.rstrip("/")
         if (path == root or path.startswith(f"{inside}/")) and "/.." not in path:
             return point + path[len(inside) :].rstrip("/")
@@ -123,7 +144,9 @@ def _own() -> str | None:
 
 
 def _path(pid: int | str) -> str:
-    """The path of a process's group in the hierarchy of cgroup v2; empty when it has none, or is gone."""
+    """The path of a process's group in the hierarchy of cgroup v2; empty when it has none, or is
+    gone.
+    """
     for line in _read(f"/proc/{pid}/cgroup").splitlines():
         if line.startswith("0::"):
             return line[3:]
@@ -132,7 +155,11 @@ def _path(pid: int | str) -> str:
 
 def _mounts() -> list[tuple[str, str]]:
     """Each mount of cgroup v2: which part of the hierarchy it shows, and where."""
-    lines = (line.split(" ") for line in _read("/proc/self/mountinfo").splitlines() if " - cgroup2 " in line)
+    lines = (
+        line.split(" ")
+        for line in _read("/proc/self/mountinfo").splitlines()
+        if " - cgroup2 " in line
+    )
     return [(fields[3], fields[4]) for fields in lines]
 
 
@@ -151,7 +178,8 @@ def _walk(top: str) -> list[str]:
 
 def _inside(folder: str) -> list[str]:
     try:
-        # Two links and one for each group inside. Most have none, and to list the files of a group takes longer.
+        # Two links and one for each group inside. Most have none, and to list the files of a group
+        # takes longer.
         if os.stat(folder).st_nlink <= 2:
             return []
         with os.scandir(folder) as entries:

@@ -1,7 +1,10 @@
 """A command in custody, as the process sees it that started the command: the wrapper.
 
-The command exists before its claim is asked for, so that it can be the claim's holder: its pid and start do not change when it
-becomes the program. Until `begin` it sleeps, and it ends by itself if the wrapper dies before that.
+The command exists before its claim is asked for, so that it can be the claim's holder: its pid and
+start do not change when it becomes the program. Until `begin` it sleeps, and it ends by itself if
+the wrapper dies before that.
+
+The claim that a command runs under.
 """
 
 import os
@@ -14,6 +17,7 @@ from typing import IO
 
 import msgspec
 
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TREE_GRACE_S
@@ -26,15 +30,18 @@ from holdfast.processes.signals import EXIT_SIGNALLED
 from holdfast.processes.trees import Trees, new_id
 
 LEFTOVERS = ("wait", "keep", "end")
-"""What becomes of processes that the command leaves behind: wait for them, leave them their claim, or end them."""
+"""What becomes of processes that the command leaves behind: wait for them, leave them their claim,
+or end them.
+"""
 
 Stream = int | IO[bytes] | None
 _PROGRAM = os.path.join(os.path.dirname(guardians.__file__), "guardian_program.py")
 
 
 class SavedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that has begun, on its way to the next program that its wrapper executes. That may be of another version, so
-    unknown fields are allowed."""
+    """A command that has begun, on its way to the next program that its wrapper executes. That may
+    be of another version, so unknown fields are allowed.
+    """
 
     tree: str
     path: bytes
@@ -48,13 +55,16 @@ class SavedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command:
-    """A process that becomes a command, with a guardian above it. Raises Unavailable when there can be no more processes.
+    """A process that becomes a command, with a guardian above it. Raises Unavailable when there can
+    be no more processes.
 
-    `mask` is the signal mask that the command gets. A `bound` command is ended when this process dies. A `leader` has a session
-    of its own; any other stays in this process's group. `adopts` makes this process the one that orphans of the tree come to
-    if the guardian is killed, unless it has other children now: it could not tell them apart. It must start no others while the
-    command lives. `hands_on` gives the command every descriptor of this process, as a shell does. `environment` replaces this
-    process's own. With `within`, the command's tree is the part `tree` of a tree that this process shares among its commands.
+    `mask` is the signal mask that the command gets. A `bound` command is ended when this process
+    dies. A `leader` has a session of its own; any other stays in this process's group. `adopts`
+    makes this process the one that orphans of the tree come to if the guardian is killed, unless it
+    has other children now: it could not tell them apart. It must start no others while the command
+    lives. `hands_on` gives the command every descriptor of this process, as a shell does.
+    `environment` replaces this process's own. With `within`, the command's tree is the part `tree`
+    of a tree that this process shares among its commands.
     """
 
     def __init__(
@@ -91,8 +101,9 @@ class Command:
         own = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
         orders, self._orders = (guardians.above_streams(fd) for fd in os.pipe())
         self._said, said = (guardians.above_streams(fd) for fd in os.pipe())
-        # It is 0 if the group began outside of this pid namespace, as for a container's first process. To setpgid(2) a 0 means
-        # a new group: then Ctrl-C would not reach the command, and the guardian could not leave for a session of its own.
+        # It is 0 if the group began outside of this pid namespace, as for a container's first
+        # process. To setpgid(2) a 0 means a new group: then Ctrl-C would not reach the command, and
+        # the guardian could not leave for a session of its own.
         group = os.getpgrp() or None
         try:
             for fd in (orders, said):
@@ -105,8 +116,8 @@ class Command:
                 stderr=stderr,
                 close_fds=not hands_on,
                 pass_fds=() if hands_on else (orders, said),
-                # The group that it has anyway. Without this Python would use posix_spawn(3), and glibc's ignores two signals in
-                # the child, and so in the command.
+                # The group that it has anyway. Without this Python would use posix_spawn(3), and
+                # glibc's ignores two signals in the child, and so in the command.
                 process_group=group,
                 preexec_fn=_stay if group is None else None,
             )
@@ -116,7 +127,8 @@ class Command:
             if self._orphans is not None:
                 self._orphans.close()
             raise Unavailable(
-                f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`", outcome="none"
+                f"cannot start another process ({error.strerror}): end some, or raise `ulimit -u`",
+                outcome="none",
             ) from None
         finally:
             os.close(orders)
@@ -141,13 +153,17 @@ class Command:
         self.began = False
         """Was it let become the command?"""
         self.unfit: OSError | None = None
-        """Why the command could not be executed. Known once it was waited for, or `executed` was asked."""
+        """Why the command could not be executed. Known once it was waited for, or `executed` was
+        asked.
+        """
         self.left: bool | None = None
         """Did the command leave processes behind? None while that is not known."""
         self.gone = False
         """Is it known that no process of the tree is left?"""
         self.unseen = False
-        """Was the guardian killed before it could tell the exit status? Then the status is that of SIGKILL."""
+        """Was the guardian killed before it could tell the exit status? Then the status is that of
+        SIGKILL.
+        """
 
     @classmethod
     def resume(cls, words: Sequence[str], saved: SavedCommand) -> "Command":
@@ -170,8 +186,10 @@ class Command:
         return command
 
     def save(self) -> SavedCommand | None:
-        """The command as data, with descriptors that stay open when this process executes another program. None where that one
-        could not go on with it, or must not: when the guardian or the FIFO is gone, or the tree is being ended."""
+        """The command as data, with descriptors that stay open when this process executes another
+        program. None where that one could not go on with it, or must not: when the guardian or the
+        FIFO is gone, or the tree is being ended.
+        """
         while _readable(self._said, 0):
             if not self._listen():
                 return None
@@ -198,7 +216,10 @@ class Command:
         while self._pid is None and self._listen():
             pass
         if self._pid is None:
-            raise Unavailable(f"the guardian of {self._words[0]} ended before the command began: try again", outcome="none")
+            raise Unavailable(
+                f"the guardian of {self._words[0]} ended before the command began: try again",
+                outcome="none",
+            )
         return self._pid
 
     @property
@@ -216,8 +237,12 @@ class Command:
         """Was the guardian killed? Then the exit status may be unknown."""
         return _readable(self._guardian_fd, 0) and self._reap_guardian() != 0
 
-    def begin(self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None) -> None:
-        """Let it become the command, with this added to its environment. `enter` comes first, where a claim is recorded."""
+    def begin(
+        self, trees: Trees, environment: Mapping[str, str], caretaker: "Caretaker | None" = None
+    ) -> None:
+        """Let it become the command, with this added to its environment. `enter` comes first, where
+        a claim is recorded.
+        """
         if self._trees is None:
             self.enter(trees)
         order = {
@@ -234,20 +259,26 @@ class Command:
         }
         self.began = True
         self._order(order)
-        # From here on the guardian keeps it. A wrapper that is stopped must not keep what has ended.
+        # From here on the guardian keeps it. A wrapper that is stopped must not keep what has
+        # ended.
         self._let_go()
 
     def enter(self, trees: Trees) -> str:
-        """Make the tree known among the store's, before a claim names it; return its id. Raises StoreUnavailable."""
+        """Make the tree known among the store's, before a claim names it; return its id. Raises
+        StoreUnavailable.
+        """
         self.path, self._trees = trees.begin(self.tree), trees
-        # Until the guardian keeps it: the wait for a claim may be long, and a FIFO that nobody keeps is swept.
+        # Until the guardian keeps it: the wait for a claim may be long, and a FIFO that nobody
+        # keeps is swept.
         self._kept = None if self.path is None else fifo.keep(self.path)
         if self._within is not None:
             self._within.parts.add(self.tree)
         return self.tree
 
     def executed(self) -> bool:
-        """Wait until the process has become the command; False when it could not, and `unfit` says why."""
+        """Wait until the process has become the command; False when it could not, and `unfit` says
+        why.
+        """
         while not self._executed and self.unfit is None and self._status is None and self._listen():
             pass
         return self.unfit is None
@@ -263,7 +294,9 @@ class Command:
         return self._fd is None or _readable(self._fd, timeout_s)
 
     def poll(self) -> int | None:
-        """The command's exit status as Python tells it, negative for a signal; None while it runs. Never waits."""
+        """The command's exit status as Python tells it, negative for a signal; None while it runs.
+        Never waits.
+        """
         while self._status is None and _readable(self._said, 0):
             if not self._listen():
                 # The kernel closes the files of a process just before its end is complete.
@@ -275,7 +308,9 @@ class Command:
         return self._status
 
     def wait(self) -> int:
-        """Wait for the command's end, and return its exit status as Python tells it: negative for a signal."""
+        """Wait for the command's end, and return its exit status as Python tells it: negative for a
+        signal.
+        """
         self.began = True
         while self._status is None and self._listen():
             pass
@@ -288,7 +323,9 @@ class Command:
         self._trees = trees
 
     def wait_for_tree(self, timeout_s: float | None = None) -> bool:
-        """Wait until no process of the tree is left, or the time is up. Sleeps. True when none is left."""
+        """Wait until no process of the tree is left, or the time is up. Sleeps. True when none is
+        left.
+        """
         if self.left is False and self._status is not None:
             timeout_s = None
         if not _readable(self._guardian_fd, timeout_s):
@@ -299,8 +336,9 @@ class Command:
         return self.gone
 
     def end_tree(self) -> None:
-        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the guardian was killed,
-        `wait_for_tree` does it."""
+        """End every process of the tree: SIGTERM, the grace, SIGKILL. Does not wait. If the
+        guardian was killed, `wait_for_tree` does it.
+        """
         self._ending = True
         if self._orphans is not None:
             self._orphans.end()
@@ -335,12 +373,16 @@ class Command:
             self.close()
 
     def close(self) -> None:
-        """Let go of the tree. Where its guardian was killed and no process is left, this removes its FIFO."""
+        """Let go of the tree. Where its guardian was killed and no process is left, this removes
+        its FIFO.
+        """
         if self._over:
             return
         self._over = True
         self._let_go()
-        if self.path is not None and (self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)):
+        if self.path is not None and (
+            self.gone or (_readable(self._guardian_fd, 0) and self._reap_guardian() == 0)
+        ):
             fifo.end(self.path)
             fifo.remove(self.path)
         for fd in (self._orders, self._said, self._guardian_fd, self._fd):
@@ -363,16 +405,23 @@ class Command:
             try:
                 self._guardian_status = os.waitstatus_to_exitcode(os.waitpid(self.guardian, 0)[1])
             except ChildProcessError:
-                # This process was started to ignore the ends of its children, as `Popen.wait` takes it too.
+                # This process was started to ignore the ends of its children, as `Popen.wait` takes
+                # it too.
                 self._guardian_status = 0
         return self._guardian_status
 
     def _wait_without_guardian(self, timeout_s: float | None) -> bool:
-        """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no process of it can be seen."""
+        """Wait for a tree whose guardian was killed, or end it if it is to be ended. True when no
+        process of it can be seen.
+        """
         if self._orphans is not None:
             gone = self._orphans.wait(timeout_s)
         elif self._trees is not None:
-            gone = self._trees.end(self.tree, self.grace_s) if self._ending else self._trees.wait_for_end(self.tree, timeout_s)
+            gone = (
+                self._trees.end(self.tree, self.grace_s)
+                if self._ending
+                else self._trees.wait_for_end(self.tree, timeout_s)
+            )
             gone = gone or self._trees.liveness(self.tree, in_sight=True) is not Liveness.ALIVE
         else:
             gone = True
@@ -401,8 +450,9 @@ class Command:
         return bool(more)
 
     def _opened(self, pid: int) -> int | None:
-        """A descriptor of the guardian's child; None when that has ended. At once: later, another process may have its pid, or
-        the guardian may be dead and its child any subreaper's."""
+        """A descriptor of the guardian's child; None when that has ended. At once: later, another
+        process may have its pid, or the guardian may be dead and its child any subreaper's.
+        """
         try:
             fd = os.pidfd_open(pid)
         except OSError:
@@ -438,8 +488,11 @@ class Command:
             return
 
     def _had(self, arrived: signal.struct_siginfo) -> bool:
-        """Did it come from the terminal to both? A positive code is the kernel's, which sends them to the foreground group."""
-        # But that the terminal is gone, as when a tmux session is killed, it tells the leader of the session alone.
+        """Did it come from the terminal to both? A positive code is the kernel's, which sends them
+        to the foreground group.
+        """
+        # But that the terminal is gone, as when a tmux session is killed, it tells the leader of
+        # the session alone.
         alone = arrived.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
         return arrived.si_code > 0 and not alone and _same_group(self.pid)
 
@@ -451,7 +504,9 @@ class Command:
 
 
 class Caretaker:
-    """The program that a guardian becomes when its wrapper was killed, where a claim must be renewed."""
+    """The program that a guardian becomes when its wrapper was killed, where a claim must be
+    renewed.
+    """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.words = list(words)
@@ -459,7 +514,9 @@ class Caretaker:
 
 
 def _stay() -> None:
-    """Change nothing. Python does not use posix_spawn(3) where a function is to be called in the child."""
+    """Change nothing. Python does not use posix_spawn(3) where a function is to be called in the
+    child.
+    """
 
 
 def shell_status(code: int) -> int:
@@ -478,3 +535,19 @@ def _same_group(pid: int) -> bool:
         return os.getpgid(pid) == os.getpgrp()
     except ProcessLookupError:
         return False
+
+
+class Claim(Plain, frozen=True, kw_only=True):
+    """A claim that a command runs under: a lock by its token, a workflow by its name, or an agent
+    by its id and generation.
+    """
+
+    kind: str
+    token: int
+    lease_s: float
+    name: str = ""
+    generation_id: str = ""
+    by_lease: bool = False
+    """Does the end of its lease end it on its own machine too, where its tree is seen to live?"""
+    ends_when_lost: bool = False
+    """Is the tree ended when the claim is lost?"""

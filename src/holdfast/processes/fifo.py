@@ -1,18 +1,22 @@
-"""The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one of them is left.
+"""The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one of them
+is left.
 
-Programs that close all descriptors lose it; the mark in the environment finds those. The guardian and the processes of the tree
-keep a FIFO open for reading and writing, which never blocks. Observers open it for reading. Nobody writes to it.
+Programs that close all descriptors lose it; the mark in the environment finds those. The guardian
+and the processes of the tree keep a FIFO open for reading and writing, which never blocks.
+Observers open it for reading. Nobody writes to it.
 """
 
 import os
 import stat
 
 _ENDED = stat.S_ISVTX
-"""The mode bit that says that the tree ended in order. Data in the FIFO would be read by one observer only, and a missing
-link may be the work of a program that cleans up."""
+"""The mode bit that says that the tree ended in order. Data in the FIFO would be read by one
+observer only, and a missing link may be the work of a program that cleans up.
+"""
 _ASKED = stat.S_ISUID
-"""The mode bit that says that the tree was asked to end, at the time of the last change. Each process that looks at the tree
-may end soon after, so none of them can count the grace alone."""
+"""The mode bit that says that the tree was asked to end, at the time of the last change. Each
+process that looks at the tree may end soon after, so none of them can count the grace alone.
+"""
 _HIGH = 100
 """Shells and scripts use small descriptor numbers for files of their own."""
 
@@ -78,8 +82,9 @@ def asked_at(path: str) -> float | None:
 
 
 def end(path: str) -> None:
-    """Say that the tree ended in order. Observers read that from the FIFO, so it stays until a wrapper or a sweep removes it:
-    without it each of them would have to scan for the mark."""
+    """Say that the tree ended in order. Observers read that from the FIFO, so it stays until a
+    wrapper or a sweep removes it: without it each of them would have to scan for the mark.
+    """
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

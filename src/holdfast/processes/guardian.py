@@ -1,13 +1,16 @@
-"""The guardian of a command: a small process between the wrapper and the command, which knows when the last process is gone.
+"""The guardian of a command: a small process between the wrapper and the command, which knows when
+the last process is gone.
 
-It is a child subreaper: whatever the command starts, also a daemon that has left its parent, becomes the guardian's child in
-the end. So it ends exactly when the tree has. It runs as `python -I -S guardian_program.py`, without the
-rest of the program, and has a session of its own, so that Ctrl-C and Ctrl-Z reach the command and not the guardian.
+It is a child subreaper: whatever the command starts, also a daemon that has left its parent,
+becomes the guardian's child in the end. So it ends exactly when the tree has. It runs as `python -I
+-S guardian_program.py`, without the rest of the program, and has a session of its own, so that
+Ctrl-C and Ctrl-Z reach the command and not the guardian.
 
-The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a wrapper. It writes lines to the
-wrapper: `pid N` of the process that becomes the command, `unfit ERRNO` if it cannot be executed and `executed` if it was,
-`ended STATUS` when it has ended, and then `alone` or `left`, whether processes of the tree are left. Of a command that ends at
-once, `executed` may not be said.
+The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a
+wrapper. It writes lines to the wrapper: `pid N` of the process that becomes the command, `unfit
+ERRNO` if it cannot be executed and `executed` if it was, `ended STATUS` when it has ended, and then
+`alone` or `left`, whether processes of the tree are left. Of a command that ends at once,
+`executed` may not be said.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from holdfast.processes import cgroup, fifo, libc
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import GUARDIAN, descendants, stat
 
-# Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as everything else here.
+# Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as
+# everything else here.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -40,12 +44,16 @@ _CANNOT_BE_IGNORED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def become_subreaper() -> None:
-    """Let orphans of this process's tree become its children. It stays so when another program is executed."""
+    """Let orphans of this process's tree become its children. It stays so when another program is
+    executed.
+    """
     libc.call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def above_streams(fd: int) -> int:
-    """The same file under a number that standard input, output and error cannot have, where those were closed."""
+    """The same file under a number that standard input, output and error cannot have, where those
+    were closed.
+    """
     if fd > 2:
         return fd
     import fcntl
@@ -62,13 +70,16 @@ def framed(message: Any) -> bytes:
 
 
 def own_group() -> str | None:
-    """The folder of the control group that belongs to the tree of this guardian, whether or not it could be made."""
+    """The folder of the control group that belongs to the tree of this guardian, whether or not it
+    could be made.
+    """
     return cgroup.below_own(os.environ[GUARDIAN].rpartition(":")[2])
 
 
 class Guard:
-    """Reaps a tree until it is empty, and ends it when SIGTERM asks for that. `also` are descriptors that `react` is called
-    with when they become readable."""
+    """Reaps a tree until it is empty, and ends it when SIGTERM asks for that. `also` are
+    descriptors that `react` is called with when they become readable.
+    """
 
     def __init__(self, command: int, grace_s: float) -> None:
         self._command = command
@@ -160,7 +171,9 @@ class _Wrapper:
         return bool(waiting.poll(0))
 
     def order(self) -> Any:
-        """The next order that has come; None when there is none yet. Raises EOFError when the wrapper is gone."""
+        """The next order that has come; None when there is none yet. Raises EOFError when the
+        wrapper is gone.
+        """
         more = os.read(self.orders, 1 << 16)
         if not more:
             raise EOFError
@@ -211,7 +224,8 @@ def main(arguments: list[str]) -> None:
             pass
     _attend(guard, wrapper, order, executed)
     if order["fifo"] is not None:
-        # Before this process closes it: an observer that the hang-up wakes must find that the tree has ended.
+        # Before this process closes it: an observer that the hang-up wakes must find that the tree
+        # has ended.
         fifo.end(order["fifo"])
     if order["shared_fifo"] is not None and wrapper.is_gone():
         # Nobody will begin another command in this tree.
@@ -250,12 +264,18 @@ def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any], executed: in
 
 
 def _hand_over(order: dict[str, Any]) -> None:
-    """Become the program that cares for the claim in the place of the wrapper. The tree stays this process's."""
+    """Become the program that cares for the claim in the place of the wrapper. The tree stays this
+    process's.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if order["kept"] is not None:
         os.set_inheritable(order["kept"], True)
     try:
-        os.execve(order["caretaker"][0], order["caretaker"], {**os.environ, **order["caretaker_environment"]})
+        os.execve(
+            order["caretaker"][0],
+            order["caretaker"],
+            {**os.environ, **order["caretaker_environment"]},
+        )
     except OSError:
         # The tree lives on; its claim lasts as long as the lease on other machines.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -286,8 +306,9 @@ def _keep(path: str | None) -> int | None:
 
 def _withdraw(own: set[int]) -> None:
     """Leave the terminal, the folder and every file to the command."""
-    # A session of its own: with a group alone, this process would be the parent that keeps the command's group from being
-    # orphaned, and its end would let the kernel hang up that group if a process of it is stopped.
+    # A session of its own: with a group alone, this process would be the parent that keeps the
+    # command's group from being orphaned, and its end would let the kernel hang up that group if a
+    # process of it is stopped.
     os.setsid()
     os.chdir("/")
     for number in signal.valid_signals() - {*_CANNOT_BE_IGNORED, signal.SIGCHLD, signal.SIGTERM}:
@@ -306,7 +327,9 @@ def _withdraw(own: set[int]) -> None:
 
 
 def _become(told: int, words: int, *, leader: bool) -> NoReturn:
-    """Sleep, and become the command when told to. Signals that come in the meantime wait until then."""
+    """Sleep, and become the command when told to. Signals that come in the meantime wait until
+    then.
+    """
     try:
         if leader:
             os.setsid()

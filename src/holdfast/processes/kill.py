@@ -1,7 +1,7 @@
 """Signals to every process of a tree, by descriptors that cannot mean another process.
 
-A pid may be given to another process between the look and the signal. So each process is opened first, and only then is it
-checked that it belongs to the tree.
+A pid may be given to another process between the look and the signal. So each process is opened
+first, and only then is it checked that it belongs to the tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _ROUNDS_MAX = 50
 
 
 def send(pid: int, belongs: Callable[[int], bool], *numbers: int) -> bool:
-    """Send signals to a process if it belongs to the tree; False when it does not, has ended, or may not be signalled."""
+    """Send signals to a process if it belongs to the tree; False when it does not, has ended, or
+    may not be signalled.
+    """
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -45,7 +47,9 @@ def ask(pids: Iterable[int], belongs: Callable[[int], bool]) -> None:
 
 
 def kill(members: Callable[[], Iterable[int]], belongs: Callable[[int], bool]) -> None:
-    """Kill processes that may fork all the time: stop them until no new one appears, then kill them all."""
+    """Kill processes that may fork all the time: stop them until no new one appears, then kill them
+    all.
+    """
     stopped: set[int] = set()
     for _ in range(_ROUNDS_MAX):
         new = [pid for pid in members() if pid not in stopped]

@@ -1,4 +1,6 @@
-"""The processes of a tree whose guardian was killed, as children of the wrapper that adopted them."""
+"""The processes of a tree whose guardian was killed, as children of the wrapper that adopted
+them.
+"""
 
 import math
 import os
@@ -11,7 +13,9 @@ from holdfast.processes.trees import KILLED_S
 
 
 def has_children() -> bool:
-    """Has this process children already? As one has that a shell became after it had started others."""
+    """Has this process children already? As one has that a shell became after it had started
+    others.
+    """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -28,12 +32,16 @@ class Orphans:
         self._ending = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def end(self) -> None:
-        """Let `wait` end them: SIGTERM, the grace, SIGKILL. For signal handlers and other threads too."""
+        """Let `wait` end them: SIGTERM, the grace, SIGKILL. For signal handlers and other threads
+        too.
+        """
         os.eventfd_write(self._ending, 1)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until none is left, or the time is up. True when none is left. The time does not count while this ends them:
-        False then says that the kernel did not end what was killed: call it again."""
+        """Wait until none is left, or the time is up. True when none is left. The time does not
+        count while this ends them: False then says that the kernel did not end what was killed:
+        call it again.
+        """
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not _readable(self._ending):
             if _reap():
@@ -72,8 +80,9 @@ def _reap() -> bool:
 
 
 def _sleep(timeout_s: float, wake: int | None = None) -> None:
-    """Sleep until a child may have ended, the time is up, or `wake` is readable. One child is watched: while they end, others
-    come to this process."""
+    """Sleep until a child may have ended, the time is up, or `wake` is readable. One child is
+    watched: while they end, others come to this process.
+    """
     waiting = select.poll()
     if wake is not None:
         waiting.register(wake, select.POLLIN)

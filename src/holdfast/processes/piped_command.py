@@ -1,4 +1,6 @@
-"""A command in custody that gets its input, and whose output is read line by line, in threads of this process."""
+"""A command in custody that gets its input, and whose output is read line by line, in threads of
+this process.
+"""
 
 import os
 import threading
@@ -11,13 +13,16 @@ from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.trees import Trees
 
 _OUTPUT_S = 1.0
-"""How long to wait for the last of the output when the tree is gone. A process outside of the tree may have got the pipe, as a
-tmux server can."""
+"""How long to wait for the last of the output when the tree is gone. A process outside of the tree
+may have got the pipe, as a tmux server can.
+"""
 
 
 class PipedCommand:
-    """A running command with a session of its own, which is ended when this process dies. `each_line` gets each line of its
-    output, in a thread. See `Command` for `adopts`, `tree` and `within`. Raises Unavailable when it cannot be started."""
+    """A running command with a session of its own, which is ended when this process dies.
+    `each_line` gets each line of its output, in a thread. See `Command` for `adopts`, `tree` and
+    `within`. Raises Unavailable when it cannot be started.
+    """
 
     def __init__(
         self,
@@ -88,7 +93,9 @@ class PipedCommand:
         return self._command.unguarded
 
     def over(self) -> bool:
-        """Has the command ended, or lost its guardian? Never waits. Other processes of its tree may live."""
+        """Has the command ended, or lost its guardian? Never waits. Other processes of its tree may
+        live.
+        """
         return self._command.poll() is not None or self._command.unguarded
 
     def end_tree(self) -> None:
@@ -100,9 +107,11 @@ class PipedCommand:
         return self._command.wait_for_tree(timeout_s)
 
     def close(self) -> int:
-        """Wait for the last of the output; return the exit status as Python tells it. The tree is gone before.
+        """Wait for the last of the output; return the exit status as Python tells it. The tree is
+        gone before.
 
-        Raises NotFound when there is no such command or folder, and Unavailable when it could not be executed.
+        Raises NotFound when there is no such command or folder, and Unavailable when it could not
+        be executed.
         """
         code = self._command.wait()
         for thread in self._threads:
@@ -122,11 +131,15 @@ class PipedCommand:
     def _refusal(self, why: OSError) -> NotFound | Unavailable:
         if isinstance(why, FileNotFoundError):
             missing = (
-                f"the command {self._words[0]}" if self._cwd is None or os.path.isdir(self._cwd) else f"the folder {self._cwd}"
+                f"the command {self._words[0]}"
+                if self._cwd is None or os.path.isdir(self._cwd)
+                else f"the folder {self._cwd}"
             )
             return NotFound(f"{missing} is not there: name one that is", command=self._words[0])
         where = "" if self._cwd is None else f" in {self._cwd}"
-        return Unavailable(f"{self._words[0]} cannot be started{where}: {why.strerror}", outcome="none")
+        return Unavailable(
+            f"{self._words[0]} cannot be started{where}: {why.strerror}", outcome="none"
+        )
 
     def _feed(self, content: bytes) -> None:
         try:

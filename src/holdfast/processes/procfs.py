@@ -1,11 +1,12 @@
 """Linux's process table, read from /proc: who this process is, and what is known of another.
 
-`start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks since boot. It is read after the last `)`, since a program may
-put spaces and brackets into its own name.
+`start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks since boot. It is read after the last
+`)`, since a program may put spaces and brackets into its own name.
 
-Two things can make /proc lie about a pid or a start, and both are checked once in each process. In a pid namespace that kept
-its parent's /proc, /proc/<pid> is another process: then a pid is translated by way of a pidfd. In a time namespace the kernel
-adds the reader's own offset to every start: it is taken off again, so that all namespaces of a machine agree.
+Two things can make /proc lie about a pid or a start, and both are checked once in each process. In
+a pid namespace that kept its parent's /proc, /proc/<pid> is another process: then a pid is
+translated by way of a pidfd. In a time namespace the kernel adds the reader's own offset to every
+start: it is taken off again, so that all namespaces of a machine agree.
 """
 
 import os
@@ -16,22 +17,26 @@ from zlib import crc32
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.access import LACKING, PRIVATE, unusable
 from holdfast.kernel.errors import NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
 from holdfast.processes.trees import Trees
+from holdfast.system.access import LACKING, PRIVATE, unusable
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
 _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
 _PID_MAX = (1 << 31) - 1
-"""A record may say more, or less than 1, which the kernel takes for a group of processes or for all."""
+"""A record may say more, or less than 1, which the kernel takes for a group of processes or for
+all.
+"""
 
 
 _NS_A_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _INITIAL_TIME_NS = 0xEFFFFFFA
-"""The inode of the machine's own time namespace, which is the same on every kernel and has no offset."""
+"""The inode of the machine's own time namespace, which is the same on every kernel and has no
+offset.
+"""
 
 
 class View(NamedTuple):
@@ -39,14 +44,18 @@ class View(NamedTuple):
 
     place: Place
     own: bool
-    """/proc shows this process's own pid namespace, so that its numbers are the ones that system calls take."""
+    """/proc shows this process's own pid namespace, so that its numbers are the ones that system
+    calls take.
+    """
     shift_ticks: int
     """How much later than the kernel counts them /proc shows all starts to this process."""
 
 
 class TerminalUse(NamedTuple):
-    """How a process is tied to a terminal: its start, its parent, its process group, the number of its controlling terminal (0
-    when it has none), and the group that has that terminal's foreground."""
+    """How a process is tied to a terminal: its start, its parent, its process group, the number of
+    its controlling terminal (0 when it has none), and the group that has that terminal's
+    foreground.
+    """
 
     start_ticks: int
     parent: int
@@ -63,8 +72,8 @@ class TerminalUse(NamedTuple):
 class Procfs:
     """The processes of this machine, as seen from this process's pid namespace.
 
-    `host_id` replaces the machine's own id where one is configured. Raises StoreUnavailable at once where there is no /proc
-    to read: Holdfast runs on Linux.
+    `host_id` replaces the machine's own id where one is configured. Raises StoreUnavailable at once
+    where there is no /proc to read: Holdfast runs on Linux.
     """
 
     def __init__(self, *, host_id: str | None = None, root: Path = Path("/proc")) -> None:
@@ -103,8 +112,8 @@ class Procfs:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # A /proc mounted with hidepid shows nothing of others' processes.
             return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
-        # The first thread's state is shown as the process's. The others may go on without it, and one that was killed has its
-        # files and locks until the last of them is gone.
+        # The first thread's state is shown as the process's. The others may go on without it, and
+        # one that was killed has its files and locks until the last of them is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
         view = self._view()
         return Sighting(
@@ -116,7 +125,9 @@ class Procfs:
         )
 
     def terminal_use(self, pid: int) -> TerminalUse | None:
-        """How a live process is tied to a terminal; None when there is no such process, or it is hidden from us."""
+        """How a live process is tied to a terminal; None when there is no such process, or it is
+        hidden from us.
+        """
         view = self._view()
         if not 0 < pid <= _PID_MAX or not view.own:
             return None
@@ -126,7 +137,12 @@ class Procfs:
             return None
         if fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1:
             return None
-        parent, group, terminal, foreground = int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5])
+        parent, group, terminal, foreground = (
+            int(fields[1]),
+            int(fields[2]),
+            int(fields[4]),
+            int(fields[5]),
+        )
         return TerminalUse(int(fields[19]) - view.shift_ticks, parent, group, terminal, foreground)
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
@@ -150,7 +166,9 @@ class Procfs:
     def of(self, pid: int, label: str = "", tree: str | UnsetType = UNSET) -> Holder:
         seen = self.sight(pid)
         if seen is None or seen.zombie or seen.start_ticks is None:
-            raise NotFound(f"there is no live process {pid}: give the pid of a process that runs here", pid=pid)
+            raise NotFound(
+                f"there is no live process {pid}: give the pid of a process that runs here", pid=pid
+            )
         place = self.here()
         return Holder(
             host_id=place.host_id,
@@ -176,15 +194,18 @@ class Procfs:
         return found
 
     def words(self, pid: int) -> bytes:
-        """The words of a process's command line, each with a zero behind it; empty for one that is gone or hidden. A child
-        has its parent's until it becomes another program."""
+        """The words of a process's command line, each with a zero behind it; empty for one that is
+        gone or hidden. A child has its parent's until it becomes another program.
+        """
         try:
             return Path(self._folder(pid), "cmdline").read_bytes()
         except OSError:
             return b""
 
     def catches(self, pid: int, signal_number: int) -> bool:
-        """Has a process a handler for a signal, so that it is not simply ended by it? False when that cannot be seen."""
+        """Has a process a handler for a signal, so that it is not simply ended by it? False when
+        that cannot be seen.
+        """
         try:
             lines = Path(self._folder(pid), "status").read_text(errors="replace").splitlines()
         except OSError:
@@ -193,12 +214,20 @@ class Procfs:
         return bool(int(caught, 16) >> (signal_number - 1) & 1)
 
     def death(self, holder: Holder) -> int | None:
-        if holder.tree and holder.place[:2] == self.here()[:2] and (fd := self.trees.kept(holder.tree)) is not None:
+        if (
+            holder.tree
+            and holder.place[:2] == self.here()[:2]
+            and (fd := self.trees.kept(holder.tree)) is not None
+        ):
             return fd
         if holder.place != self.here() or not 0 < holder.pid <= _PID_MAX:
             return None
         first = self._death_of_process(holder)
-        return self.trees.watch(holder.tree) if first is None and holder.tree and self._view().own else first
+        return (
+            self.trees.watch(holder.tree)
+            if first is None and holder.tree and self._view().own
+            else first
+        )
 
     def _death_of_process(self, holder: Holder) -> int | None:
         try:
@@ -213,15 +242,19 @@ class Procfs:
         except BaseException:
             os.close(pidfd)
             raise
-        # Only now does the descriptor stand for what was seen: the pid may have been given to another in between.
+        # Only now does the descriptor stand for what was seen: the pid may have been given to
+        # another in between.
         if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
             os.close(pidfd)
             return None
         return pidfd
 
     def _stat(self, pid: int) -> list[bytes]:
-        """The fields of /proc/PID/stat behind the program's name: the third of the kernel's count is the first here."""
-        # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each one ahead of it.
+        """The fields of /proc/PID/stat behind the program's name: the third of the kernel's count
+        is the first here.
+        """
+        # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each
+        # one ahead of it.
         try:
             fd = os.open(f"{self._folder(pid)}/stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -235,12 +268,15 @@ class Procfs:
             os.close(fd)
 
     def _folder(self, pid: int) -> str:
-        """Where /proc shows a process. Raises ProcessLookupError when there is none, PermissionError when it is not shown."""
+        """Where /proc shows a process. Raises ProcessLookupError when there is none,
+        PermissionError when it is not shown.
+        """
         return f"{self._root}/{pid if self._view().own else self._shown_pid(pid)}"
 
     def _shown_pid(self, pid: int) -> int:
-        """The number that the namespace of this /proc gives a process of this one. The kernel says it of a pidfd, which stands
-        for the process itself."""
+        """The number that the namespace of this /proc gives a process of this one. The kernel says
+        it of a pidfd, which stands for the process itself.
+        """
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -266,7 +302,8 @@ class Procfs:
             raise _no_procfs(error) from None
         offset_ns = self._start_offset_ns()
         if offset_ns % _NS_A_TICK:
-            # Ticks are rounded after the offset is added: only a reader of the same time namespace gets the same number.
+            # Ticks are rounded after the offset is added: only a reader of the same time namespace
+            # gets the same number.
             pid_ns = crc32(f"{pid_ns} {self._time_ns()}".encode())
         place = Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
         return View(place, self._is_own(), offset_ns // _NS_A_TICK)
@@ -278,8 +315,14 @@ class Procfs:
         except OSError:
             return True
         # One number for each namespace from that of the /proc down to the process's own.
-        pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-        return pids == [str(os.getpid())] if pids else os.readlink(self._root / "self") == str(os.getpid())
+        pids = next(
+            (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), []
+        )
+        return (
+            pids == [str(os.getpid())]
+            if pids
+            else os.readlink(self._root / "self") == str(os.getpid())
+        )
 
     def _time_ns(self, which: str = "time") -> int:
         try:
@@ -289,14 +332,17 @@ class Procfs:
             return _INITIAL_TIME_NS
 
     def _start_offset_ns(self) -> int:
-        """What the kernel adds to every start that this process reads. Raises StoreUnavailable where that cannot be known."""
+        """What the kernel adds to every start that this process reads. Raises StoreUnavailable
+        where that cannot be known.
+        """
         mine = self._time_ns()
         if mine == _INITIAL_TIME_NS:
             return 0
         if mine != self._time_ns("time_for_children"):
             # The kernel shows the offsets of the namespace that children will be in.
             raise StoreUnavailable(
-                "this process made a time namespace for its children: Holdfast cannot tell by how much its own differs. Use it "
+                "this process made a time namespace for its children: Holdfast cannot tell by how "
+                "much its own differs. Use it "
                 "in a child",
                 outcome="none",
             )
@@ -337,4 +383,6 @@ def _exists(pid: int) -> bool:
 def _no_procfs(error: OSError) -> StoreUnavailable:
     if error.errno in LACKING:
         return unusable(error.filename, error)
-    return StoreUnavailable(f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none")
+    return StoreUnavailable(
+        f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none"
+    )

@@ -1,9 +1,10 @@
 """Finding the processes of a tree by the mark in their environment.
 
-A plain walk over /proc misses processes: one that forks and exits while the walk goes on leaves a child with a pid that the
-walk has passed already, and a process has no environment for an instant while it executes another program. So the scan begins
-behind the last pid that the kernel gave out, wraps around, and then follows new pids until it has caught up: a child always
-lies ahead of its parent. An empty environment is read again until the process has one or is gone.
+A plain walk over /proc misses processes: one that forks and exits while the walk goes on leaves a
+child with a pid that the walk has passed already, and a process has no environment for an instant
+while it executes another program. So the scan begins behind the last pid that the kernel gave out,
+wraps around, and then follows new pids until it has caught up: a child always lies ahead of its
+parent. An empty environment is read again until the process has one or is gone.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 import os
 import time
 
-# Type checkers know this name. Importing `typing` would take the guardian as long as everything else.
+# Type checkers know this name. Importing `typing` would take the guardian as long as everything
+# else.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MARK = "HOLDFAST_CUSTODY"
-"""The environment variable that names the trees a process belongs to, the outermost first, with colons between them."""
+"""The environment variable that names the trees a process belongs to, the outermost first, with
+colons between them.
+"""
 GUARDIAN = "HOLDFAST_GUARDIAN"
-"""The environment variable that only a guardian has. It names its tree, and the tree around it that the wrapper shares among
-its commands."""
+"""The environment variable that only a guardian has. It names its tree, and the tree around it that
+the wrapper shares among its commands.
+"""
 
 _PF_KTHREAD = 0x00200000
 _NS_GET_USERNS = 0xB701
@@ -36,7 +41,8 @@ class Stat:
     """What /proc/PID/stat says of a process."""
 
     def __init__(self, raw: bytes) -> None:
-        # A program may put spaces and brackets into its name: the fields begin behind the last bracket.
+        # A program may put spaces and brackets into its name: the fields begin behind the last
+        # bracket.
         name, _, rest = raw.rpartition(b")")
         fields = rest.split()
         self.name = name.partition(b"(")[2].decode(errors="replace")
@@ -50,7 +56,9 @@ class Stat:
 
     @property
     def ended(self) -> bool:
-        """Is it a zombie? The other threads of a process may go on after its first one has ended."""
+        """Is it a zombie? The other threads of a process may go on after its first one has
+        ended.
+        """
         return self.state in "ZXx" and self.threads <= 1
 
 
@@ -75,13 +83,16 @@ _own_level: dict[int, int] = {}
 
 
 def shows_own_pids() -> bool:
-    """Does /proc show the pid namespace of this process? In one that kept its parent's /proc, each number there is another
-    process than to system calls."""
+    """Does /proc show the pid namespace of this process? In one that kept its parent's /proc, each
+    number there is another process than to system calls.
+    """
     return _level() == 0
 
 
 def _level() -> int:
-    """How many pid namespaces this process is below that of /proc. Kept by pid: a forked child may be in another one."""
+    """How many pid namespaces this process is below that of /proc. Kept by pid: a forked child may
+    be in another one.
+    """
     me = os.getpid()
     if me not in _own_level:
         _own_level[me] = max(len(_numbers("self")) - 1, 0)
@@ -89,10 +100,19 @@ def _level() -> int:
 
 
 def _numbers(shown: int | str) -> list[int]:
-    """The numbers of a process: that in the namespace of /proc, and those in each namespace down to its own."""
+    """The numbers of a process: that in the namespace of /proc, and those in each namespace down to
+    its own.
+    """
     try:
         with open(f"/proc/{shown}/status", "rb") as file:
-            return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"NSpid:")), [])
+            return next(
+                (
+                    [int(word) for word in line.split()[1:]]
+                    for line in file
+                    if line.startswith(b"NSpid:")
+                ),
+                [],
+            )
     except OSError:
         return []
 
@@ -104,7 +124,9 @@ def _own_number(shown: int) -> int:
 
 
 def _shown_number(pid: int) -> int:
-    """The number under which /proc shows a process of this process's namespace; 0 for none. The kernel tells it of a pidfd."""
+    """The number under which /proc shows a process of this process's namespace; 0 for none. The
+    kernel tells it of a pidfd.
+    """
     if _level() == 0:
         return pid
     try:
@@ -113,7 +135,9 @@ def _shown_number(pid: int) -> int:
         return 0
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
-            return max(next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), 0), 0)
+            return max(
+                next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), 0), 0
+            )
     finally:
         os.close(fd)
 
@@ -139,9 +163,12 @@ def _stat_of(pid: int | str) -> Stat | None:
     return seen
 
 
-def scan(tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None) -> Found:
-    """Find every process with the mark of a tree that `user` began at a time. `each` is called for each as soon as it is
-    found."""
+def scan(
+    tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None
+) -> Found:
+    """Find every process with the mark of a tree that `user` began at a time. `each` is called for
+    each as soon as it is found.
+    """
     if not shows_own_pids():
         return Found([], hidden=True)
     marked: dict[int, Marked] = {}
@@ -184,14 +211,20 @@ def descendants(roots: list[int]) -> list[int]:
 
 
 def _pids() -> Iterator[int]:
-    """The pids to look at, in an order in which a child never comes before its parent. Some are no processes any more."""
+    """The pids to look at, in an order in which a child never comes before its parent. Some are no
+    processes any more.
+    """
     first = last = _last_pid()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
     yield from (pid for pid in pids if pid > first)
     yield from (pid for pid in pids if pid <= first)
     followed = 0
     while (newest := _last_pid()) != last and followed < _FOLLOWED_MAX:
-        new = range(last + 1, newest + 1) if newest > last else (*range(last + 1, _pid_max() + 1), *range(1, newest + 1))
+        new = (
+            range(last + 1, newest + 1)
+            if newest > last
+            else (*range(last + 1, _pid_max() + 1), *range(1, newest + 1))
+        )
         yield from new
         followed += len(new)
         last = newest
@@ -208,7 +241,9 @@ def _pid_max() -> int:
 
 
 def _environment(pid: int) -> bytes | None:
-    """The environment of a process: empty when it has none or is gone, None when it may not be read."""
+    """The environment of a process: empty when it has none or is gone, None when it may not be
+    read.
+    """
     for _ in range(_EMPTY_TRIES):
         raw = _read_environment(pid)
         if raw is None or raw:
@@ -274,7 +309,9 @@ def _marked_as(environment: bytes, tree: str) -> bool | None:
 def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
     """Could a process whose environment may not be read be one of the tree's?"""
     seen = stat(pid)
-    if seen is not None and (seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks):
+    if seen is not None and (
+        seen.ended or seen.flags & _PF_KTHREAD or seen.start_ticks < since_ticks
+    ):
         # Root with fewer capabilities than pid 1 may read neither pid 1 nor kernel threads.
         return False
     try:
@@ -283,20 +320,27 @@ def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
         return True
     except OSError:
         return False
-    # A command of root can become any user's, as by su(1). Root without CAP_SYS_PTRACE, as in most containers, may not read it.
+    # A command of root can become any user's, as by su(1). Root without CAP_SYS_PTRACE, as in most
+    # containers, may not read it.
     return user in users or user == 0 or not _users_are_comparable()
 
 
 def _users(pid: int) -> list[int]:
-    """The real, effective, saved and file system user of a process. Of a set-user-id program the first is who started it, and
-    the owner of its folder in /proc is root."""
+    """The real, effective, saved and file system user of a process. Of a set-user-id program the
+    first is who started it, and the owner of its folder in /proc is root.
+    """
     with open(f"/proc/{pid}/status", "rb") as file:
-        return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"Uid:")), [])
+        return next(
+            ([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"Uid:")),
+            [],
+        )
 
 
 def _users_are_comparable() -> bool:
-    """Do the numbers of users mean the same to all processes of this pid namespace? They do not if this process is in a user
-    namespace that its pid namespace does not belong to: users outside of it have other numbers here, or none."""
+    """Do the numbers of users mean the same to all processes of this pid namespace? They do not if
+    this process is in a user namespace that its pid namespace does not belong to: users outside of
+    it have other numbers here, or none.
+    """
     import fcntl
 
     try:

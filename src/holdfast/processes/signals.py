@@ -1,4 +1,6 @@
-"""Signals that come to a command that waits: they end it in order. While `locks run` runs its command, they are that one's."""
+"""Signals that come to a command that waits: they end it in order. While `locks run` runs its
+command, they are that one's.
+"""
 
 import signal
 import threading
@@ -10,7 +12,15 @@ from typing import NoReturn
 EXIT_SIGNALLED = 128
 """What shells add a signal's number to."""
 
-PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+PASSED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
 _WAKE = signal.SIGRTMIN
 
 Deliver = Callable[[signal.struct_siginfo], None]
@@ -26,7 +36,9 @@ class Interrupted(SystemExit):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what the block does as Ctrl-C would, so that a wait leaves nothing behind."""
+    """Let SIGTERM and SIGHUP end what the block does as Ctrl-C would, so that a wait leaves nothing
+    behind.
+    """
 
     def interrupt(number: int, _: object) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
@@ -43,20 +55,25 @@ def drop(_: signal.struct_siginfo) -> None:
 
 
 class Passing:
-    """Takes the signals of this process and hands each, with who sent it, to `deliver` in the main thread, whatever that is
-    doing: a blocking call is interrupted for it, and goes on unless `deliver` raises.
+    """Takes the signals of this process and hands each, with who sent it, to `deliver` in the main
+    thread, whatever that is doing: a blocking call is interrupted for it, and goes on unless
+    `deliver` raises.
 
-    Made in two steps, since the process must fork in between: from the making on, signals wait; from `begin` on, they are
-    delivered. Those that this process was started to ignore, as under nohup(1), are left alone. A thread collects them, since
-    only sigwaitinfo(2) tells who sent a signal; it sleeps as long as there is none.
+    Made in two steps, since the process must fork in between: from the making on, signals wait;
+    from `begin` on, they are delivered. Those that this process was started to ignore, as under
+    nohup(1), are left alone. A thread collects them, since only sigwaitinfo(2) tells who sent a
+    signal; it sleeps as long as there is none.
     """
 
     def __init__(self) -> None:
         self.deliver: Deliver = drop
         self._ending = False
         self._arrived: deque[signal.struct_siginfo] = deque()
-        self._signals = {number for number in PASSED if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
-        # Every thread that is made from here on inherits this, so that only the collector gets them.
+        self._signals = {
+            number for number in PASSED if signal.getsignal(number) is not signal.SIG_IGN
+        } | {signal.SIGCHLD}
+        # Every thread that is made from here on inherits this, so that only the collector gets
+        # them.
         self.before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
 
     def begin(self, deliver: Deliver) -> None:
@@ -64,11 +81,15 @@ class Passing:
         self.deliver = deliver
         self._main = threading.get_ident()
         signal.signal(_WAKE, self._hand_over)
-        self._collector = threading.Thread(target=self._collect, name="holdfast-signals", daemon=True)
+        self._collector = threading.Thread(
+            target=self._collect, name="holdfast-signals", daemon=True
+        )
         self._collector.start()
 
     def end(self) -> frozenset[int]:
-        """Deliver what has come. From here on signals wait, also while this process executes another program; return which."""
+        """Deliver what has come. From here on signals wait, also while this process executes
+        another program; return which.
+        """
         self._ending = True
         signal.pthread_kill(self._collector.ident or 0, signal.SIGCHLD)
         self._collector.join()

@@ -1,9 +1,11 @@
-"""A wrapper on standby: a slim program that waits in the place of the whole one, in the same process.
+"""A wrapper on standby: a slim program that waits in the place of the whole one, in the same
+process.
 
-A wrapper may wait for its command for days. After a few seconds it executes this program, which needs a quarter of the memory.
-The process stays the same, and with it its children, its signal mask, and the signals that are pending. The slim program only
-waits: for one of its descriptors, for a signal, or until the tree's FIFO is gone. Then it executes the whole program again,
-which does the rest.
+A wrapper may wait for its command for days. After a few seconds it executes this program, which
+needs a quarter of the memory. The process stays the same, and with it its children, its signal
+mask, and the signals that are pending. The slim program only waits: for one of its descriptors, for
+a signal, or until the tree's FIFO is gone. Then it executes the whole program again, which does the
+rest.
 """
 
 from __future__ import annotations
@@ -41,14 +43,23 @@ def stand_by(
     every_s: float,
     status: int | None,
 ) -> NoReturn:
-    """Wait on standby, and then execute a module of Python with these arguments: when the guardian says something (`said`), at
-    a notice (the first of `fds`, which all stay open), at one of the signals, which must be blocked, and when `path` is found
-    missing at a look `every_s`. If it cannot be executed, this process ends as the command did, with `status` if that is
-    known."""
+    """Wait on standby, and then execute a module of Python with these arguments: when the guardian
+    says something (`said`), at a notice (the first of `fds`, which all stay open), at one of the
+    signals, which must be blocked, and when `path` is found missing at a look `every_s`. If it
+    cannot be executed, this process ends as the command did, with `status` if that is known.
+    """
     for fd in (said, *fds):
         os.set_inheritable(fd, True)
     known = "" if status is None else str(status)
-    told = [str(said), str(fds[0]), ",".join(str(int(n)) for n in numbers), path, str(every_s), known, module]
+    told = [
+        str(said),
+        str(fds[0]),
+        ",".join(str(int(n)) for n in numbers),
+        path,
+        str(every_s),
+        known,
+        module,
+    ]
     # Who looks for a command in the list of processes finds it as it was typed.
     told += [_NAME, *arguments]
     try:
@@ -90,14 +101,17 @@ def _say(text: str) -> None:
 
 
 def _signal_fd(numbers: list[int]) -> int:
-    """A descriptor that is readable while one of the signals is pending. Nothing is read from it: the signals stay pending
-    for the whole program, with what the kernel says of their senders."""
+    """A descriptor that is readable while one of the signals is pending. Nothing is read from it:
+    the signals stay pending for the whole program, with what the kernel says of their senders.
+    """
     mask = sum(1 << (number - 1) for number in numbers).to_bytes(_SIGNAL_SET_BYTES, "little")
     return libc.call("signalfd", -1, mask, os.O_CLOEXEC)
 
 
 def _status_without_program(said: int, status: int | None) -> int:
-    """Wait for the end of the tree; return the command's exit status as a shell tells it. The lock ends with its tree."""
+    """Wait for the end of the tree; return the command's exit status as a shell tells it. The lock
+    ends with its tree.
+    """
     words = b""
     while more := os.read(said, 4096):
         words += more

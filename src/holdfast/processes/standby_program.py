@@ -1,4 +1,6 @@
-"""The program of a wrapper on standby: see `standby`. It is short for the same reason as `guardian_program`."""
+"""The program of a wrapper on standby: see `standby`. It is short for the same reason as
+`guardian_program`.
+"""
 
 import os
 import sys

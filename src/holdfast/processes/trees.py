@@ -1,8 +1,10 @@
-"""The process trees of commands that run under claims on one store: is a tree alive, when does it end, what is left of it.
+"""The process trees of commands that run under claims on one store: is a tree alive, when does it
+end, what is left of it.
 
-The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper, which has the orphans of the
-tree as children if the guardian is killed. So a tree lives as long as its wrapper, unless it ended in order. Its FIFO lies in a
-folder beside the store, or in the user's state folder for a database.
+The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper,
+which has the orphans of the tree as children if the guardian is killed. So a tree lives as long as
+its wrapper, unless it ended in order. Its FIFO lies in a folder beside the store, or in the user's
+state folder for a database.
 """
 
 import os
@@ -15,15 +17,18 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from holdfast.access import LACKING, Access, make_folder, make_node, unusable
 from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import cgroup, fifo
 from holdfast.processes import kill as killing
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
 from holdfast.processes.scan import stat as process_stat
+from holdfast.system.access import LACKING, Access, make_folder, make_node, unusable
 
-_ID = re.compile(r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z")
-"""With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`."""
+_ID = re.compile(
+    r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z"
+)
+"""With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`.
+"""
 _SWEEP_AGE_S = 60.0
 KILLED_S = 5.0
 """How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
@@ -34,12 +39,15 @@ _KILLED_AGAIN_S = 0.2
 def new_id() -> str:
     """The id of a tree that this process begins."""
     me = process_stat(os.getpid())
-    return f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{os.urandom(8).hex()}"
+    return (
+        f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{os.urandom(8).hex()}"
+    )
 
 
 class Trees:
-    """The trees of one store. `folder` says None for a store in memory, whose trees are found by their mark alone. Both are
-    asked for with the first tree."""
+    """The trees of one store. `folder` says None for a store in memory, whose trees are found by
+    their mark alone. Both are asked for with the first tree.
+    """
 
     def __init__(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
         self._folder_of = folder
@@ -64,8 +72,10 @@ class Trees:
             raise unusable(path, error) from None
 
     def liveness(self, tree: str, *, in_sight: bool) -> Liveness:
-        """Does any process of a tree live? `in_sight` says that its pid namespace is this process's. Raises StoreUnavailable
-        when the question cannot be answered for want of descriptors or memory."""
+        """Does any process of a tree live? `in_sight` says that its pid namespace is this
+        process's. Raises StoreUnavailable when the question cannot be answered for want of
+        descriptors or memory.
+        """
         if not _ID.match(tree):
             return Liveness.UNKNOWN
         kept = self._kept(tree)
@@ -89,8 +99,9 @@ class Trees:
         return Liveness.DEAD
 
     def kept(self, tree: str) -> int | None:
-        """A descriptor of the tree's FIFO that is hung up when no process keeps it any more; None when none does, or there is
-        no FIFO. The caller closes it."""
+        """A descriptor of the tree's FIFO that is hung up when no process keeps it any more; None
+        when none does, or there is no FIFO. The caller closes it.
+        """
         fd = self._observed(tree) if _ID.match(tree) else None
         if fd is None or (not fifo.has_ended(fd) and fifo.is_kept(fd)):
             return fd
@@ -98,8 +109,9 @@ class Trees:
         return None
 
     def watch(self, tree: str) -> int | None:
-        """A descriptor that becomes readable, or is hung up, when the tree may have ended; None when there is none to wait
-        for. The caller closes it."""
+        """A descriptor that becomes readable, or is hung up, when the tree may have ended; None
+        when there is none to wait for. The caller closes it.
+        """
         fd = self.kept(tree)
         if fd is not None or not _ID.match(tree):
             return fd
@@ -111,8 +123,11 @@ class Trees:
                 return os.pidfd_open(wrapper)
             except OSError:
                 return None
-        # The oldest first: a loop in a shell begins a new process every moment, and each end of one would wake the caller.
-        for pid in sorted(_grouped(tree) or [one.pid for one in self._scan(tree).marked], key=_start):
+        # The oldest first: a loop in a shell begins a new process every moment, and each end of one
+        # would wake the caller.
+        for pid in sorted(
+            _grouped(tree) or [one.pid for one in self._scan(tree).marked], key=_start
+        ):
             try:
                 pidfd = os.pidfd_open(pid)
             except OSError:
@@ -128,8 +143,10 @@ class Trees:
         return [Survivor(one.pid, one.name) for one in self._members(tree) if not one.guardian]
 
     def ask(self, tree: str) -> float | None:
-        """Send SIGTERM to every process of a tree, unless a process did so before; return how many seconds ago that was. None
-        for a tree that this process cannot end: another user's, or one that it belongs to."""
+        """Send SIGTERM to every process of a tree, unless a process did so before; return how many
+        seconds ago that was. None for a tree that this process cannot end: another user's, or one
+        that it belongs to.
+        """
         if not _may_end(tree):
             return None
         path = None if self._folder is None else os.fspath(self._folder / tree)
@@ -145,8 +162,9 @@ class Trees:
         return 0.0
 
     def end(self, tree: str, grace_s: float) -> bool:
-        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the grace. True when it is gone,
-        False also for a tree that this process cannot end: see `ask`."""
+        """End a tree: SIGTERM to all of its processes, SIGKILL to those that are left after the
+        grace. True when it is gone, False also for a tree that this process cannot end: see `ask`.
+        """
         if not _may_end(tree):
             return False
 
@@ -171,7 +189,9 @@ class Trees:
         return False
 
     def wait_for_end(self, tree: str, timeout_s: float | None) -> bool:
-        """Sleep until a tree is gone, or the time is up, or the tree cannot be seen any more. True when it is gone."""
+        """Sleep until a tree is gone, or the time is up, or the tree cannot be seen any more. True
+        when it is gone.
+        """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (seen := self.liveness(tree, in_sight=True)) is not Liveness.DEAD:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -188,8 +208,9 @@ class Trees:
         return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
-        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many there were. Removes
-        control groups whose guardians were killed too."""
+        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many
+        there were. Removes control groups whose guardians were killed too.
+        """
         cgroup.sweep(time.time() - older_than_s)
         if self._folder is None:
             return 0
@@ -210,7 +231,9 @@ class Trees:
         return removed
 
     def _ask(self, tree: str) -> bool:
-        """Send SIGTERM to a tree's guardian, or to all of its processes if there is none; say whether there is one."""
+        """Send SIGTERM to a tree's guardian, or to all of its processes if there is none; say
+        whether there is one.
+        """
         members = self._members(tree)
         guardians = [one.pid for one in members if one.guardian]
         # A guardian asks, waits and kills by itself, and misses none.
@@ -218,7 +241,9 @@ class Trees:
         return bool(guardians)
 
     def _kept(self, tree: str) -> bool | None:
-        """True while a process keeps the FIFO, False when the tree ended in order; None when the FIFO does not tell."""
+        """True while a process keeps the FIFO, False when the tree ended in order; None when the
+        FIFO does not tell.
+        """
         fd = self._observed(tree)
         if fd is None:
             return None
@@ -249,7 +274,9 @@ class Trees:
             return Found([], hidden=True)
 
     def _members(self, tree: str) -> list[Marked]:
-        """Those with the mark, those that have the FIFO, those in the control group, and the descendants of any."""
+        """Those with the mark, those that have the FIFO, those in the control group, and the
+        descendants of any.
+        """
         found = {one.pid: one for one in self._scan(tree).marked} if _ID.match(tree) else {}
         for pid in (*self._heirs(tree), *_grouped(tree)):
             found.setdefault(pid, _named(pid))
@@ -259,10 +286,16 @@ class Trees:
         return list(found.values())
 
     def _belongs(self, tree: str, pid: int) -> bool:
-        """Is it, or is a process above it, one of those with the mark or the FIFO, or in the control group?"""
+        """Is it, or is a process above it, one of those with the mark or the FIFO, or in the
+        control group?
+        """
         wanted = self._identity(tree)
         while pid > 1:
-            if cgroup.contains(tree, pid) or carries(pid, tree) or (wanted is not None and _inherited(pid, wanted)):
+            if (
+                cgroup.contains(tree, pid)
+                or carries(pid, tree)
+                or (wanted is not None and _inherited(pid, wanted))
+            ):
                 return True
             seen = process_stat(pid)
             pid = 0 if seen is None else seen.parent
@@ -273,11 +306,19 @@ class Trees:
         wanted = self._identity(tree)
         if wanted is None:
             return []
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _inherited(int(name), wanted)]
+        return [
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdecimal() and _inherited(int(name), wanted)
+        ]
 
     def _identity(self, tree: str) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._folder / tree) if self._folder is not None and shows_own_pids() else None
+            found = (
+                os.stat(self._folder / tree)
+                if self._folder is not None and shows_own_pids()
+                else None
+            )
         except OSError:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
@@ -300,8 +341,9 @@ def _start_of(tree: str) -> int:
 
 
 def _wrapper_of(tree: str) -> int | None:
-    """The pid of the process that began a tree, if it lives, and if its life says anything. To the wrapper itself it does not.
-    The attempts of a worker end before the worker does."""
+    """The pid of the process that began a tree, if it lives, and if its life says anything. To the
+    wrapper itself it does not. The attempts of a worker end before the worker does.
+    """
     if "." in tree:
         return None
     _, pid, start_ticks, _ = tree.split("-")
@@ -312,15 +354,20 @@ def _wrapper_of(tree: str) -> int | None:
 
 
 def _may_end(tree: str) -> bool:
-    """Can this process end a tree? Not another user's, not one that this process itself belongs to, and none where /proc is
-    another pid namespace's."""
+    """Can this process end a tree? Not another user's, not one that this process itself belongs to,
+    and none where /proc is another pid namespace's.
+    """
     if not _ID.match(tree) or os.geteuid() not in (0, _user(tree)) or not shows_own_pids():
         return False
-    return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(tree, os.getpid())
+    return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(
+        tree, os.getpid()
+    )
 
 
 def _is_out_of_view(tree: str) -> bool:
-    """Could a process of the tree's user live here without being seen? As with another user's, or where /proc hides some."""
+    """Could a process of the tree's user live here without being seen? As with another user's, or
+    where /proc hides some.
+    """
     if os.geteuid() not in (0, _user(tree)):
         return True
     return process_stat(1) is None
@@ -355,5 +402,7 @@ def _inherited(pid: int, wanted: tuple[int, int]) -> bool:
 
 def _mode(pid: int, fd: str) -> int:
     with open(f"/proc/{pid}/fdinfo/{fd}", "rb", buffering=0) as file:
-        flags = next(line.split()[1] for line in file.read(256).splitlines() if line.startswith(b"flags:"))
+        flags = next(
+            line.split()[1] for line in file.read(256).splitlines() if line.startswith(b"flags:")
+        )
     return int(flags, 8) & os.O_ACCMODE

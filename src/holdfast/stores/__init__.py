@@ -1,5 +1,5 @@
-"""Where records live: memory, sqlite, files, postgres, and opening, which turns a URL into one of them.
+"""Where records live: memory, sqlite, files, postgres; `factory` opens the one that a URL names.
 
-Belongs here: how bytes are kept, locked, synced and woken for. A store knows the kernel alone; it holds no rule and names no
-domain.
+A store keeps, locks and syncs bytes, and wakes waiters. It knows the kernel alone; it holds no rule
+and names no domain.
 """

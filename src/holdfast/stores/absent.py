@@ -8,10 +8,11 @@ from holdfast.stores.memory import MemoryStore
 
 
 class AbsentStore(MemoryStore):
-    """Stands for a SQLite file or a folder that nobody has made, so that looking at it makes nothing.
+    """Stands for a SQLite file or a folder that nobody has made, so that looking at it makes
+    nothing.
 
-    Promised: every read answers as an empty store would. Not promised: that it notices when it is made. Raises
-    NotFound for a change and for listening, which nobody would ever answer.
+    Promised: every read answers as an empty store would. Not promised: that it notices when it is
+    made. Raises NotFound for a change and for listening, which nobody would ever answer.
     """
 
     def __init__(self, path: Path, *, namespace: str, kind: str) -> None:
@@ -26,4 +27,7 @@ class AbsentStore(MemoryStore):
         raise self._no_store()
 
     def _no_store(self) -> NotFound:
-        return NotFound(f"there is no store {self.path} yet: connect with create=True to make it", path=str(self.path))
+        return NotFound(
+            f"there is no store {self.path} yet: connect with create=True to make it",
+            path=str(self.path),
+        )

@@ -1,6 +1,8 @@
-"""Records in this process's memory: for tests, and as the oracle that other stores are compared with.
+"""Records in this process's memory: for tests, and as the oracle that other stores are compared
+with.
 
-Promised: the port's semantics for the threads of one process. Not promised: anything after the process ends, or in another.
+Promised: the port's semantics for the threads of one process. Not promised: anything after the
+process ends, or in another.
 """
 
 import os
@@ -16,13 +18,23 @@ from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, Passing, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
-from holdfast.kernel.ordering import Parts, beyond_text, span
+from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Damage, Entry, ReadTx, Row, Scope, Tx, spaces_of
+from holdfast.kernel.store import (
+    BEGINNING,
+    JOURNAL_TOPIC,
+    Batch,
+    Cursor,
+    Damage,
+    Entry,
+    ReadTx,
+    Row,
+    Scope,
+    Tx,
+    spaces_of,
+)
 from holdfast.stores import plain
-from holdfast.stores.owned_lock import owned_lock
-from holdfast.stores.ranks import Ranks
-from holdfast.stores.scoping import (
+from holdfast.stores.checks import (
     ENDED,
     check_entry,
     check_key,
@@ -36,7 +48,9 @@ from holdfast.stores.scoping import (
     places_of,
     same_residence,
 )
-from holdfast.stores.waking import FdListener, Switchboard
+from holdfast.stores.listener import FdListener, Switchboard
+from holdfast.stores.owned_lock import owned_lock
+from holdfast.stores.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -79,8 +93,9 @@ class MemoryStore:
         _stores.add(self)
 
     def after_fork(self) -> None:
-        """In a forked child: go on with what was committed. A thread that the child lacks may have been inside, and be waited
-        for."""
+        """In a forked child: go on with what was committed. A thread that the child lacks may have
+        been inside, and be waited for.
+        """
         self._gate = owned_lock()
         self._board.after_fork()
 
@@ -106,15 +121,20 @@ class MemoryStore:
         self._check_open()
         gate = self._gate
         if gate._is_owned():
-            raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
+            raise InvalidValue(
+                "a transaction cannot be begun inside another: do both in one, with both scopes"
+            )
         mine = False
         try:
-            # As in the gate of SQLite files: an exception out of a signal's handler leaves nothing locked.
+            # As in the gate of SQLite files: an exception out of a signal's handler leaves nothing
+            # locked.
             try:
                 mine = gate.acquire(timeout=min(max(timeout_s, 0), TIMEOUT_MAX))
                 if not mine:
                     raise LockTimeout(
-                        f"no turn to write within {timeout_s:.3g} s: another thread is in a transaction", outcome="none"
+                        f"no turn to write within {timeout_s:.3g} s: another thread is in a "
+                        "transaction",
+                        outcome="none",
                     )
                 tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
                 try:
@@ -149,27 +169,46 @@ class MemoryStore:
         finally:
             tx.end()
 
-    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+    def get(
+        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> Row[R] | None:
         return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
-    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+    def put_new(
+        self,
+        space: Space[R],
+        items: Sequence[tuple[str, R]],
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int | None:
         return plain.put_new(self, space, items, timeout_s)
 
-    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+    def delete_if(
+        self,
+        space: Space[Any],
+        keys: Sequence[str],
+        token: int,
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int:
         return plain.delete_if(self, space, keys, token, timeout_s)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
         return self._board.listen(topics)
 
-    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+    def journal(
+        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
+    ) -> Batch:
         self._check_open()
         check_limit(limit)
         entries = self._world.journal
         if reverse:
             end = cursor_at(self._journal, [entries[-1].revision]) if entries else BEGINNING
             return Batch(list(entries[::-1][:limit]), end)
-        begin = bisect_right(entries, places_of(cursor, 1, self._journal)[0], key=lambda entry: entry.revision)
+        begin = bisect_right(
+            entries, places_of(cursor, 1, self._journal)[0], key=lambda entry: entry.revision
+        )
         batch = list(entries[begin : begin + limit])
         return Batch(batch, cursor_at(self._journal, [batch[-1].revision]) if batch else cursor)
 
@@ -178,7 +217,9 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+            raise StoreUnavailable(
+                "the store is closed: connect again", outcome="none", closed=True
+            )
 
 
 class _MemoryReadTx:
@@ -230,12 +271,18 @@ class _MemoryReadTx:
     ) -> list[Row[R]]:
         check_limit(limit)
         shelf = self._shelf(space)
-        keys = shelf.ranks.keys(index_number(space, index), *span(match, start, stop), reverse=reverse)
+        keys = shelf.ranks.keys(
+            index_number(space, index), *span(match, start, stop), reverse=reverse
+        )
         return self._rows(space, list(islice(keys, limit)), damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         shelf = self._shelf(space)
-        return len(shelf.records) if index is None else shelf.ranks.count(index_number(space, index), *span(match))
+        return (
+            len(shelf.records)
+            if index is None
+            else shelf.ranks.count(index_number(space, index), *span(match))
+        )
 
     def end(self) -> None:
         """From here on it can do nothing: its records are the store's."""
@@ -276,7 +323,9 @@ class _MemoryTx(_MemoryReadTx):
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
-        self._set(space, key, _Stored(space.encode(record), self.revision, space.index_keys(record)))
+        self._set(
+            space, key, _Stored(space.encode(record), self.revision, space.index_keys(record))
+        )
 
     def delete(self, space: Space[Any], key: str) -> bool:
         return self._set(space, key, None) is not None
@@ -296,13 +345,17 @@ class _MemoryTx(_MemoryReadTx):
                 return found[0]
         return None
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         self._check_current()
         check_texts(actor, kind, subject)
         check_entry(data)
         revision = self._last + 1 if self._appended else self.revision
         self._last, self._appended = revision, True
-        entry = Entry(revision=revision, at=self.now, actor=actor, kind=kind, subject=subject, data=data or {})
+        entry = Entry(
+            revision=revision, at=self.now, actor=actor, kind=kind, subject=subject, data=data or {}
+        )
         self._journal = (*self._journal, entry)
         self.notify(JOURNAL_TOPIC)
         return revision
@@ -312,7 +365,9 @@ class _MemoryTx(_MemoryReadTx):
         entries = self._journal
         # The newest stays whatever a stepped clock says of its age.
         newest = enumerate(entries[::-1])
-        kept = tuple(e for age, e in newest if age == 0 or (age < keep and (age < least or e.at >= before)))[::-1]
+        kept = tuple(
+            e for age, e in newest if age == 0 or (age < keep and (age < least or e.at >= before))
+        )[::-1]
         self._journal = kept
         return len(entries) - len(kept)
 

@@ -1,7 +1,7 @@
 """A lock that can be asked whether this thread has it.
 
-An exception may come between the moment that a lock is taken and the moment that the caller knows it: Ctrl-C, a timer's signal.
-Whoever cleans up then has to ask the lock itself.
+An exception may come between the moment that a lock is taken and the moment that the caller knows
+it: Ctrl-C, a timer's signal. Whoever cleans up then has to ask the lock itself.
 """
 
 import threading
@@ -9,7 +9,9 @@ from typing import Protocol, cast
 
 
 class OwnedLock(Protocol):
-    """The standard library's RLock, with the one method of it that `threading.Condition` uses too."""
+    """The standard library's RLock, with the one method of it that `threading.Condition` uses
+    too.
+    """
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it. False when it was not free in time."""

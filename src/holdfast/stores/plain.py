@@ -1,14 +1,18 @@
-"""The one-statement paths of the port said in general transactions, for stores and spaces that have no faster way."""
+"""The one-statement paths of the port said in general transactions, for stores and spaces that have
+no faster way.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Store, Tx
-from holdfast.stores.scoping import check_keys
+from holdfast.stores.checks import check_keys
 
 
-def put_new(store: Store, space: Space[R], items: Sequence[tuple[str, R]], timeout_s: float) -> int | None:
+def put_new(
+    store: Store, space: Space[R], items: Sequence[tuple[str, R]], timeout_s: float
+) -> int | None:
     """Insert all items, or none if any key exists."""
     check_keys([key for key, _ in items], distinct=True)
 
@@ -22,12 +26,18 @@ def put_new(store: Store, space: Space[R], items: Sequence[tuple[str, R]], timeo
     return store.transact(insert, scope=[space], timeout_s=timeout_s)
 
 
-def delete_if(store: Store, space: Space[Any], keys: Sequence[str], token: int, timeout_s: float) -> int:
+def delete_if(
+    store: Store, space: Space[Any], keys: Sequence[str], token: int, timeout_s: float
+) -> int:
     """Delete those of the keys whose record has the revision `token`."""
     check_keys(keys)
 
     def remove(tx: Tx) -> int:
-        found = [row for key in dict.fromkeys(keys) if (row := tx.get(space, key)) and row.revision == token]
+        found = [
+            row
+            for key in dict.fromkeys(keys)
+            if (row := tx.get(space, key)) and row.revision == token
+        ]
         return sum(tx.delete(space, row.key) for row in found)
 
     return store.transact(remove, scope=[space], timeout_s=timeout_s)

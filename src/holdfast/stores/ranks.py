@@ -1,4 +1,6 @@
-"""The keys of a space in the order of each of its indexes, for stores that keep that order in memory."""
+"""The keys of a space in the order of each of its indexes, for stores that keep that order in
+memory.
+"""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +38,9 @@ class Ranks:
             if new is not None:
                 insort(order, (new, key))
 
-    def keys(self, index: int, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[str]:
+    def keys(
+        self, index: int, low: bytes, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[str]:
         """The keys of a stretch of an index, in its order."""
         order, stretch = self._orders[index], self._stretch(index, low, high)
         return (order[at][1] for at in (reversed(stretch) if reverse else stretch))
@@ -47,4 +51,6 @@ class Ranks:
 
     def _stretch(self, index: int, low: bytes, high: bytes | None) -> range:
         order = self._orders[index]
-        return range(bisect_left(order, (low,)), len(order) if high is None else bisect_left(order, (high,)))
+        return range(
+            bisect_left(order, (low,)), len(order) if high is None else bisect_left(order, (high,))
+        )

@@ -1,7 +1,8 @@
-"""Spaces as tables, for every store that speaks SQL: the same columns, the same statements, one place.
+"""Spaces as tables, for every store that speaks SQL: the same columns, the same statements, one
+place.
 
-A space is a table `s_<space>` of (ns, key, rev, value) and a column `by_<index>` for each index, with the encoded tuple or
-NULL. What differs between databases is in a Dialect.
+A space is a table `s_<space>` of (ns, key, rev, value) and a column `by_<index>` for each index,
+with the encoded tuple or NULL. What differs between databases is in a Dialect.
 """
 
 from abc import ABC, abstractmethod
@@ -11,10 +12,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.kernel.errors import Corrupt, SchemaTooNew
-from holdfast.kernel.ordering import Parts, beyond_text, span
+from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.scoping import check_key, check_limit, index_number, out_of_scope, storable
+from holdfast.stores.checks import check_key, check_limit, index_number, out_of_scope, storable
 
 
 class Dialect(NamedTuple):
@@ -58,15 +59,18 @@ class Table:
         self.selects: dict[tuple[str, Shape, str], str] = {}
 
     def putting(self, placed: tuple[bool, ...], dialect: Dialect) -> str:
-        """The statement `put` of a record that is in some of its indexes: only of those it takes a place."""
+        """The statement `put` of a record that is in some of its indexes: only of those it takes a
+        place.
+        """
         m = dialect.mark
         row = f"({', '.join([m] * 4 + [m if there else 'NULL' for there in placed])})"
         self.puts[placed] = sql = self.put.replace(self.row, row)
         return sql
 
     def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
-        """A stretch of the records by a column, built once for each shape: (has an upper bound, goes backwards, has a limit,
-        has an offset)."""
+        """A stretch of the records by a column, built once for each shape: (has an upper bound,
+        goes backwards, has a limit, has an offset).
+        """
         m, (bounded, reverse, limited, offset) = dialect.mark, shape
         down = " DESC" if reverse else ""
         sql = (
@@ -84,7 +88,10 @@ class Table:
     def delete_if(self, keys: int, dialect: Dialect) -> str:
         """Delete that many keys if they have a revision."""
         marks = ", ".join([dialect.mark] * keys)
-        return f"DELETE FROM {self.name} WHERE ns = {dialect.mark} AND rev = {dialect.mark} AND key IN ({marks})"
+        return (
+            f"DELETE FROM {self.name} WHERE ns = {dialect.mark} AND rev = {dialect.mark} AND key "
+            f"IN ({marks})"
+        )
 
 
 @lru_cache(maxsize=256)
@@ -99,13 +106,15 @@ def signature(space: Space[Any]) -> str:
 
 
 def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
-    """Does the catalogue's row (schema version, indexes) show the space as this program declares it?
+    """Does the catalogue's row (schema version, indexes) show the space as this program declares
+    it?
 
     Raises SchemaTooNew when a newer program wrote it.
     """
     if found is not None and found[0] > space.schema_version:
         raise SchemaTooNew(
-            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, known here up to "
+            f"space {space.name} was written by a newer holdfast (schema version {found[0]}, "
+            "known here up to "
             f"{space.schema_version}): use a newer holdfast",
             space=space.name,
             version=found[0],
@@ -197,7 +206,9 @@ class SqlReadTx(ABC):
         if offset:
             parameters.append(offset)
         shape = (high is not None, reverse, limit is not None, offset > 0)
-        sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix, self.dialect)
+        sql = table.selects.get((column, shape, suffix)) or table.selecting(
+            column, shape, suffix, self.dialect
+        )
         found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
         if damaged is None:
             return [Row(key, space.decode(key, value), rev) for key, value, rev in found]
@@ -209,7 +220,9 @@ class SqlReadTx(ABC):
                 damaged.append(error)
         return sound
 
-    def _bounds(self, column: str, low: bytes | str, high: bytes | str | None) -> tuple[str, list[Any]]:
+    def _bounds(
+        self, column: str, low: bytes | str, high: bytes | str | None
+    ) -> tuple[str, list[Any]]:
         mark = self.dialect.mark
         if high is None:
             return f" AND {column} >= {mark}", [low]
@@ -226,7 +239,9 @@ class SqlReadTx(ABC):
 
 
 class SqlTx(SqlReadTx, ABC):
-    """The writing half: everything but revisions, the journal and notices, which each database does its own way."""
+    """The writing half: everything but revisions, the journal and notices, which each database does
+    its own way.
+    """
 
     @property
     @abstractmethod
@@ -238,7 +253,9 @@ class SqlTx(SqlReadTx, ABC):
         """Run a statement and return how many rows it changed."""
 
     def write(self, sql: str, parameters: Sequence[Any]) -> None:
-        """Run a statement of which nobody needs the count, so that a store across a network may send it later."""
+        """Run a statement of which nobody needs the count, so that a store across a network may
+        send it later.
+        """
         self.change(sql, parameters)
 
     def put(self, space: Space[R], key: str, record: R) -> None:
@@ -263,7 +280,17 @@ class SqlTx(SqlReadTx, ABC):
         passed = 0
         while True:
             bad: Damage | None = None if damaged is None else []
-            found = self._select(space, column, low, high, reverse=False, limit=1, damaged=bad, offset=passed, suffix=suffix)
+            found = self._select(
+                space,
+                column,
+                low,
+                high,
+                reverse=False,
+                limit=1,
+                damaged=bad,
+                offset=passed,
+                suffix=suffix,
+            )
             if found and found[0].key in but_for:
                 passed += 1
                 continue

@@ -1,6 +1,7 @@
 """How long the calls of a store take, in this process.
 
-Attached to one store object when somebody asks, so that a store that nobody asks about pays nothing at all.
+Attached to one store object when somebody asks, so that a store that nobody asks about pays nothing
+at all.
 """
 
 import os
@@ -47,11 +48,15 @@ class Times:
         if os.getpid() != self._pid:
             self._begin_process()
         with self._mutex:
-            return {name: Histogram(tuple(counts), self._totals_s[name]) for name, counts in self._counts.items()}
+            return {
+                name: Histogram(tuple(counts), self._totals_s[name])
+                for name, counts in self._counts.items()
+            }
 
 
 def measured(store: Store) -> Times:
-    """Measure every call of this store object from now on, those that fail included; return where the times gather.
+    """Measure every call of this store object from now on, those that fail included; return where
+    the times gather.
 
     Asked again of the same object, it returns the same.
     """

@@ -6,7 +6,9 @@ from holdfast.kernel.clock import Passing
 
 
 class ManualClock:
-    """Starts at a fixed instant. `advance` lets time pass; `step` sets the clock, as somebody sets a machine's."""
+    """Starts at a fixed instant. `advance` lets time pass; `step` sets the clock, as somebody sets
+    a machine's.
+    """
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._at = at

@@ -1,7 +1,8 @@
-"""Arm the program's fault points: count them, then kill, stop or fail the process at any one of them.
+"""Arm the program's fault points: count them, then kill, stop or fail the process at any one of
+them.
 
-Those are counted that the thread reaches which runs the work, by itself or through the gate's: what is done in the background
-at any moment would make the numbers others each time.
+Those are counted that the thread reaches which runs the work, by itself or through the gate's: what
+is done in the background at any moment would make the numbers others each time.
 
 names = faults.recorded(lambda: work())            # every point that the work reaches, in order
 with faults.armed(at=7, action=faults.kill): ...   # die at the eighth
@@ -40,8 +41,9 @@ def recorded(work: Callable[[], object]) -> list[str]:
 
 @contextmanager
 def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Iterator[None]:
-    """Run the block and act when it reaches its point number `at`, counted from 0. `passing` is told of each until then, that
-    one included."""
+    """Run the block and act when it reaches its point number `at`, counted from 0. `passing` is
+    told of each until then, that one included.
+    """
     passed = 0
 
     def count(point: str) -> None:

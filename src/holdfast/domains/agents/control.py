@@ -1,17 +1,16 @@
-"""From a live record to what may be controlled by it. Every pointer is checked again; a wrong one is an error with a code of
-its own, and never leads to another target."""
+"""From a live record to what may be controlled by it. Every pointer is checked again; a wrong one
+is an error with a code of its own, and never leads to another target.
+"""
 
 import os
 from collections.abc import Collection
 
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.backends import tmux_backed
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.manifest import Manifest
-from holdfast.domains.agents.names import bare
-from holdfast.domains.agents.outside import Files, Outside, TmuxAddress
-from holdfast.domains.agents.record import AGENTS, Agent
-from holdfast.domains.agents.resolving import Reason, resolve
+from holdfast.domains.agents.ports import Files, Outside, TmuxAddress
+from holdfast.domains.agents.records import AGENTS, Agent, bare, tmux_backed
+from holdfast.domains.agents.resolution import Reason, resolve
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import (
     AgentDefDirGone,
@@ -38,7 +37,9 @@ _ANCESTORS_MAX = 64
 
 
 class Target(Plain, frozen=True, kw_only=True):
-    """What may be controlled: the record, the manifest that agrees with it, and the definition folder, if one is needed."""
+    """What may be controlled: the record, the manifest that agrees with it, and the definition
+    folder, if one is needed.
+    """
 
     record: Agent
     manifest: Manifest
@@ -47,16 +48,28 @@ class Target(Plain, frozen=True, kw_only=True):
 
 
 def control_target(
-    store: Store, outside: Outside, asked: str, prefix: str, *, agent_def_dir: str | None, needs_agent_def_dir: bool
+    store: Store,
+    outside: Outside,
+    asked: str,
+    prefix: str,
+    *,
+    agent_def_dir: str | None,
+    needs_agent_def_dir: bool,
 ) -> Target:
-    """Resolve a name or an id, and check all that the record points at. Raises as `Agents.control_target` says."""
+    """Resolve a name or an id, and check all that the record points at. Raises as
+    `Agents.control_target` says.
+    """
     resolution = resolve(store, asked, prefix)
     if resolution.reason is Reason.MISSING:
         _refuse_tmux_names(store, asked)
     record = resolution.unwrap()
     manifest = _manifest(outside.files, record)
     session_name = _session_name(record, manifest)
-    needed = needs_agent_def_dir or manifest.agent_def_dir is not None or record.runtime.agent_def_dir is not None
+    needed = (
+        needs_agent_def_dir
+        or manifest.agent_def_dir is not None
+        or record.runtime.agent_def_dir is not None
+    )
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
     if needed or folder is not None:
         folder = _checked_folder(outside.files, record, folder)
@@ -65,32 +78,42 @@ def control_target(
 
 
 def _refuse_tmux_names(store: Store, asked: str) -> None:
-    rows = store.read(lambda tx: tx.find(AGENTS, "tmux_session", (asked,), damaged=[]), scope=[AGENTS])
+    rows = store.read(
+        lambda tx: tx.find(AGENTS, "tmux_session", (asked,), damaged=[]), scope=[AGENTS]
+    )
     if rows:
         names = ", ".join(f"{row.record.agent_name} ({row.record.agent_id})" for row in rows)
         raise NameNotStated(
-            f"{asked} names a tmux session and no agent, and an agent's name is not inferred from that: say {names}",
+            f"{asked} names a tmux session and no agent, and an agent's name is not inferred from "
+            f"that: say {names}",
             asked=asked,
             agent_ids=[row.record.agent_id for row in rows],
         )
 
 
 def manifest_in(files: Files, record: Agent) -> bytes:
-    """What the manifest of a record holds, whatever it is. Raises ManifestPathRelative, ManifestMissing and ManifestInvalid."""
+    """What the manifest of a record holds, whatever it is. Raises ManifestPathRelative,
+    ManifestMissing and ManifestInvalid.
+    """
     path = record.runtime.manifest_path
     facts = {"agent_id": record.agent_id, "manifest_path": path}
     if not os.path.isabs(path):
         raise ManifestPathRelative(
-            f"the manifest of {record.agent_name} is at {path}, which could be anywhere: publish it with an absolute path",
+            f"the manifest of {record.agent_name} is at {path}, which could be anywhere: publish "
+            "it with an absolute path",
             **facts,
         )
     try:
         data = files.read(path)
     except OSError as error:
-        raise ManifestInvalid(f"the manifest {path} cannot be read: {error.strerror}", **facts) from None
+        raise ManifestInvalid(
+            f"the manifest {path} cannot be read: {error.strerror}", **facts
+        ) from None
     if data is None:
         raise ManifestMissing(
-            f"the manifest {path} of {record.agent_name} is gone: start the agent again, or publish where it is now", **facts
+            f"the manifest {path} of {record.agent_name} is gone: start the agent again, or "
+            "publish where it is now",
+            **facts,
         )
     return data
 
@@ -98,7 +121,11 @@ def manifest_in(files: Files, record: Agent) -> bytes:
 def not_trusted(record: Agent, why: str) -> ManifestInvalid:
     """Its manifest is none."""
     path = record.runtime.manifest_path
-    return ManifestInvalid(f"the manifest {path} is not to be trusted: {why}", agent_id=record.agent_id, manifest_path=path)
+    return ManifestInvalid(
+        f"the manifest {path} is not to be trusted: {why}",
+        agent_id=record.agent_id,
+        manifest_path=path,
+    )
 
 
 def _manifest(files: Files, record: Agent) -> Manifest:
@@ -124,12 +151,16 @@ def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
 
 
 def check_generation(record: Agent, generation_id: str) -> None:
-    """Is the manifest that states this generation that of the record's? Raises GenerationMismatch."""
+    """Is the manifest that states this generation that of the record's? Raises
+    GenerationMismatch.
+    """
     if generation_id != record.generation_id:
         path = record.runtime.manifest_path
         raise GenerationMismatch(
-            f"the manifest {path} is that of generation {generation_id}, and {record.agent_name} is published by generation "
-            f"{record.generation_id}: start the agent again, or publish it with the manifest of its own",
+            f"the manifest {path} is that of generation {generation_id}, and {record.agent_name} "
+            "is published by generation "
+            f"{record.generation_id}: start the agent again, or publish it with the manifest of "
+            "its own",
             agent_id=record.agent_id,
             manifest_path=path,
             published=record.generation_id,
@@ -141,8 +172,10 @@ def check_session(record: Agent, session_name: str | None) -> str:
     """The tmux session that record and manifest agree on. Raises TmuxSessionMismatch."""
     if session_name is None or session_name != record.session_name:
         raise TmuxSessionMismatch(
-            f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, and its manifest says "
-            f"{session_name or 'none'}: neither is touched. Start the agent again, or publish what is true",
+            f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, "
+            "and its manifest says "
+            f"{session_name or 'none'}: neither is touched. Start the agent again, or publish "
+            "what is true",
             agent_id=record.agent_id,
             published=record.session_name,
             manifest=session_name,
@@ -153,19 +186,28 @@ def check_session(record: Agent, session_name: str | None) -> str:
 def _session_name(record: Agent, manifest: Manifest) -> str:
     if not tmux_backed(manifest.backend):
         raise NotTmuxBacked(
-            f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: talk to it through its gateway",
+            f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: talk to it "
+            "through its gateway",
             agent_id=record.agent_id,
             backend=manifest.backend,
         )
     return check_session(record, manifest.session_name)
 
 
-def check_process(record: Agent, session_name: str, server: TmuxAddress | None, outside: Outside, *, embedded: bool) -> None:
-    """Is the process that the record names alive, and in a pane of the tmux session, itself or by its parents?
+def check_process(
+    record: Agent,
+    session_name: str,
+    server: TmuxAddress | None,
+    outside: Outside,
+    *,
+    embedded: bool,
+) -> None:
+    """Is the process that the record names alive, and in a pane of the tmux session, itself or by
+    its parents?
 
-    A name alone proves nothing: a stranger may have made a tmux session of the same name. Of a record that names no process,
-    only the tmux session is looked for. Raises ProcessDead, TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it
-    cannot be seen.
+    A name alone proves nothing: a stranger may have made a tmux session of the same name. Of a
+    record that names no process, only the tmux session is looked for. Raises ProcessDead,
+    TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it cannot be seen.
     """
     holder, name = record.holder, record.agent_name
     facts = {
@@ -175,7 +217,8 @@ def check_process(record: Agent, session_name: str, server: TmuxAddress | None, 
     }
     if holder is None and not embedded:
         raise TargetUnknown(
-            f"{name} names no process, and its tmux session {session_name} may be on any machine of this store: publish it "
+            f"{name} names no process, and its tmux session {session_name} may be on any machine "
+            "of this store: publish it "
             "with --pid, or start it with `holdfast agents start`",
             **facts,
         )
@@ -183,41 +226,52 @@ def check_process(record: Agent, session_name: str, server: TmuxAddress | None, 
     alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
     if alive is Liveness.DEAD:
         survivors = survivors_of(record, outside.processes, embedded=embedded)
-        left = f", though processes that it started live ({survivors_named(survivors)})" if survivors else ""
+        left = (
+            f", though processes that it started live ({survivors_named(survivors)})"
+            if survivors
+            else ""
+        )
         raise ProcessDead(
-            f"process {facts['pid']} of {name} is dead{left}. Whatever is in tmux session {session_name} now is not touched: "
+            f"process {facts['pid']} of {name} is dead{left}. Whatever is in tmux session "
+            f"{session_name} now is not touched: "
             f"start the agent again{' when they have ended' if survivors else ''}",
             **facts,
         )
     if alive is Liveness.UNKNOWN:
         raise TargetUnknown(
-            f"process {facts['pid']} of {name} cannot be seen from here, so nobody knows whether it is in tmux session "
+            f"process {facts['pid']} of {name} cannot be seen from here, so nobody knows whether "
+            "it is in tmux session "
             f"{session_name}: ask on its own machine, outside of other containers",
             **facts,
         )
     panes = outside.sessions.panes(session_name, server)
     if panes is None:
         raise TargetUnknown(
-            f"tmux does not say what is in tmux session {session_name} of {name}: see whether its server is stopped, or is "
+            f"tmux does not say what is in tmux session {session_name} of {name}: see whether its "
+            "server is stopped, or is "
             "another user's",
             **facts,
         )
     if not panes:
         raise TmuxSessionGone(
-            f"there is no tmux session {session_name} with a live pane, which is where {name} was published: start it again, "
+            f"there is no tmux session {session_name} with a live pane, which is where {name} was "
+            "published: start it again, "
             "or publish where it is now",
             **facts,
         )
     if holder is not None and not _is_within(holder.pid, panes, outside.processes):
         raise ProcessNotInSession(
-            f"process {facts['pid']} of {name} is not in tmux session {session_name}, which is another's by now: start the "
+            f"process {facts['pid']} of {name} is not in tmux session {session_name}, which is "
+            "another's by now: start the "
             "agent again, or publish where it is now",
             **facts,
         )
 
 
 def _is_within(pid: int, panes: Collection[int], processes: Processes) -> bool:
-    """Is it the process of one of these panes, or a descendant, as a command in the shell of its pane is?"""
+    """Is it the process of one of these panes, or a descendant, as a command in the shell of its
+    pane is?
+    """
     for _ in range(_ANCESTORS_MAX):
         if pid in panes:
             return True
@@ -232,9 +286,15 @@ def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:
     facts = {"agent_id": record.agent_id, "agent_def_dir": folder}
     hint = "give one with --agent-def-dir"
     if folder is None:
-        raise AgentDefDirMissing(f"{record.agent_name} needs an agent definition folder and names none: {hint}", **facts)
+        raise AgentDefDirMissing(
+            f"{record.agent_name} needs an agent definition folder and names none: {hint}", **facts
+        )
     if not os.path.isabs(folder):
-        raise AgentDefDirRelative(f"the agent definition folder {folder} is not an absolute path: {hint}", **facts)
+        raise AgentDefDirRelative(
+            f"the agent definition folder {folder} is not an absolute path: {hint}", **facts
+        )
     if not files.is_folder(folder):
-        raise AgentDefDirGone(f"the agent definition folder {folder} is not there: {hint} that is", **facts)
+        raise AgentDefDirGone(
+            f"the agent definition folder {folder} is not there: {hint} that is", **facts
+        )
     return folder

@@ -1,15 +1,16 @@
 """Whether an agent lives, in parts: no part alone says it.
 
-An agent is its own process: once that is dead, nothing may be typed to it, whatever it has started. But its id stays its own
-as long as any process of its tree lives, so that no second generation works beside it.
+An agent is its own process: once that is dead, nothing may be typed to it, whatever it has started.
+But its id stays its own as long as any process of its tree lives, so that no second generation
+works beside it.
 """
 
 from datetime import datetime
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.domains.agents.outside import Outside
-from holdfast.domains.agents.record import Agent
+from holdfast.domains.agents.ports import Outside
+from holdfast.domains.agents.records import Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.holder import Liveness, Processes, Survivor, orphaned, probe
 
@@ -17,8 +18,10 @@ _LOOPBACK = ("127.", "::1", "localhost")
 
 
 class Parts(Plain, frozen=True, kw_only=True):
-    """What is known of each part of an agent. None: it has no such part. `tree` is there when the process is dead and the
-    record names its process tree: what is known of the processes that it started."""
+    """What is known of each part of an agent. None: it has no such part. `tree` is there when the
+    process is dead and the record names its process tree: what is known of the processes that it
+    started.
+    """
 
     lease: Liveness
     process: Liveness | None
@@ -31,10 +34,16 @@ def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) ->
     """Look at every part. Does I/O, so it is for outside of transactions."""
     gateway = None
     if agent.gateway is not None:
-        beyond_reach = agent.gateway.host.startswith(_LOOPBACK) and not _is_here(agent, outside, embedded=embedded)
+        beyond_reach = agent.gateway.host.startswith(_LOOPBACK) and not _is_here(
+            agent, outside, embedded=embedded
+        )
         gateway = Liveness.UNKNOWN if beyond_reach else outside.gateways.liveness(agent.gateway)
     process = process_liveness(agent, outside.processes, embedded=embedded)
-    tree = tree_liveness(agent, outside.processes, embedded=embedded) if process is Liveness.DEAD else None
+    tree = (
+        tree_liveness(agent, outside.processes, embedded=embedded)
+        if process is Liveness.DEAD
+        else None
+    )
     return Parts(
         lease=Liveness.ALIVE if agent.fresh(now) else Liveness.DEAD,
         process=process,
@@ -45,10 +54,11 @@ def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) ->
 
 
 def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is it proved that nothing of the agent is left: its process tree dead, and its tmux session gone where it had one?
+    """Is it proved that nothing of the agent is left: its process tree dead, and its tmux session
+    gone where it had one?
 
-    Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be renamed. A process that was not
-    named, or cannot be seen from here, proves nothing.
+    Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be
+    renamed. A process that was not named, or cannot be seen from here, proves nothing.
     """
     if not is_dead(agent, outside, embedded=embedded):
         return False
@@ -62,7 +72,9 @@ def is_dead(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
 
 def process_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
     """What is known of the agent's own process; None when none was named."""
-    return None if agent.holder is None else probe(agent.holder.leader, processes, embedded=embedded)
+    return (
+        None if agent.holder is None else probe(agent.holder.leader, processes, embedded=embedded)
+    )
 
 
 def tree_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
@@ -84,7 +96,9 @@ def _tmux_session(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness
 
 
 def _is_here(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Does it run where this process runs, so that what is seen here is of it? Its holder says so, if there is one."""
+    """Does it run where this process runs, so that what is seen here is of it? Its holder says so,
+    if there is one.
+    """
     if agent.holder is None:
         return embedded
     here = outside.processes.here()

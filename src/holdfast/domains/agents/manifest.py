@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from holdfast.domains.agents.outside import TmuxAddress
-from holdfast.domains.agents.record import AgentKey, PathText, Text
+from holdfast.domains.agents.ports import TmuxAddress
+from holdfast.domains.agents.records import AgentKey, PathText, Text
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, MANIFEST_BYTES_MAX
@@ -47,7 +47,9 @@ class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"
         try:
             re.compile(self.ready_regex or "")
         except re.error as error:
-            raise ValueError(f"ready_regex {self.ready_regex!r} is no regular expression: {error}") from None
+            raise ValueError(
+                f"ready_regex {self.ready_regex!r} is no regular expression: {error}"
+            ) from None
 
 
 class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
@@ -116,26 +118,39 @@ class Manifest(Plain, frozen=True, kw_only=True):
 def from_json(data: bytes) -> Manifest:
     """Read a manifest. Raises InvalidValue, naming the field that is wrong."""
     if len(data) > MANIFEST_BYTES_MAX:
-        raise InvalidValue(f"the manifest has {len(data)} bytes and may have {MANIFEST_BYTES_MAX}", bytes=len(data))
+        raise InvalidValue(
+            f"the manifest has {len(data)} bytes and may have {MANIFEST_BYTES_MAX}", bytes=len(data)
+        )
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidValue(f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)) from None
+        raise InvalidValue(
+            f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)
+        ) from None
 
 
 def tmux_adapter(settings: Mapping[str, Any]) -> TmuxAdapter:
-    """How an agent in tmux is reached, with these settings. Raises InvalidValue, naming the one that is wrong."""
+    """How an agent in tmux is reached, with these settings. Raises InvalidValue, naming the one
+    that is wrong.
+    """
     if settings.get("interrupt", "C-c") not in INTERRUPT_KEYS:
         keys = " or ".join(INTERRUPT_KEYS)
-        raise InvalidValue(f"the interrupt key is {settings['interrupt']!r}: an agent in tmux knows {keys}", field="interrupt")
+        raise InvalidValue(
+            f"the interrupt key is {settings['interrupt']!r}: an agent in tmux knows {keys}",
+            field="interrupt",
+        )
     try:
         return msgspec.convert({"kind": "tmux", **settings}, TmuxAdapter)
     except msgspec.ValidationError as error:
-        raise InvalidValue(f"an agent in tmux cannot be reached so: {error}", field="adapter") from None
+        raise InvalidValue(
+            f"an agent in tmux cannot be reached so: {error}", field="adapter"
+        ) from None
 
 
 def as_json(manifest: Manifest) -> bytes:
-    """A manifest as it is written to a file: indented, for people. Raises InvalidValue for one that could not be read again."""
+    """A manifest as it is written to a file: indented, for people. Raises InvalidValue for one that
+    could not be read again.
+    """
     data = to_json(manifest)
     from_json(data)
     return msgspec.json.format(data, indent=2) + b"\n"

@@ -1,8 +1,10 @@
-"""The slot: each request from its claim to its end, interrupts beside it, and looking at the agent in between.
+"""The slot: each request from its claim to its end, interrupts beside it, and looking at the agent
+in between.
 
-Three threads. One takes requests in order and waits for their answers; one sends interrupts, which must not wait behind the
-request that they are to stop; one looks at the agent and gives signs of life. The first two change the agent only while they
-hold `_terminal`, so that an interrupt never comes into the middle of a delivery. All survive whatever an adapter raises.
+Three threads. One takes requests in order and waits for their answers; one sends interrupts, which
+must not wait behind the request that they are to stop; one looks at the agent and gives signs of
+life. The first two change the agent only while they hold `_terminal`, so that an interrupt never
+comes into the middle of a delivery. All survive whatever an adapter raises.
 """
 
 import contextlib
@@ -18,10 +20,15 @@ from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
 from holdfast.domains.gateway.gateway import INTERRUPTED_BY_RESTART, Gateway
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
-from holdfast.kernel.limits import ANSWER_CHARS_MAX, GATEWAY_INSPECT_EVERY_S, GATEWAY_LEASE_S, GATEWAY_STOP_S
+from holdfast.kernel.limits import (
+    ANSWER_CHARS_MAX,
+    GATEWAY_INSPECT_EVERY_S,
+    GATEWAY_LEASE_S,
+    GATEWAY_STOP_S,
+)
 from holdfast.primitives.queue import Request
-from holdfast.primitives.queue.line import express_topic_of, topic_of
-from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.queue.records import Receipt
+from holdfast.primitives.queue.transaction import express_topic_of, topic_of
 
 _RETRY_S = 0.5
 _NOT_READY_S = 0.1
@@ -29,7 +36,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 class Worker:
-    """Carries out what a gateway has accepted. `on_lost` is called when another gateway has taken over."""
+    """Carries out what a gateway has accepted. `on_lost` is called when another gateway has taken
+    over.
+    """
 
     def __init__(
         self,
@@ -56,15 +65,22 @@ class Worker:
         """Begin. The gateway must be attached, and its agent looked at."""
         agent = self._gateway.agent
         self._begin("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell()))
-        self._begin("interrupts", partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()))
+        self._begin(
+            "interrupts",
+            partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()),
+        )
         self._begin("watch", self._watch)
 
     def cease(self) -> None:
-        """Take nothing more, from any thread. What runs goes on until it has ended, or `stop` gives it up."""
+        """Take nothing more, from any thread. What runs goes on until it has ended, or `stop` gives
+        it up.
+        """
         self._stopping.set()
 
     def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
-        """Take nothing more, wait a while for what runs, then give it up; return when all threads have ended."""
+        """Take nothing more, wait a while for what runs, then give it up; return when all threads
+        have ended.
+        """
         self.cease()
         self._ring()
         deadline = time.monotonic() + grace_s
@@ -120,7 +136,9 @@ class Worker:
             self._stopping.set()
             self._on_lost()
             return
-        _log.warning("worker goes on agent=%s after %s: %s", self._gateway.agent, type(error).__name__, error)
+        _log.warning(
+            "worker goes on agent=%s after %s: %s", self._gateway.agent, type(error).__name__, error
+        )
         self._stopping.wait(_RETRY_S)
 
     def _slot_step(self) -> float | None:
@@ -146,7 +164,11 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001 - or the request would keep the slot for ever
             failure = failed_by(error, delivered="unknown")
-            self._persist(lambda: self._gateway.fail(request, failure.code or "", failure.detail, failure.facts))
+            self._persist(
+                lambda: self._gateway.fail(
+                    request, failure.code or "", failure.detail, failure.facts
+                )
+            )
         finally:
             self._current = None
         return None
@@ -159,8 +181,9 @@ class Worker:
             raise
 
     def _undo_unanswered(self, *, express: bool) -> None:
-        """A claim that was committed and not answered would keep the slot for ever. Each thread asks about its own lane, in
-        which it has nothing at work when it does."""
+        """A claim that was committed and not answered would keep the slot for ever. Each thread
+        asks about its own lane, in which it has nothing at work when it does.
+        """
         if express in self._unanswered:
             self._gateway.put_back_unknown(express=express)
             self._unanswered.discard(express)
@@ -178,7 +201,9 @@ class Worker:
             self._end(request, answer, interrupted)
 
     def _delivered(self, request: Request) -> Delivery | Answer | None:
-        """Deliver a request; or how it failed; or None when it was not meant for whoever is there now, and has to wait."""
+        """Deliver a request; or how it failed; or None when it was not meant for whoever is there
+        now, and has to wait.
+        """
         if self._interrupted:
             return Answer(known=False)
         try:
@@ -191,14 +216,16 @@ class Worker:
         assert seen.instance_id is not None
         faults.reach("gateway.delivery.before")
         try:
-            # Last of all: this process may have been stopped for longer than its lease, and another serve by now.
+            # Last of all: this process may have been stopped for longer than its lease, and another
+            # serve by now.
             self._gateway.check_serving()
         except Unavailable:
             return None
         try:
             delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
         except Fenced:
-            # Another instance since the look. The next look records it, and the request waits for an operator.
+            # Another instance since the look. The next look records it, and the request waits for
+            # an operator.
             return None
         except Exception as error:  # noqa: BLE001 - the failure of one delivery is that of one request
             return failed_by(error, delivered="unknown")
@@ -222,10 +249,17 @@ class Worker:
         result = result_of(answer, self._handed_over)
         code, detail = answer.code, _storable(answer.detail)
         if interrupted:
-            code, detail = "interrupted", "an interrupt stopped it" + ("" if self._handed_over else " before it was delivered")
+            code, detail = (
+                "interrupted",
+                "an interrupt stopped it"
+                + ("" if self._handed_over else " before it was delivered"),
+            )
         elif code is not None and self._give_up.is_set():
             code = INTERRUPTED_BY_RESTART
-            detail = "the gateway was stopped while this ran; it was delivered, and what became of it is unknown"
+            detail = (
+                "the gateway was stopped while this ran; it was delivered, and what became of it "
+                "is unknown"
+            )
         if code is not None:
             failure, words = code, detail
             self._persist(lambda: self._gateway.fail(request, failure, words, result))
@@ -245,15 +279,19 @@ class Worker:
                 return self._inspect_every_s
             adjacent: list[Request] = []
             with contextlib.suppress(Unavailable):
-                # What is begun is carried out, though the store may have gone away before the next could be.
+                # What is begun is carried out, though the store may have gone away before the next
+                # could be.
                 adjacent.extend(iter(lambda: self._claimed(express=True), None))
             result, error = self._interrupt(first)
         for request in [first, *adjacent]:
-            mine = dict(result) if request is first else {**result, "coalesced_with": first.request_id}
+            mine = (
+                dict(result) if request is first else {**result, "coalesced_with": first.request_id}
+            )
             if error is not None:
-                self._persist(lambda r=request, m=mine, e=error: self._gateway.fail(r, e.code or "", e.detail, m))  # type: ignore[misc]
+                code, detail = error.code or "", error.detail
+                self._persist(partial(self._gateway.fail, request, code, detail, mine))
             else:
-                self._persist(lambda r=request, m=mine: self._gateway.complete(r, m, Receipt.DELIVERED))  # type: ignore[misc]
+                self._persist(partial(self._gateway.complete, request, mine, Receipt.DELIVERED))
         return None
 
     def _interrupt(self, request: Request) -> tuple[dict[str, Any], Answer | None]:
@@ -268,7 +306,8 @@ class Worker:
             seen = self._gateway.look()
             if not self._meant_for(request, seen):
                 return {}, Answer(
-                    code="upstream_unavailable", detail="the agent is not there, or is another one: not delivered"
+                    code="upstream_unavailable",
+                    detail="the agent is not there, or is another one: not delivered",
                 )
             assert seen.instance_id is not None
             with contextlib.suppress(Unavailable):
@@ -281,7 +320,9 @@ class Worker:
         return (answer if current is None else {**answer, "stopped": current.request_id}), None
 
     def _persist(self, write: Callable[[], object]) -> None:
-        """Write down how a request ended, however long the store is away: it must not look as if it had not been delivered."""
+        """Write down how a request ended, however long the store is away: it must not look as if it
+        had not been delivered.
+        """
         unsure = False
         while True:
             try:
@@ -300,7 +341,9 @@ class Worker:
 
 
 def needless(request: Request, current: Request | None) -> str | None:
-    """Why an interrupt is not sent: what it was meant to stop has ended, or what runs now came after it. None: it is sent."""
+    """Why an interrupt is not sent: what it was meant to stop has ended, or what runs now came
+    after it. None: it is sent.
+    """
     if request.beside is not None and (current is None or current.request_id != request.beside):
         return f"request {request.beside}, which ran when this came, has ended by itself"
     if current is not None and current.arrival > request.arrival:
@@ -311,24 +354,46 @@ def needless(request: Request, current: Request | None) -> str | None:
 def failed_by(error: Exception, *, delivered: str) -> Answer:
     """What an adapter's exception means for the request that it was working on."""
     if isinstance(error, HoldfastError):
-        delivered = {"none": "no", "unknown": "unknown"}.get(error.fields.get("outcome", ""), delivered)
-        return Answer(code=error.code, detail=error.message, known=False, facts={"delivered": delivered})
+        delivered = {"none": "no", "unknown": "unknown"}.get(
+            error.fields.get("outcome", ""), delivered
+        )
+        return Answer(
+            code=error.code, detail=error.message, known=False, facts={"delivered": delivered}
+        )
     _log.warning("adapter failed: %s: %s", type(error).__name__, error)
     return Answer(
-        code="adapter_failed", detail=f"{type(error).__name__}: {error}"[:1000], known=False, facts={"delivered": delivered}
+        code="adapter_failed",
+        detail=f"{type(error).__name__}: {error}"[:1000],
+        known=False,
+        facts={"delivered": delivered},
     )
 
 
 def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
-    """What is kept of an answer: its end, where it is too long, without what no encoding can carry."""
+    """What is kept of an answer: its end, where it is too long, without what no encoding can
+    carry.
+    """
     text = _storable(answer.text)
-    receipt = "answered" if answer.known and answer.code is None else "delivered" if handed_over else "accepted"
-    facts = {name: _storable(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
+    receipt = (
+        "answered"
+        if answer.known and answer.code is None
+        else "delivered"
+        if handed_over
+        else "accepted"
+    )
+    facts = {
+        name: _storable(fact) if isinstance(fact, str) else fact
+        for name, fact in answer.facts.items()
+    }
     result: dict[str, Any] = {"receipt": receipt, **facts}
     if receipt == "delivered" and answer.code is None:
         result["end_unknown"] = True
     if text or answer.source:
-        result |= {"text": text[-ANSWER_CHARS_MAX:], "source": answer.source, "truncated": len(text) > ANSWER_CHARS_MAX}
+        result |= {
+            "text": text[-ANSWER_CHARS_MAX:],
+            "source": answer.source,
+            "truncated": len(text) > ANSWER_CHARS_MAX,
+        }
     return result
 
 

@@ -1,4 +1,6 @@
-"""A gateway's rules: who serves, what is admitted, which epoch it is, and what an operator decides."""
+"""A gateway's rules: who serves, what is admitted, which epoch it is, and what an operator
+decides.
+"""
 
 import logging
 import threading
@@ -8,22 +10,35 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Adapter, Sighting
-from holdfast.domains.gateway.admission import among, belonging, check_admission, check_reconcilable, served_by
-from holdfast.domains.gateway.record import ATTACHMENTS, Attachment, Server
-from holdfast.domains.gateway.status import Status, status_of
+from holdfast.domains.gateway.records import ATTACHMENTS, Attachment, Server, Status, status_of
+from holdfast.domains.gateway.request import (
+    among,
+    belonging,
+    check_admission,
+    check_reconcilable,
+    served_by,
+)
 from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Value
-from holdfast.kernel.errors import Corrupt, Fenced, Held, HoldfastError, InvalidValue, Refused, Unavailable
+from holdfast.kernel.errors import (
+    Corrupt,
+    Fenced,
+    Held,
+    HoldfastError,
+    InvalidValue,
+    Refused,
+    Unavailable,
+)
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request
-from holdfast.primitives.queue.line import Line
 from holdfast.primitives.queue.queue import new_id
-from holdfast.primitives.queue.record import Receipt
+from holdfast.primitives.queue.records import Receipt
+from holdfast.primitives.queue.transaction import Line
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -32,8 +47,10 @@ Action = Literal["replay", "discard"]
 
 INTERRUPTED_BY_RESTART = "interrupted_by_restart"
 _LOST_TO_A_RESTART = {
-    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent before asking again",
-    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and what became of it is unknown",
+    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
+    "before asking again",
+    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and what became of it "
+    "is unknown",
     Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
 }
 _NOT_LOOKED = Sighting(None, detail="the agent was not looked at yet")
@@ -48,7 +65,9 @@ class Asked(NamedTuple):
 
 
 class Reconciled(Value, frozen=True, kw_only=True):
-    """What an operator's decision did. While some requests of earlier epochs are `left`, admission stays shut."""
+    """What an operator's decision did. While some requests of earlier epochs are `left`, admission
+    stays shut.
+    """
 
     action: Action
     epoch: int
@@ -59,10 +78,12 @@ class Reconciled(Value, frozen=True, kw_only=True):
 class Gateway:
     """One agent's gateway, in the process that serves it.
 
-    Promised: what was accepted is begun in order, one at a time, and only by the instance that it was accepted for; another
-    instance shuts admission until an operator decides; a second gateway of the same agent is refused, and one that was taken
-    for dead changes nothing any more. Not promised: that an agent does what it is asked, or that a prompt whose gateway was
-    killed while it ran did not arrive: it is never delivered a second time, and its end says that this is unknown.
+    Promised: what was accepted is begun in order, one at a time, and only by the instance that it
+    was accepted for; another instance shuts admission until an operator decides; a second gateway
+    of the same agent is refused, and one that was taken for dead changes nothing any more. Not
+    promised: that an agent does what it is asked, or that a prompt whose gateway was killed while
+    it ran did not arrive: it is never delivered a second time, and its end says that this is
+    unknown.
     """
 
     def __init__(
@@ -104,8 +125,8 @@ class Gateway:
         return self._attachment.reconciling
 
     def attach(self, owner: str | None = None) -> list[Request]:
-        """Become the one that serves this agent, and end what another left running; return that. `owner` says whose queue it
-        is, if that is known.
+        """Become the one that serves this agent, and end what another left running; return that.
+        `owner` says whose queue it is, if that is known.
 
         Raises Held while another gateway of the agent lives, and when the queue is another's.
         """
@@ -127,7 +148,9 @@ class Gateway:
             attachment = replace(attachment, server=mine)
             tx.put(ATTACHMENTS, self.agent, attachment)
             self._tell(tx, "gateway.attached", {"epoch": attachment.epoch, "token": mine.token})
-            return attachment, line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+            return attachment, line.abandon_running(
+                code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART
+            )
 
         self._attachment, ended = self._change(body)
         assert self._attachment.server is not None
@@ -135,7 +158,9 @@ class Gateway:
         return ended
 
     def detach(self) -> None:
-        """Serve no more. The epoch and the instance stay known. Harmless when another has taken over."""
+        """Serve no more. The epoch and the instance stay known. Harmless when another has taken
+        over.
+        """
 
         def body(tx: Tx, line: Line) -> None:
             attachment = self._own(tx)
@@ -149,19 +174,27 @@ class Gateway:
             _log.warning("detach after another took over agent=%s", self.agent)
 
     def renew(self) -> None:
-        """Give a sign of life. Raises Fenced when another gateway has taken over: then this one must end."""
+        """Give a sign of life. Raises Fenced when another gateway has taken over: then this one
+        must end.
+        """
 
         def body(tx: Tx, _: Line) -> None:
             attachment = self._own(tx)
             assert attachment.server is not None
             lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
-            tx.put(ATTACHMENTS, self.agent, replace(attachment, server=replace(attachment.server, lease=lease)))
+            tx.put(
+                ATTACHMENTS,
+                self.agent,
+                replace(attachment, server=replace(attachment.server, lease=lease)),
+            )
 
         steady_clock(self.queue.store).look()
         self._change(body)
 
     def belong(self, owner: str) -> None:
-        """Take note of whose queue it is, when that was not known before. Raises Held when it is another's, and Fenced."""
+        """Take note of whose queue it is, when that was not known before. Raises Held when it is
+        another's, and Fenced.
+        """
 
         def body(tx: Tx, _: Line) -> None:
             tx.put(ATTACHMENTS, self.agent, belonging(self._own(tx), self.agent, owner))
@@ -170,12 +203,16 @@ class Gateway:
             self._change(body)
 
     def check_serving(self) -> None:
-        """Raises Fenced when another gateway has taken over, and Unavailable when the store does not say."""
+        """Raises Fenced when another gateway has taken over, and Unavailable when the store does
+        not say.
+        """
         _check_own(self._recorded(), self.agent, self._token)
 
     def look(self) -> Sighting:
-        """Look at the agent, and record it when it is another instance than before. Never raises for what the adapter does; but
-        Held at the first look, when another gateway has the same agent by another name."""
+        """Look at the agent, and record it when it is another instance than before. Never raises
+        for what the adapter does; but Held at the first look, when another gateway has the same
+        agent by another name.
+        """
         with self._looking:
             return self._looked()
 
@@ -189,8 +226,10 @@ class Gateway:
             self._looking.release()
 
     def accept(self, asked: Sequence[Asked]) -> list[Request | HoldfastError]:
-        """Accept requests in one commit, durably; each is answered by itself: Full, Blocked, Refused (another epoch),
-        Collision (its key) and UpstreamUnavailable are values here. Raises Fenced when another gateway serves."""
+        """Accept requests in one commit, durably; each is answered by itself: Full, Blocked,
+        Refused (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises
+        Fenced when another gateway serves.
+        """
         seen = self._seen
         named = [(one, new_id()) for one in asked]
 
@@ -220,14 +259,19 @@ class Gateway:
     def put_back(self, request: Request) -> None:
         """Undo a claim of which nothing was delivered.
 
-        An operator may have decided about all that waited while this one was claimed; then this one waits for a decision too.
+        An operator may have decided about all that waited while this one was claimed; then this one
+        waits for a decision too.
         """
 
         self._put_back(lambda _: [request])
 
     def put_back_unknown(self, *, express: bool) -> None:
-        """Undo the claims of which this process never learned, since their commit was not answered: nobody works on those."""
-        self._put_back(lambda line: [request for request in line.running() if request.express == express])
+        """Undo the claims of which this process never learned, since their commit was not answered:
+        nobody works on those.
+        """
+        self._put_back(
+            lambda line: [request for request in line.running() if request.express == express]
+        )
 
     def _put_back(self, which: Callable[[Line], list[Request]]) -> None:
         def body(tx: Tx, line: Line) -> Attachment:
@@ -243,28 +287,45 @@ class Gateway:
             self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
-        """Note that a request was delivered. Not synced by itself: losing it only makes a later report less exact."""
-        self._change(lambda _, line: line.deliver(request.request_id, _token_of(request)), durable=False)
+        """Note that a request was delivered. Not synced by itself: losing it only makes a later
+        report less exact.
+        """
+        self._change(
+            lambda _, line: line.deliver(request.request_id, _token_of(request)), durable=False
+        )
 
     def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
         """End a request well."""
-        return self._change(lambda _, line: line.complete(request.request_id, _token_of(request), result, receipt=receipt))
-
-    def fail(self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None) -> Request:
-        """End a request badly."""
         return self._change(
-            lambda _, line: line.fail(request.request_id, _token_of(request), code=code, detail=detail, result=result)
+            lambda _, line: line.complete(
+                request.request_id, _token_of(request), result, receipt=receipt
+            )
         )
 
-    def reconcile(self, action: Action, *, epoch: int, requests: Sequence[str] | None = None) -> Reconciled:
+    def fail(
+        self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
+    ) -> Request:
+        """End a request badly."""
+        return self._change(
+            lambda _, line: line.fail(
+                request.request_id, _token_of(request), code=code, detail=detail, result=result
+            )
+        )
+
+    def reconcile(
+        self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
+    ) -> Reconciled:
         """Decide what becomes of the waiting requests of earlier epochs: all, or those named.
 
-        `replay` means them for the current instance, in their old order; `discard` ends them, with the code `discarded`. When
-        none is left, admission opens. Raises Refused when `epoch` is not the current one or there is nothing to decide, and
-        NotFound for a request that is not waiting for a decision.
+        `replay` means them for the current instance, in their old order; `discard` ends them, with
+        the code `discarded`. When none is left, admission opens. Raises Refused when `epoch` is not
+        the current one or there is nothing to decide, and NotFound for a request that is not
+        waiting for a decision.
         """
         if action not in ("replay", "discard"):
-            raise InvalidValue(f"{action!a} is no way to reconcile: use replay or discard", field="action")
+            raise InvalidValue(
+                f"{action!a} is no way to reconcile: use replay or discard", field="action"
+            )
 
         def body(tx: Tx, line: Line) -> Reconciled:
             attachment = self._own(tx)
@@ -275,13 +336,24 @@ class Gateway:
                 if action == "replay":
                     line.readmit(request_id, epoch=attachment.epoch)
                 else:
-                    line.cancel(request_id, code="discarded", detail=f"it was discarded when epoch {attachment.epoch} began")
+                    line.cancel(
+                        request_id,
+                        code="discarded",
+                        detail=f"it was discarded when epoch {attachment.epoch} began",
+                    )
             left = [request_id for request_id in stale if request_id not in set(chosen)]
             if not left:
                 tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
-            told = {"action": action, "epoch": attachment.epoch, "requests": len(chosen), "left": len(left)}
+            told = {
+                "action": action,
+                "epoch": attachment.epoch,
+                "requests": len(chosen),
+                "left": len(left),
+            }
             self._tell(tx, "gateway.reconciled", told)
-            return Reconciled(action=action, epoch=attachment.epoch, requests=list(chosen), left=left)
+            return Reconciled(
+                action=action, epoch=attachment.epoch, requests=list(chosen), left=left
+            )
 
         with self._looking:
             done = self._change(body)
@@ -290,7 +362,9 @@ class Gateway:
         return done
 
     def cancel(self, request_id: str) -> Request:
-        """End a request that waits; see `Queue.cancel`. When none is left to decide about, admission opens."""
+        """End a request that waits; see `Queue.cancel`. When none is left to decide about,
+        admission opens.
+        """
 
         def body(tx: Tx, line: Line) -> Request:
             ended = line.cancel(request_id)
@@ -307,7 +381,9 @@ class Gateway:
 
     def status(self) -> Status:
         """How gateway and agent are doing, by the last look."""
-        status = status_of(self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head())
+        status = status_of(
+            self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head()
+        )
         if self.served_at is None:
             return status
         return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
@@ -316,7 +392,8 @@ class Gateway:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
         except Unavailable:
-            # It may have been committed all the same: what is recorded is read again with the next look.
+            # It may have been committed all the same: what is recorded is read again with the next
+            # look.
             self._unsure = True
             raise
 
@@ -339,7 +416,9 @@ class Gateway:
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - whatever an adapter does, the gateway lives on
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
-            return Sighting(None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}")
+            return Sighting(
+                None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}"
+            )
 
     def _looked(self) -> Sighting:
         if self._unsure:
@@ -365,31 +444,46 @@ class Gateway:
             if before.instance_id is None:
                 after = replace(before, instance_id=instance_id)
             else:
-                # Where nothing waits there is nothing to decide. What runs may be put back, and is decided about then.
+                # Where nothing waits there is nothing to decide. What runs may be put back, and is
+                # decided about then.
                 waits = line.head.accepted > 0
-                after = replace(before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=waits)
+                after = replace(
+                    before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=waits
+                )
             tx.put(ATTACHMENTS, self.agent, after)
-            kind = "gateway.instance_seen" if before.instance_id is None else "gateway.instance_replaced"
-            self._tell(tx, kind, {"epoch": after.epoch, "instance_id": instance_id, "before": before.instance_id})
+            kind = (
+                "gateway.instance_seen"
+                if before.instance_id is None
+                else "gateway.instance_replaced"
+            )
+            self._tell(
+                tx,
+                kind,
+                {"epoch": after.epoch, "instance_id": instance_id, "before": before.instance_id},
+            )
             return after
 
         return self._change(body)
 
     def _tell_of_coming_and_going(self, seen: Sighting) -> None:
         kind = "gateway.agent_unavailable" if seen.instance_id is None else "gateway.agent_returned"
-        self._change(lambda tx, _: self._tell(tx, kind, {"detail": seen.detail[:1000]}), durable=False)
+        self._change(
+            lambda tx, _: self._tell(tx, kind, {"detail": seen.detail[:1000]}), durable=False
+        )
 
     def _admitted(
         self, line: Line, attachment: Attachment, seen: Sighting, asked: Asked, request_id: str
     ) -> Request | HoldfastError:
         try:
-            # Before anything else: a retry is answered as its first try was, whatever has happened since.
+            # Before anything else: a retry is answered as its first try was, whatever has happened
+            # since.
             if (known := line.known(asked.draft)) is not None:
                 return known
             check_admission(self.agent, attachment, seen, asked.expected_epoch)
             return line.accept(asked.draft, request_id, epoch=attachment.epoch)
         except (Refused, Unavailable, Corrupt) as error:
-            # A damaged request, too, is the matter of the one whose key leads to it, and of no other in the same commit.
+            # A damaged request, too, is the matter of the one whose key leads to it, and of no
+            # other in the same commit.
             return error
 
     def _tell(self, tx: Tx, kind: str, data: dict[str, Any]) -> None:
@@ -403,7 +497,9 @@ def _attachment_in(tx: Tx, agent: str) -> Attachment:
 
 def _check_own(attachment: Attachment, agent: str, token: int) -> Attachment:
     if attachment.server is None or attachment.server.token != token:
-        raise Fenced(f"another gateway serves {agent} now: this one must end", agent=agent, token=token)
+        raise Fenced(
+            f"another gateway serves {agent} now: this one must end", agent=agent, token=token
+        )
     return attachment
 
 

@@ -1,8 +1,9 @@
 """How a gateway proves that it is one, before it is shown the token.
 
-Where a gateway listened, another program may listen by now, and it would be handed the token by whoever trusts an old note. So
-a client sends a challenge of its own, and the gateway answers with what only somebody who has the token can make of it. Its
-port is a part of that: an answer that was got from the gateway where it is now is of no use where it was.
+Where a gateway listened, another program may listen by now, and it would be handed the token by
+whoever trusts an old note. So a client sends a challenge of its own, and the gateway answers with
+what only somebody who has the token can make of it. Its port is a part of that: an answer that was
+got from the gateway where it is now is of no use where it was.
 """
 
 import hmac
@@ -19,4 +20,6 @@ def proof_of(token: str, challenge: str, port: int) -> str:
 
 def is_proof(given: object, token: str, challenge: str, port: int) -> bool:
     """Is this that answer? Takes as long whatever they share."""
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), proof_of(token, challenge, port).encode())
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode(), proof_of(token, challenge, port).encode()
+    )

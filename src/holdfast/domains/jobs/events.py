@@ -1,9 +1,11 @@
-"""An event of a job: its form on the wire, its signature, and the space where events wait to be sent.
+"""An event of a job: its form on the wire, its signature, and the space where events wait to be
+sent.
 
-    {"schema_version": 1, "seq": 3, "job_id": "abc12345", "event": "completed", "timestamp": "...Z", "detail": "", "sig": "..."}
+    {"schema_version": 1, "seq": 3, "job_id": "abc12345", "event": "completed", "timestamp": "...Z",
+    "detail": "", "sig": "..."}
 
-The signature is an HMAC-SHA256, in hexadecimal, by the job's key over the event without `sig` as JSON: keys sorted, no spaces,
-UTF-8. Whoever lacks the key can neither make nor change an event.
+The signature is an HMAC-SHA256, in hexadecimal, by the job's key over the event without `sig` as
+JSON: keys sorted, no spaces, UTF-8. Whoever lacks the key can neither make nor change an event.
 """
 
 import enum
@@ -13,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.domains.jobs.record import Job, JobStatus
+from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.kernel.codec import Instant, Plain, Record, cut, json_bytes, to_plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
 from holdfast.kernel.names import check_text
-from holdfast.kernel.ordering import Parts
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
 
 WIRE_VERSION = 1
@@ -89,23 +91,30 @@ def kind_named(value: EventKind | str) -> EventKind:
         return EventKind(value)
     except ValueError:
         possible = ", ".join(kind.value for kind in EventKind)
-        raise InvalidValue(f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event") from None
+        raise InvalidValue(
+            f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event"
+        ) from None
 
 
 def bounded(event: Event) -> Event:
-    """The event within its bound. The words of one that moves its job are cut: how work ended is never refused for its length.
-    Raises InvalidValue for any other that is too large, and for data that is no JSON."""
+    """The event within its bound. The words of one that moves its job are cut: how work ended is
+    never refused for its length. Raises InvalidValue for any other that is too large, and for data
+    that is no JSON.
+    """
     check_text(event.detail, "detail")
     try:
         size = json_bytes(event)
     except InvalidValue as error:
         raise InvalidValue(f"the event's data is wrong: {error.message}", field="data") from None
     if size > JOB_EVENT_BYTES_MAX and event.event in MOVES:
-        event = msgspec.structs.replace(event, detail=cut(event.detail, json_bytes(event.detail) - size + JOB_EVENT_BYTES_MAX))
+        event = msgspec.structs.replace(
+            event, detail=cut(event.detail, json_bytes(event.detail) - size + JOB_EVENT_BYTES_MAX)
+        )
         size = json_bytes(event)
     if size > JOB_EVENT_BYTES_MAX:
         raise InvalidValue(
-            f"the event has {size} bytes and may have {JOB_EVENT_BYTES_MAX}: put large content into a file and tell its path",
+            f"the event has {size} bytes and may have {JOB_EVENT_BYTES_MAX}: put large content "
+            "into a file and tell its path",
             bytes=size,
         )
     return event
@@ -121,10 +130,14 @@ def signed(event: Event, job: Job) -> Event:
 def signature(document: Mapping[str, Any], key: str) -> str:
     """The signature of an event, given as plain JSON, by a key."""
     unsigned = {name: value for name, value in document.items() if name != "sig"}
-    return hmac.new(key.encode(), msgspec.json.encode(unsigned, order="sorted"), "sha256").hexdigest()
+    return hmac.new(
+        key.encode(), msgspec.json.encode(unsigned, order="sorted"), "sha256"
+    ).hexdigest()
 
 
 def genuine(document: Mapping[str, Any], key: str) -> bool:
     """Was this event, as it arrived, signed with the key?"""
     shown = document.get("sig")
-    return isinstance(shown, str) and hmac.compare_digest(shown.encode(), signature(document, key).encode())
+    return isinstance(shown, str) and hmac.compare_digest(
+        shown.encode(), signature(document, key).encode()
+    )

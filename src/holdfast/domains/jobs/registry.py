@@ -1,4 +1,6 @@
-"""The registry of jobs: each operation is one transaction, and its journal entry commits with it."""
+"""The registry of jobs: each operation is one transaction, and its journal entry commits with
+it.
+"""
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
@@ -8,17 +10,31 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.domains.jobs import steps
-from holdfast.domains.jobs.bounds import no_room, too_large
-from holdfast.domains.jobs.broker import Broker
-from holdfast.domains.jobs.late import Kept, Verdict, check_verdict
+from holdfast.domains.jobs import transitions
+from holdfast.domains.jobs.change import job_topic, queue_topic, write
+from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.leftovers import Leftovers, LiveTree
-from holdfast.domains.jobs.reaping import Reaper
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, JOBS, NEW_JOB_LIMITS, TOO_LARGE, Job, JobStatus, TimeLimits
-from holdfast.domains.jobs.unanswered import Unanswered
-from holdfast.domains.jobs.writing import job_topic, queue_topic, write
+from holdfast.domains.jobs.reaper import Reaper, Unanswered
+from holdfast.domains.jobs.records import (
+    ATTEMPTS_MAX,
+    JOBS,
+    NEW_JOB_LIMITS,
+    TOO_LARGE,
+    Broker,
+    Job,
+    JobStatus,
+    TimeLimits,
+)
+from holdfast.domains.jobs.transitions import Kept, Verdict, check_verdict
 from holdfast.kernel.codec import cut
-from holdfast.kernel.errors import Corrupt, HoldfastError, ImpossibleTransition, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.errors import (
+    Corrupt,
+    HoldfastError,
+    ImpossibleTransition,
+    InvalidValue,
+    NotFound,
+    Unavailable,
+)
 from holdfast.kernel.holder import Holder, Processes, Survivor, check_holder
 from holdfast.kernel.limits import (
     JOB_PAST_ERROR_BYTES_MAX,
@@ -38,8 +54,9 @@ from holdfast.primitives.steady_clock import steady_clock
 
 
 class Also(NamedTuple):
-    """What else belongs to a step: `do` is given the job after it, inside its transaction over `scope`, and returns the job to
-    be written."""
+    """What else belongs to a step: `do` is given the job after it, inside its transaction over
+    `scope`, and returns the job to be written.
+    """
 
     scope: Scope
     do: Callable[[Tx, Job], Job]
@@ -52,7 +69,9 @@ class _NoRoom(NamedTuple):
 
 
 class _Preceded(NamedTuple):
-    """A pending job of which processes of an earlier attempt may live on this machine. Nobody has looked yet."""
+    """A pending job of which processes of an earlier attempt may live on this machine. Nobody has
+    looked yet.
+    """
 
     job: Job
 
@@ -69,7 +88,9 @@ _DEFAULTS = JobSettings()
 
 
 class Finished(NamedTuple):
-    """What `finish_and_pick` came to: the job that ended, and the next one, running, if there was one."""
+    """What `finish_and_pick` came to: the job that ended, and the next one, running, if there was
+    one.
+    """
 
     done: Job
     picked: Job | None
@@ -78,12 +99,13 @@ class Finished(NamedTuple):
 class Jobs:
     """Delegated work on one store.
 
-    Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict that shows a token
-    counts only while that attempt is the current one; a dead worker's job is pending again at the next pick, once no process of
-    its tree is left, and one past its limits ends in error; a job that is damaged, or too large to be claimed, holds up no
-    other. Not promised: that work is done once; a job that was put back is done again. What is no error and
-    should be known goes to `warn`, which is a log unless it is set. `limits` are the time limits of a new job whose registrant
-    names none.
+    Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict
+    that shows a token counts only while that attempt is the current one; a dead worker's job is
+    pending again at the next pick, once no process of its tree is left, and one past its limits
+    ends in error; a job that is damaged, or too large to be claimed, holds up no other. Not
+    promised: that work is done once; a job that was put back is done again. What is no error and
+    should be known goes to `warn`, which is a log unless it is set. `limits` are the time limits of
+    a new job whose registrant names none.
     """
 
     def __init__(
@@ -123,20 +145,23 @@ class Jobs:
     ) -> Job:
         """Register work for whoever picks for `agent_session`, and return it, pending.
 
-        One attempt may take `timeout_sec`, which is a day unless told, and be without a sign of life for `idle_timeout_sec`,
-        which is any time unless told; in a folder that other programs share they are 600 and 120 s unless told. Its events are
-        `signed` with a key of its own unless told otherwise. Raises Collision when a given `job_id` is taken; InvalidName and
+        One attempt may take `timeout_sec`, which is a day unless told, and be without a sign of
+        life for `idle_timeout_sec`, which is any time unless told; in a folder that other programs
+        share they are 600 and 120 s unless told. Its events are `signed` with a key of its own
+        unless told otherwise. Raises Collision when a given `job_id` is taken; InvalidName and
         InvalidValue before anything is stored.
         """
         # Here, as in other places of this module: picking must start fast, and needs none of it.
-        from holdfast.domains.jobs.asking import Wish, new_job
+        from holdfast.domains.jobs.draft import Wish, new_job
 
         wish = Wish(
             prompt=prompt,
             agent=agent,
             agent_session=agent_session,
             timeout_sec=self._limits.timeout_sec if timeout_sec is None else timeout_sec,
-            idle_timeout_sec=self._limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec,
+            idle_timeout_sec=self._limits.idle_timeout_sec
+            if idle_timeout_sec is None
+            else idle_timeout_sec,
             expected_artifacts=tuple(expected_artifacts),
             workdir=workdir,
             priority=priority,
@@ -151,7 +176,9 @@ class Jobs:
         def body(tx: Tx) -> Job:
             job = new_job(tx, wish, about)
             tx.put(JOBS, job.job_id, job)
-            self._journal.append(tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session})
+            self._journal.append(
+                tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session}
+            )
             tx.notify(queue_topic(agent_session))
             return job
 
@@ -161,20 +188,28 @@ class Jobs:
         return job
 
     def pick_pending(
-        self, agent_session: str, *, wait_s: float = 0, holder: Holder | None = None, stop_fd: int | None = None
+        self,
+        agent_session: str,
+        *,
+        wait_s: float = 0,
+        holder: Holder | None = None,
+        stop_fd: int | None = None,
     ) -> Job | None:
-        """Claim the next pending job of a label and return it, running; None when there is none within `wait_s`.
+        """Claim the next pending job of a label and return it, running; None when there is none
+        within `wait_s`.
 
-        Two callers never get one job. The returned job's token is what a verdict must show. `holder` is the process that works
-        on it: when it dies, and its process tree if it names one, the job is pending again. Where that cannot be seen, as from
-        another machine, the same happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder,
-        as for a one-shot command, only the job's time limits end the claim. A wait also ends when the descriptor `stop_fd`
-        becomes readable. What a holder may have been given by a call that was not answered is put back by its process's next
-        one.
+        Two callers never get one job. The returned job's token is what a verdict must show.
+        `holder` is the process that works on it: when it dies, and its process tree if it names
+        one, the job is pending again. Where that cannot be seen, as from another machine, the same
+        happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder,
+        as for a one-shot command, only the job's time limits end the claim. A wait also ends when
+        the descriptor `stop_fd` becomes readable. What a holder may have been given by a call that
+        was not answered is put back by its process's next one.
 
-        A job is passed over while processes of an earlier attempt at it live on this machine. They are asked to end, and killed
-        after the grace; a pick that waits gets the job when they are gone. Raises InvalidName, and InvalidValue for a `wait_s`
-        that is no number; LockTimeout when another writer kept the store shut until its end.
+        A job is passed over while processes of an earlier attempt at it live on this machine. They
+        are asked to end, and killed after the grace; a pick that waits gets the job when they are
+        gone. Raises InvalidName, and InvalidValue for a `wait_s` that is no number; LockTimeout
+        when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")
         if wait_s != wait_s:
@@ -189,11 +224,14 @@ class Jobs:
             while True:
                 swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
                 old: list[LiveTree] = []
-                job = deadline.insist(partial(self._pick, agent_session, holder, old), stop_fd=stop_fd)
+                job = deadline.insist(
+                    partial(self._pick, agent_session, holder, old), stop_fd=stop_fd
+                )
                 left_s = deadline.left_s()
                 if job is not None or deadline.passed():
                     return job
-                # Whoever took a job since the sweep is not watched: of that one's death the next look tells, a little later.
+                # Whoever took a job since the sweep is not watched: of that one's death the next
+                # look tells, a little later.
                 ends = [left_s, swept.again_s, *(tree.again_s for tree in old)]
                 sleep_s = min((seconds for seconds in ends if seconds is not None), default=None)
                 with self._reaper.watching(swept.alive, [tree.id for tree in old]) as watched:
@@ -214,30 +252,37 @@ class Jobs:
     ) -> Job:
         """Move a job to another status and return it.
 
-        A worker shows the token of its attempt, and gets Fenced when that is no longer the current one; an operator may
-        leave it out. Where an operator takes a job from a worker that is dead, this ends what is left of its command. `also`
-        is what belongs to the same transaction. Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not
-        have, and InvalidValue for what is no status. The job's status is changed in none of these cases; but the words of a
-        verdict that came too late are kept as its `late_result`, and the refusal says so.
+        A worker shows the token of its attempt, and gets Fenced when that is no longer the current
+        one; an operator may leave it out. Where an operator takes a job from a worker that is dead,
+        this ends what is left of its command. `also` is what belongs to the same transaction.
+        Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not have, and
+        InvalidValue for what is no status. The job's status is changed in none of these cases; but
+        the words of a verdict that came too late are kept as its `late_result`, and the refusal
+        says so.
         """
         check_job_id(job_id)
-        wanted = steps.status_named(status)
-        steps.check_words(result, error, error_code)
+        wanted = transitions.status_named(status)
+        transitions.check_words(result, error, error_code)
         verdict = Verdict(wanted, result, error, error_code)
         steady_clock(self._store).look()
         taken_from: list[Job] = []
 
         def body(tx: Tx) -> Job | Kept:
             job = existing(tx, job_id)
-            is_taken = job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.CANCELLED)
+            is_taken = job.status is JobStatus.RUNNING and (
+                token is None or wanted is JobStatus.CANCELLED
+            )
             taken_from[:] = [job] if is_taken else []
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
-            after = steps.moved(job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None)
+            after = transitions.moved(
+                job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None
+            )
             after = after if also is None else also.do(tx, after)
             after = write(tx, self._journal, job, after)
             if job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.PENDING):
-                # Its worker should hear of it: a token shows which attempt is meant, and not that its worker shows it.
+                # Its worker should hear of it: a token shows which attempt is meant, and not that
+                # its worker shows it.
                 tx.notify(job_topic(job_id))
             return after
 
@@ -259,17 +304,22 @@ class Jobs:
         holder: Holder | None = None,
         also: Also | None = None,
     ) -> Finished:
-        """End a job and claim the next one of its label, or of `agent_session`, in one transaction: one sync instead of two.
+        """End a job and claim the next one of its label, or of `agent_session`, in one transaction:
+        one sync instead of two.
 
-        Both happen or neither. Raises as `update_status` does, and InvalidValue for a status that does not end a job.
+        Both happen or neither. Raises as `update_status` does, and InvalidValue for a status that
+        does not end a job.
         """
         check_job_id(job_id)
-        wanted = steps.status_named(status)
+        wanted = transitions.status_named(status)
         if not wanted.ended:
-            raise InvalidValue(f"{wanted.value} does not end a job: use completed, error or cancelled", field="status")
+            raise InvalidValue(
+                f"{wanted.value} does not end a job: use completed, error or cancelled",
+                field="status",
+            )
         if agent_session is not None:
             check_label(agent_session, "agent session")
-        steps.check_words(result, error, error_code)
+        transitions.check_words(result, error, error_code)
         if holder is not None:
             check_holder(holder)
         self._reaper.sweep_if_due()
@@ -281,12 +331,19 @@ class Jobs:
             job = existing(tx, job_id)
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
-            # Taken before the first write: what was put after this transaction took its revision could not be.
-            row = tx.take_first(JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged)
-            done = steps.ended(job, wanted, tx.now, result=result, error=error, error_code=error_code)
+            # Taken before the first write: what was put after this transaction took its revision
+            # could not be.
+            row = tx.take_first(
+                JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged
+            )
+            done = transitions.ended(
+                job, wanted, tx.now, result=result, error=error, error_code=error_code
+            )
             done = done if also is None else also.do(tx, done)
             done = write(tx, self._journal, job, done)
-            return _FinishedAndBegun(done, None if row is None else self._begin(tx, row.record, holder))
+            return _FinishedAndBegun(
+                done, None if row is None else self._begin(tx, row.record, holder)
+            )
 
         scope = _JOBS_ALONE if also is None else also.scope
         finished = self._unanswered.claim(body, _picked, scope=scope)
@@ -297,42 +354,56 @@ class Jobs:
         if isinstance(picked, (_NoRoom, _Preceded)):
             # The job has ended, and that must be known even if the store is away from here on.
             with contextlib.suppress(Unavailable):
-                return Finished(finished.done, self._pick(agent_session or finished.done.agent_session, holder, []))
+                return Finished(
+                    finished.done,
+                    self._pick(agent_session or finished.done.agent_session, holder, []),
+                )
         return Finished(finished.done, _claimed(picked))
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
-        """End a pending or running job as cancelled; a worker that has it is fenced from then on. A job that ended in error is
-        given up: it counts as cancelled, keeps what it says of its error, and needs nobody any more. Raises as
-        `update_status`."""
+        """End a pending or running job as cancelled; a worker that has it is fenced from then on. A
+        job that ended in error is given up: it counts as cancelled, keeps what it says of its
+        error, and needs nobody any more. Raises as `update_status`.
+        """
 
         def give_up(tx: Tx) -> Job | None:
             job = existing(tx, job_id)
             if job.status is not JobStatus.ERROR:
                 return None
-            told = {"why": "given_up", "reason": None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX)}
-            return write(tx, self._journal, job, steps.given_up(job, tx.now), told=told)
+            told = {
+                "why": "given_up",
+                "reason": None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX),
+            }
+            return write(tx, self._journal, job, transitions.given_up(job, tx.now), told=told)
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
             given_up = self._store.transact(give_up, scope=_JOBS_ALONE)
             if given_up is not None:
                 return given_up
-        return self.update_status(job_id, JobStatus.CANCELLED, error=reason, error_code="cancelled" if reason else None)
+        return self.update_status(
+            job_id, JobStatus.CANCELLED, error=reason, error_code="cancelled" if reason else None
+        )
 
     def requeue(self, job_id: str, *, token: int | None = None) -> Job:
-        """Put a running job back, for the next pick; a worker that has it is fenced from then on. Raises as
-        `update_status`."""
+        """Put a running job back, for the next pick; a worker that has it is fenced from then on.
+        Raises as `update_status`.
+        """
         return self.update_status(job_id, JobStatus.PENDING, token=token)
 
     def retry(self, job_id: str) -> Job:
-        """Have a job that ended in error or was cancelled done again: it is pending in its old place. Its attempts go on
-        counting, and may end by as many deaths of workers as those of a new job; `past_attempts` keeps what became of the last
-        ones. Raises NotFound, and ImpossibleTransition for a job with another status."""
+        """Have a job that ended in error or was cancelled done again: it is pending in its old
+        place. Its attempts go on counting, and may end by as many deaths of workers as those of a
+        new job; `past_attempts` keeps what became of the last ones. Raises NotFound, and
+        ImpossibleTransition for a job with another status.
+        """
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
-            return write(tx, self._journal, job, steps.retried(job, tx.now), told={"why": "retried"})
+            return write(
+                tx, self._journal, job, transitions.retried(job, tx.now), told={"why": "retried"}
+            )
 
         return self._store.transact(body, scope=_JOBS_ALONE)
 
@@ -343,16 +414,24 @@ class Jobs:
         agent_session: str | None = None,
         damaged: Damage | None = None,
     ) -> list[Job]:
-        """Retry all jobs with this status, of one label or of all, each in a transaction of its own; return them, the newest
-        first. One that another has retried meanwhile is passed over. Raises InvalidValue for a status that cannot be retried,
-        and as `list_jobs`."""
-        wanted = steps.status_named(status)
-        if wanted not in steps.RETRIED:
-            raise InvalidValue(f"jobs that are {wanted.value} cannot be retried: use error or cancelled", field="status")
+        """Retry all jobs with this status, of one label or of all, each in a transaction of its
+        own; return them, the newest first. One that another has retried meanwhile is passed over.
+        Raises InvalidValue for a status that cannot be retried, and as `list_jobs`.
+        """
+        wanted = transitions.status_named(status)
+        if wanted not in transitions.RETRIED:
+            raise InvalidValue(
+                f"jobs that are {wanted.value} cannot be retried: use error or cancelled",
+                field="status",
+            )
         retried: list[Job] = []
         before: tuple[int, str] | None = None
         while page := self.list_jobs(
-            status=wanted, agent_session=agent_session, limit=JOBS_PAGE, before=before, damaged=damaged
+            status=wanted,
+            agent_session=agent_session,
+            limit=JOBS_PAGE,
+            before=before,
+            damaged=damaged,
         ):
             for job in reversed(page):
                 try:
@@ -365,13 +444,14 @@ class Jobs:
     def heartbeat(self, job_id: str, *, token: int) -> Job:
         """Give a sign of life for a running job, so that it does not count as idle, and return it.
 
-        Not journalled, and may be lost with the power. Raises NotFound, and Fenced when the attempt is not the current one.
+        Not journalled, and may be lost with the power. Raises NotFound, and Fenced when the attempt
+        is not the current one.
         """
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
-            steps.check_token(job, token)
+            transitions.check_token(job, token)
             alive = replace(job, last_event_at=tx.now)
             tx.put(JOBS, job_id, alive)
             return alive
@@ -381,7 +461,9 @@ class Jobs:
         return self._store.transact(body, scope=_JOBS_ALONE, durable=False)
 
     def next_seq(self, job_id: str) -> int:
-        """Take the next number for an event of a job. Starts at 1, never given twice, survives restarts. Raises NotFound."""
+        """Take the next number for an event of a job. Starts at 1, never given twice, survives
+        restarts. Raises NotFound.
+        """
         check_job_id(job_id)
 
         def body(tx: Tx) -> int:
@@ -392,26 +474,39 @@ class Jobs:
         return self._store.transact(body, scope=_JOBS_ALONE)
 
     def reap(self) -> list[Job]:
-        """Put back the jobs of dead workers, end those past their limits, and return them as they are now."""
+        """Put back the jobs of dead workers, end those past their limits, and return them as they
+        are now.
+        """
         return self._reaper.sweep().reaped
 
     def abandoned(self) -> list[Job]:
-        """The running jobs that the next pick or list would reap: nobody works on them. Changes nothing."""
+        """The running jobs that the next pick or list would reap: nobody works on them. Changes
+        nothing.
+        """
         return self._reaper.due()
 
-    def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None, adopted: bool = False) -> int:
-        """Remove finished jobs beyond the bounds (the configured ones unless told), with their events; return how many.
+    def prune(
+        self,
+        *,
+        keep_finished: int | None = None,
+        keep_s: float | None = None,
+        adopted: bool = False,
+    ) -> int:
+        """Remove finished jobs beyond the bounds (the configured ones unless told), with their
+        events; return how many.
 
-        Those that another program registered only if `adopted` says so. Registering does the rest now and then. Raises
-        InvalidValue for bounds that cannot be.
+        Those that another program registered only if `adopted` says so. Registering does the rest
+        now and then. Raises InvalidValue for bounds that cannot be.
         """
-        from holdfast.domains.jobs.pruning import prune
+        from holdfast.domains.jobs.retention import prune
 
         keep = self._keep.keep_finished if keep_finished is None else keep_finished
         age_s = self._keep.keep_s if keep_s is None else keep_s
         # Whoever names an age means it; by the bounds alone the last ones stay.
         least = JOBS_KEEP_LEAST if keep_s is None else 0
-        return prune(self._store, self._journal, keep=keep, keep_s=age_s, keep_least=least, adopted=adopted)
+        return prune(
+            self._store, self._journal, keep=keep, keep_s=age_s, keep_least=least, adopted=adopted
+        )
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
@@ -419,11 +514,13 @@ class Jobs:
         self._look_after()
         row = self._store.get(JOBS, job_id)
         if row is None:
-            raise steps.no_such(job_id)
+            raise transitions.no_such(job_id)
         return row.record
 
     def survivors(self, job: Job) -> list[Survivor]:
-        """The live processes of earlier attempts at a pending job on this machine. No pick begins it before they are gone."""
+        """The live processes of earlier attempts at a pending job on this machine. No pick begins
+        it before they are gone.
+        """
         return self._leftovers.survivors(job) if job.status is JobStatus.PENDING else []
 
     def peek(self, job_id: str) -> Job | None:
@@ -440,40 +537,54 @@ class Jobs:
         before: tuple[int, str] | None = None,
         damaged: Damage | None = None,
     ) -> list[Job]:
-        """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if they must be.
+        """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if
+        they must be.
 
-        `before` is the arrival and id of a job, for the page of those that came earlier. Reads no more than it must. A damaged
-        record raises, unless `damaged` is a list to tell of it in. Raises InvalidValue for what is no status, and for a
-        negative limit; InvalidName.
+        `before` is the arrival and id of a job, for the page of those that came earlier. Reads no
+        more than it must. A damaged record raises, unless `damaged` is a list to tell of it in.
+        Raises InvalidValue for what is no status, and for a negative limit; InvalidName.
         """
-        from holdfast.domains.jobs.listing import newest
+        from holdfast.domains.jobs.queries import newest
 
-        wanted = None if status is None else steps.status_named(status)
+        wanted = None if status is None else transitions.status_named(status)
         if agent_session is not None:
             check_label(agent_session, "agent session")
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
         self._look_after()
         return self._store.read(
-            lambda tx: newest(tx, status=wanted, agent_session=agent_session, limit=limit, before=before, damaged=damaged),
+            lambda tx: newest(
+                tx,
+                status=wanted,
+                agent_session=agent_session,
+                limit=limit,
+                before=before,
+                damaged=damaged,
+            ),
             scope=[JOBS],
         )
 
     def unpickable(self, *, damaged: Damage) -> list[Job]:
-        """Return the pending jobs that every pick skips because their record has no room for a claim. An earlier version
-        registered them. Damaged records, which a pick skips too, go into `damaged`. Changes nothing."""
-        from holdfast.domains.jobs.listing import pending_without_room
+        """Return the pending jobs that every pick skips because their record has no room for a
+        claim. An earlier version registered them. Damaged records, which a pick skips too, go into
+        `damaged`. Changes nothing.
+        """
+        from holdfast.domains.jobs.queries import pending_without_room
 
         return self._store.read(lambda tx: pending_without_room(tx, damaged), scope=[JOBS])
 
     def counts(self) -> dict[JobStatus, int]:
-        """How many jobs have each status, as they are recorded: reads none of them, and reaps none."""
-        from holdfast.domains.jobs.listing import counts
+        """How many jobs have each status, as they are recorded: reads none of them, and reaps
+        none.
+        """
+        from holdfast.domains.jobs.queries import counts
 
         return self._store.read(counts, scope=[JOBS])
 
     def _prune_now_and_then(self) -> None:
-        """The job is registered: what goes wrong here is nothing that its registrant should hear."""
+        """The job is registered: what goes wrong here is nothing that its registrant should
+        hear.
+        """
         try:
             self.prune()
         except HoldfastError as error:
@@ -501,7 +612,9 @@ class Jobs:
         old: list[LiveTree],
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> Job | None:
-        """Claim the next job. The live trees of earlier attempts, for which others were passed over, go into `old`."""
+        """Claim the next job. The live trees of earlier attempts, for which others were passed
+        over, go into `old`.
+        """
         old.clear()
         damaged: Damage = []
         passed: set[str] = set()
@@ -527,12 +640,16 @@ class Jobs:
                 self._tell(damaged)
                 return begun
 
-    def _begin(self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()) -> "Job | _NoRoom | _Preceded":
-        """Claim a job, inside a transaction. Nothing is changed where its record has no room for that, or where processes of an
-        earlier attempt may live: all but those of the trees that are known to be `gone`."""
+    def _begin(
+        self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()
+    ) -> "Job | _NoRoom | _Preceded":
+        """Claim a job, inside a transaction. Nothing is changed where its record has no room for
+        that, or where processes of an earlier attempt may live: all but those of the trees that are
+        known to be `gone`.
+        """
         if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
             return _Preceded(pending)
-        job = steps.begun(pending, tx.now, tx.revision, holder, self._keep.lease_s)
+        job = transitions.begun(pending, tx.now, tx.revision, holder, self._keep.lease_s)
         try:
             return write(tx, self._journal, pending, job)
         except InvalidValue:
@@ -541,13 +658,17 @@ class Jobs:
             return _NoRoom(pending)
 
     def _pass_over(self, pending: Job) -> None:
-        """End a job in error that can never be claimed, so that its queue goes on and people see why. Where not even that can
-        be written, it stays, each pick passes over it, and `holdfast doctor` tells of it."""
+        """End a job in error that can never be claimed, so that its queue goes on and people see
+        why. Where not even that can be written, it stays, each pick passes over it, and `holdfast
+        doctor` tells of it.
+        """
 
         def body(tx: Tx) -> None:
             row = tx.get(JOBS, pending.job_id)
             if row is not None and row.record == pending:
-                failed = steps.ended(pending, JobStatus.ERROR, tx.now, error=no_room(pending), error_code=TOO_LARGE)
+                failed = transitions.ended(
+                    pending, JobStatus.ERROR, tx.now, error=no_room(pending), error_code=TOO_LARGE
+                )
                 write(tx, self._journal, pending, failed, told={"why": TOO_LARGE})
 
         with contextlib.suppress(InvalidValue):
@@ -571,7 +692,7 @@ def existing(tx: Tx, job_id: str) -> Job:
     """The job, latched. Raises NotFound."""
     row = tx.get(JOBS, job_id)
     if row is None:
-        raise steps.no_such(job_id)
+        raise transitions.no_such(job_id)
     return row.record
 
 

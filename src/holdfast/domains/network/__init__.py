@@ -1,18 +1,18 @@
-"""Hosts, routers and neighbours of a network under test: who uses what, and what may be taken down.
+"""Hosts, routers and neighbour entries of a network under test: who uses what.
 
-registry.py       every operation, each one step; router_calls.py has those on routers, calls.py what all go through
+registry.py       every operation, one transaction each
+hosts.py          names, IP addresses and MAC addresses, each unique
+leases.py         leases on source hosts and neighbour entries, counted by their holders
+routers.py        routers: locks of the lock manager under the router's name
+records.py        the records and their spaces
+wire.py           their form in plain files
+address.py        valid addresses, code points and job types
+context.py        what all operations share: store, settings, retries, error types
 configuration.py  the dict that configures a RegistryManager
-hosts.py          names, addresses and MACs, each unique
-leasing.py        leases on source hosts, under the rule of the router's lock
-routers.py        routers, which are resources of the lock manager
-neighbors.py      leases on neighbour entries
-claims.py         leases counted by their holders, for both kinds
-record.py  spaces.py  wire.py    the records, their spaces, and their form in plain files
-address.py  picture.py  room.py  addresses; what callers are shown; what the parts share
 """
 
 from holdfast.domains.network.configuration import RegistryConfig, configured
+from holdfast.domains.network.context import Room
 from holdfast.domains.network.registry import Counts, Registry, Swept
-from holdfast.domains.network.room import Room
 
 __all__ = ["Counts", "Registry", "RegistryConfig", "Room", "Swept", "configured"]

@@ -1,4 +1,6 @@
-"""What may be an IP address, a MAC address, a code point or a kind of job, and the one form in which addresses are compared."""
+"""What may be an IP address, a MAC address, a code point or a kind of job, and the one form in
+which addresses are compared.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +18,8 @@ _MAC = re.compile(
 
 
 def normal_ip(text: str, field: str = "primary_ip") -> str:
-    """The address in its one form, without its mask: `10.0.0.1/24` is `10.0.0.1`, `FE80:0::1` is `fe80::1`.
+    """The address in its one form, without its mask: `10.0.0.1/24` is `10.0.0.1`, `FE80:0::1` is
+    `fe80::1`.
 
     A v4 address written as v6 is the v4 address. Raises InvalidValue for what is no address.
     """
@@ -25,17 +28,22 @@ def normal_ip(text: str, field: str = "primary_ip") -> str:
         address = ip_interface(text if isinstance(text, str) else "").ip
     except ValueError:
         raise InvalidValue(
-            f"{_shown(text)} is no IP address: write it as 10.1.2.3, 10.1.2.3/24 or fe80::1/64", field=field
+            f"{_shown(text)} is no IP address: write it as 10.1.2.3, 10.1.2.3/24 or fe80::1/64",
+            field=field,
         ) from None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)
 
 
 def normal_mac(text: str) -> str:
-    """The MAC address in its one form, `02:00:00:00:00:01`. Raises InvalidValue for what is none."""
+    """The MAC address in its one form, `02:00:00:00:00:01`. Raises InvalidValue for what is
+    none.
+    """
     lower = text.lower() if isinstance(text, str) else ""
     if not _MAC.match(lower):
-        raise InvalidValue(f"{_shown(text)} is no MAC address: write it as 02:00:00:00:00:01", field="mac_address")
+        raise InvalidValue(
+            f"{_shown(text)} is no MAC address: write it as 02:00:00:00:00:01", field="mac_address"
+        )
     digits = re.sub("[:.-]", "", lower)
     return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
 
@@ -44,23 +52,33 @@ def check_job_type(value: str) -> str:
     """Return what may be a kind of job. Raises InvalidValue."""
     if value in JOB_TYPES:
         return value
-    raise InvalidValue(f"{_shown(value)} is no job type: use {' or '.join(JOB_TYPES)}", field="job_type")
+    raise InvalidValue(
+        f"{_shown(value)} is no job type: use {' or '.join(JOB_TYPES)}", field="job_type"
+    )
 
 
 def check_dscp(value: int | None) -> int | None:
     """Return what may be a code point of differentiated services, or none. Raises InvalidValue."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= DSCP_MAX):
+    if value is None or (
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= DSCP_MAX
+    ):
         return value
     raise InvalidValue(f"{_shown(value)} is no DSCP: use 0 to {DSCP_MAX}, or none", field="dscp")
 
 
 def a_batch(items: object, field: str) -> list[Any]:
-    """What a caller gave as a batch, as a list. Raises InvalidValue for what cannot be gone through, and for too much."""
+    """What a caller gave as a batch, as a list. Raises InvalidValue for what cannot be gone
+    through, and for too much.
+    """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise InvalidValue(f"{_shown(items)} is no batch of {field}: give a list of objects", field=field)
+        raise InvalidValue(
+            f"{_shown(items)} is no batch of {field}: give a list of objects", field=field
+        )
     found = list(islice(items, BATCH_MAX + 1))
     if len(found) > BATCH_MAX:
-        raise InvalidValue(f"a batch may have {BATCH_MAX} {field}, not more: make several of it", field=field)
+        raise InvalidValue(
+            f"a batch may have {BATCH_MAX} {field}, not more: make several of it", field=field
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""The configuration of a RegistryManager: a dict as its users keep it, under `registry_manager` or alone."""
+"""The configuration of a RegistryManager: a dict as its users keep it, under `registry_manager` or
+alone.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +14,9 @@ SECTION = "registry_manager"
 
 
 class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
-    """Where a registry is, and how it behaves. Without `registry_dir` it is on the store of `connect()`."""
+    """Where a registry is, and how it behaves. Without `registry_dir` it is on the store of
+    `connect()`.
+    """
 
     enabled: bool = True
     registry_dir: str | None = None
@@ -28,24 +32,36 @@ class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
             if value is not None and (not value or "\0" in value):
                 raise InvalidValue(f"{name} is no path: give one, or leave it out", field=name)
         if self.lock_dir is not None and self.registry_dir is None:
-            raise InvalidValue("lock_dir goes with a registry_dir: without one no files show the locks", field="lock_dir")
+            raise InvalidValue(
+                "lock_dir goes with a registry_dir: without one no files show the locks",
+                field="lock_dir",
+            )
 
     @property
     def logs(self) -> bool:
         """Is every transaction to be told of, those of uncontended locks included?"""
-        return self.transaction_log_path is not None if self.enable_transaction_log is None else self.enable_transaction_log
+        return (
+            self.transaction_log_path is not None
+            if self.enable_transaction_log is None
+            else self.enable_transaction_log
+        )
 
 
 def configured(config: Mapping[str, Any]) -> RegistryConfig:
-    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it. Keys beside `registry_manager` are other
-    parts of an application's configuration, and are ignored.
+    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it. Keys beside
+    `registry_manager` are other parts of an application's configuration, and are ignored.
 
     Raises InvalidValue, naming the key, for one that is unknown or of a wrong type.
     """
     inner = config.get(SECTION) if isinstance(config, Mapping) and SECTION in config else config
     if not isinstance(inner, Mapping):
-        raise InvalidValue(f"the registry's configuration is no object: give a dict, or one under {SECTION}", field=SECTION)
+        raise InvalidValue(
+            f"the registry's configuration is no object: give a dict, or one under {SECTION}",
+            field=SECTION,
+        )
     try:
         return msgspec.convert(dict(inner), RegistryConfig)
     except msgspec.ValidationError as error:
-        raise InvalidValue(f"the registry's configuration: {error}. docs/network.md lists every key", field=SECTION) from None
+        raise InvalidValue(
+            f"the registry's configuration: {error}. docs/network.md lists every key", field=SECTION
+        ) from None

@@ -1,5 +1,6 @@
-"""Registered hosts: names, addresses and MACs are each unique, decided in the step that registers. An address may be unique
-among the hosts of one router only, if the settings say so."""
+"""Registered hosts: names, addresses and MACs are each unique, decided in the step that registers.
+An address may be unique among the hosts of one router only, if the settings say so.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +9,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.network.address import a_batch, normal_ip, normal_mac
-from holdfast.domains.network.claims import Claims
-from holdfast.domains.network.record import Host
-from holdfast.domains.network.room import Room
-from holdfast.domains.network.spaces import HOST_LEASES, HOSTS
+from holdfast.domains.network.context import Room
+from holdfast.domains.network.leases import Claims
+from holdfast.domains.network.records import Host
+from holdfast.domains.network.wire import HOST_LEASES, HOSTS
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import InvalidValue, RegistryCollision, RegistryHeld
@@ -21,7 +22,9 @@ from holdfast.kernel.store import Damage, Tx
 CORE = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
 """What a host's further information never overwrites."""
 
-_ARGUMENTS = frozenset({"host_name", "primary_ip", "connected_to", "mac_address", "additional_info"})
+_ARGUMENTS = frozenset(
+    {"host_name", "primary_ip", "connected_to", "mac_address", "additional_info"}
+)
 
 
 class NewHost(NamedTuple):
@@ -43,17 +46,29 @@ def new_host(
     check_new_label(connected_to, "router name")
     normal_ip(primary_ip)
     normal_mac(mac_address)
-    more = {name: value for name, value in _plain(additional_info or {}).items() if name not in CORE}
-    return NewHost(host_name, Host(primary_ip=primary_ip, connected_to=connected_to, mac_address=mac_address, more=more))
+    more = {
+        name: value for name, value in _plain(additional_info or {}).items() if name not in CORE
+    }
+    return NewHost(
+        host_name,
+        Host(primary_ip=primary_ip, connected_to=connected_to, mac_address=mac_address, more=more),
+    )
 
 
 def new_hosts(items: Iterable[Mapping[str, Any]]) -> list[NewHost]:
-    """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and missing ones."""
+    """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and
+    missing ones.
+    """
     batch = a_batch(items, "hosts")
     for item in batch:
-        if not isinstance(item, Mapping) or set(item) - _ARGUMENTS or _ARGUMENTS - set(item) - {"additional_info"}:
+        if (
+            not isinstance(item, Mapping)
+            or set(item) - _ARGUMENTS
+            or _ARGUMENTS - set(item) - {"additional_info"}
+        ):
             raise InvalidValue(
-                "each host of a batch is an object of host_name, primary_ip, connected_to, mac_address and, if wanted, "
+                "each host of a batch is an object of host_name, primary_ip, connected_to, "
+                "mac_address and, if wanted, "
                 f"additional_info: {ascii(item)[:60]} is not",
                 field="hosts",
             )
@@ -70,14 +85,24 @@ class Hosts:
         self._per_router = room.settings.ip_uniqueness == "router"
 
     def register(self, hosts: Sequence[NewHost]) -> None:
-        """Register all of them, or none. Raises RegistryCollision, naming what collides and with whom."""
+        """Register all of them, or none. Raises RegistryCollision, naming what collides and with
+        whom.
+        """
 
         def body(tx: Tx) -> None:
             for new in hosts:
                 self._refuse_collision(tx, new)
-                host = replace(new.host, created_at=clock.render(tx.now), registered_at_timestamp=tx.now.timestamp())
+                host = replace(
+                    new.host,
+                    created_at=clock.render(tx.now),
+                    registered_at_timestamp=tx.now.timestamp(),
+                )
                 tx.put(HOSTS, new.name, host)
-                facts = {"primary_ip": host.primary_ip, "connected_to": host.connected_to, "mac_address": host.mac_address}
+                facts = {
+                    "primary_ip": host.primary_ip,
+                    "connected_to": host.connected_to,
+                    "mac_address": host.mac_address,
+                }
                 self._room.journal.append(tx, kind="host.registered", subject=new.name, data=facts)
 
         if hosts:
@@ -95,7 +120,8 @@ class Hosts:
             raise _collision(new, "mac_address", mac, row.key)
 
     def remove(self, name: str, *, force: bool) -> tuple[bool, tuple[str, ...]]:
-        """Remove a host, with its leases if forced; return whether it was there, and whose leases went along.
+        """Remove a host, with its leases if forced; return whether it was there, and whose leases
+        went along.
 
         Raises RegistryHeld, naming the holders.
         """
@@ -108,17 +134,22 @@ class Hosts:
             holders = self._leases.remaining(tx, name, verdicts)
             if holders and not force:
                 raise RegistryHeld(
-                    f"host {name} is leased by {', '.join(holders)}: release these leases first, or unregister it with force",
+                    f"host {name} is leased by {', '.join(holders)}: release these leases first, "
+                    "or unregister it with force",
                     host=name,
                     holders=list(holders),
                 )
             self._leases.remove(tx, name)
             if there:
                 tx.delete(HOSTS, name)
-                self._room.journal.append(tx, kind="host.unregistered", subject=name, data={"forced": force})
+                self._room.journal.append(
+                    tx, kind="host.unregistered", subject=name, data={"forced": force}
+                )
             return there, holders
 
-        return self._room.store.transact(body, scope=[HOSTS, HOST_LEASES], timeout_s=self._timeout_s)
+        return self._room.store.transact(
+            body, scope=[HOSTS, HOST_LEASES], timeout_s=self._timeout_s
+        )
 
     def get(self, name: str) -> Host | None:
         """The host of that name."""
@@ -137,7 +168,11 @@ class Hosts:
 
 def _collision(new: NewHost, field: str, value: str, other: str) -> RegistryCollision:
     what = {"name": "host", "primary_ip": "the address", "mac_address": "the MAC address"}[field]
-    whose = "is registered already" if field == "name" else f"of {new.name} is that of host {other} already"
+    whose = (
+        "is registered already"
+        if field == "name"
+        else f"of {new.name} is that of host {other} already"
+    )
     return RegistryCollision(
         f"{what} {value} {whose}: use another, or unregister {other} first",
         host=new.name,
@@ -150,12 +185,16 @@ def _collision(new: NewHost, field: str, value: str, other: str) -> RegistryColl
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     """What JSON would keep of it."""
     if not isinstance(info, Mapping):
-        raise InvalidValue("additional_info is no object: give a dict, or leave it out", field="additional_info")
+        raise InvalidValue(
+            "additional_info is no object: give a dict, or leave it out", field="additional_info"
+        )
     try:
         plain: dict[str, Any] = to_plain(dict(info))
         _refuse_no_numbers(info)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidValue(f"additional_info cannot be written as JSON: {error}", field="additional_info") from None
+        raise InvalidValue(
+            f"additional_info cannot be written as JSON: {error}", field="additional_info"
+        ) from None
     return plain
 
 

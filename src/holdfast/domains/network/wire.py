@@ -1,7 +1,15 @@
-"""How the registry lies in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json` and a sign for each router.
+"""How the registry lies in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json`
+and a sign for each router.
 
-Times stand as they were found, and members that are nobody's here survive. What the format has no place for (who exactly a
-process is, when a lease ends) stands in a member of its own, `holdfast`, and only where there is something to say.
+Times stand as they were found, and members that are nobody's here survive. What the format has no
+place for (who exactly a process is, when a lease ends) stands in a member of its own, `holdfast`,
+and only where there is something to say.
+
+The registry's spaces, in the order in which a transaction latches them: hosts, leases on hosts,
+leases on neighbours.
+
+Routers come between the last two: they are the lock table's. No transaction has both, since locks
+are of one boot.
 """
 
 from collections.abc import Mapping
@@ -10,7 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.domains.network.record import (
+from holdfast.domains.network.address import normal_ip, normal_mac
+from holdfast.domains.network.records import (
     LONG_AGO,
     Host,
     HostLease,
@@ -22,10 +31,14 @@ from holdfast.domains.network.record import (
 )
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, OneFile, Sign, Wire
 from holdfast.kernel.lease import Lease
-from holdfast.primitives.locks.record import Lock
+from holdfast.kernel.limits import LABEL_CHARS_MAX
+from holdfast.kernel.order import Parts
+from holdfast.kernel.space import Space
+from holdfast.primitives.locks.records import Lock
 
 FOLDER = "network"
 LOCKS_FOLDER = "network_locks"
@@ -51,7 +64,9 @@ def read_host(_: str, document: Document) -> Host:
 
 def write_host_leases(leases: HostLeases) -> Document:
     """A host's leases as they stand in host_leases.json."""
-    written = [_written(lease, {"job_type": lease.job_type, "dscp": lease.dscp}) for lease in leases.leases]
+    written = [
+        _written(lease, {"job_type": lease.job_type, "dscp": lease.dscp}) for lease in leases.leases
+    ]
     return {**leases.more, "router": leases.router, "leases": written}
 
 
@@ -92,7 +107,13 @@ def show_router(lock: Lock) -> Document | None:
 
 
 def _written(lease: RunLease, special: Mapping[str, Any]) -> Document:
-    document = {**lease.more, "run_id": lease.by, "pid": lease.pid, **special, "allocated_at": lease.allocated_at}
+    document = {
+        **lease.more,
+        "run_id": lease.by,
+        "pid": lease.pid,
+        **special,
+        "allocated_at": lease.allocated_at,
+    }
     ours: Document = {}
     if lease.process is not None:
         ours["process"] = to_plain(lease.process)
@@ -108,8 +129,15 @@ def _read(document: Any, kind: type[L], special: tuple[str, ...]) -> L:
     ours = msgspec.convert(known.pop(OURS, {}), _Ours)
     lease = ours.lease or _plain_lease(known.get("allocated_at"))
     # What is not said of the kind of job, is not known.
-    stated = {name: value for name, value in known.items() if name != "run_id" and not (name == "job_type" and value is None)}
-    return msgspec.convert({**stated, "by": known["run_id"], "lease": lease, "process": ours.process, "more": more}, kind)
+    stated = {
+        name: value
+        for name, value in known.items()
+        if name != "run_id" and not (name == "job_type" and value is None)
+    }
+    return msgspec.convert(
+        {**stated, "by": known["run_id"], "lease": lease, "process": ours.process, "more": more},
+        kind,
+    )
 
 
 class _Ours(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +148,11 @@ class _Ours(msgspec.Struct, frozen=True, kw_only=True):
 def _plain_lease(allocated_at: Moment) -> Lease:
     """The lease of a claim of which a file says no more than when it began."""
     try:
-        began = datetime.fromtimestamp(allocated_at, UTC) if isinstance(allocated_at, int | float) else LONG_AGO
+        began = (
+            datetime.fromtimestamp(allocated_at, UTC)
+            if isinstance(allocated_at, int | float)
+            else LONG_AGO
+        )
     except (ValueError, OverflowError, OSError):
         began = LONG_AGO
     return lease_until_released(began)
@@ -134,6 +166,31 @@ def _parted(document: Document, names: tuple[str, ...]) -> tuple[Document, Docum
 
 HOSTS_FILE = OneFile(FOLDER, "hosts.json", Wire(write_host, read_host))
 HOST_LEASES_FILE = OneFile(FOLDER, "host_leases.json", Wire(write_host_leases, read_host_leases))
-NEIGHBOR_LEASES_FILE = OneFile(FOLDER, "neighbor_leases.json", Wire(write_neighbor_leases, read_neighbor_leases))
+NEIGHBOR_LEASES_FILE = OneFile(
+    FOLDER, "neighbor_leases.json", Wire(write_neighbor_leases, read_neighbor_leases)
+)
 ROUTER_SIGN = Sign(LOCKS_FOLDER, "router_{key}", show_router)
 """Shown for the lock table, whose truth is elsewhere."""
+
+
+def ip_place(host: Host) -> Parts:
+    """Where a host stands by its address. One that another program wrote, and that is no
+    address, stands by its text.
+    """
+    try:
+        return (normal_ip(host.primary_ip),)
+    except InvalidValue:
+        return (host.primary_ip[:LABEL_CHARS_MAX],)
+
+
+def mac_place(host: Host) -> Parts:
+    """The same by its MAC."""
+    try:
+        return (normal_mac(host.mac_address),)
+    except InvalidValue:
+        return (host.mac_address[:LABEL_CHARS_MAX],)
+
+
+HOSTS = Space("hosts", Host, rank=10, indexes={"ip": ip_place, "mac": mac_place}, layout=HOSTS_FILE)
+HOST_LEASES = Space("host_leases", HostLeases, rank=20, layout=HOST_LEASES_FILE)
+NEIGHBOR_LEASES = Space("neighbor_leases", NeighborLeases, rank=40, layout=NEIGHBOR_LEASES_FILE)

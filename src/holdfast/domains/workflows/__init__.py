@@ -1,24 +1,29 @@
 """Workflows: who needs which recipe on the GPU, and when it may be swapped.
 
-record.py    a workflow, the marker of a swap, what is loaded, and what a request to yield may become
-wire.py      their form in `workflows.json`
-spaces.py    the four spaces, and what is notified
-change.py    one change: it sweeps and reconciles first, then its verbs
-remains.py   what a swap leaves when its process dies while it loads
-room.py      what every operation shares
-registry.py  register, renew, release, list, sweep, asking to yield
-swap.py      one swap, from the lock to the new recipe
-work.py      a workflow that runs: renewed in the background, told when it is to yield
-watch.py     deaths and times, for whoever waits
-swap_lock.py, signals.py, swap_log.py    the ports: a lock that dies with its process, signal files, the log and its mirror
-refusing.py  what callers are told when the state says no
+records.py       a workflow, the marker of a swap, the loaded recipe, and their spaces
+wire.py          their form in `workflows.json`
+context.py       what every operation shares, and waiting for deaths and expiries
+change.py        one transaction: sweep and reconcile first, then the steps
+registration.py  one registration, from its terms to its record
+registry.py      register, renew, release, list, sweep, preempt
+swap.py          one swap, from the lock to the new recipe
+work.py          a running workflow: renewed in the background, notified when it should yield
+ports.py         the swap lock, signal files and the swap log
+refusal.py       the errors that callers get
 """
 
-from holdfast.domains.workflows.record import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow
-from holdfast.domains.workflows.registering import Registered
+from holdfast.domains.workflows.ports import SwapEvent
+from holdfast.domains.workflows.records import (
+    CurrentRecipe,
+    Phase,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+)
+from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
 from holdfast.domains.workflows.swap import Policy, Swap
-from holdfast.domains.workflows.swap_log import SwapEvent
 from holdfast.domains.workflows.work import Work
 
 __all__ = [

@@ -1,15 +1,16 @@
 """One swap, from the lock to the new recipe.
 
-    take the swap lock and write the marker     one transaction, so that none is there without the other
+    take the swap lock and write the marker     one transaction: neither exists without the other
     ask, wait                                   until no work with another recipe is left
     say that what is loaded is unknown          in the transaction that finds nobody in the way
     load                                        what the caller's block does
-    complete, or fail                           one transaction that needs the marker's token and the lock
+    complete, or fail                           one transaction, with the marker's token and lock
     let go of the lock
 
-Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks clears. If a command loads, the
-marker stays until the last process of that command is gone; the next swap ends those processes, and waits for their end. A
-recipe that is loaded already needs no swap: nobody is asked to yield, and the block keeps other swaps out without loading.
+Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks
+clears. If a command loads, the marker stays until the last process of that command is gone; the
+next swap ends those processes, and waits for their end. A recipe that is loaded already needs no
+swap: nobody is asked to yield, and the block keeps other swaps out without loading.
 """
 
 import contextlib
@@ -20,24 +21,24 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from holdfast.domains.workflows import refusing, swap_log
+from holdfast.domains.workflows import ports
+from holdfast.domains.workflows import refusal as refusing
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.record import (
+from holdfast.domains.workflows.context import Room, Watch, next_expiry_s
+from holdfast.domains.workflows.ports import Contender
+from holdfast.domains.workflows.records import (
     CurrentRecipe,
     Loaded,
     Phase,
     Preempt,
+    Remains,
     SwapMarker,
     UnknownRecipe,
     Workflow,
     waits_for,
     who,
 )
-from holdfast.domains.workflows.remains import Remains
-from holdfast.domains.workflows.room import Room
-from holdfast.domains.workflows.spaces import CHANGED
-from holdfast.domains.workflows.swap_lock import Contender
-from holdfast.domains.workflows.watch import Watch, next_expiry_s
+from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, InvalidValue, LockTimeout
 from holdfast.kernel.holder import Holder
@@ -60,8 +61,9 @@ class Policy(enum.StrEnum):
 
 InTheWay = SwapMarker | Remains | Workflow | CurrentRecipe | UnknownRecipe
 OnWait = Callable[[Sequence[InTheWay]], None]
-"""Told what is in the way when a wait begins, and when that changes: another swap, what is left of one, or workflows; for
-work that waits for its recipe, also what is loaded instead."""
+"""Told what is in the way when a wait begins, and when that changes: another swap, what is left of
+one, or workflows; for work that waits for its recipe, also what is loaded instead.
+"""
 
 
 class Swap:
@@ -82,8 +84,9 @@ class Swap:
     ) -> None:
         self.recipe = recipe
         self.needed = True
-        """Is there anything to load? False in the block when the recipe is loaded already: then load nothing. The recipe stays
-        loaded until the block ends."""
+        """Is there anything to load? False in the block when the recipe is loaded already: then
+        load nothing. The recipe stays loaded until the block ends.
+        """
         self._room = room
         self._me = me
         self._grace_s = grace_s
@@ -131,16 +134,22 @@ class Swap:
                 self._contender.watch(self._lose)
             return self
         except BaseException as error:
-            self._end(swap_log.REFUSED, _why(error), loaded=False)
+            self._end(ports.REFUSED, _why(error), loaded=False)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             if self._contender is None or self._elsewhere():
-                # It was ended in the block, or is its parent's: a forked child that leaves the block ends nothing.
+                # It was ended in the block, or is its parent's: a forked child that leaves the
+                # block ends nothing.
                 return
             if error is not None:
-                self._end(swap_log.FAILED, _why(error), loaded=True)
+                self._end(ports.FAILED, _why(error), loaded=True)
                 return
             faults.reach("swap.loaded")
             self._room.change(self._complete)
@@ -158,7 +167,9 @@ class Swap:
         self._room.change(self._still_loaded if self._pinned else self._mine)
 
     def when_lost(self, act: Callable[[], None]) -> None:
-        """Call this once, from another thread, when the swap is found to be over before its end; at once if it is already."""
+        """Call this once, from another thread, when the swap is found to be over before its end; at
+        once if it is already.
+        """
         self._on_lost = act
         if self.lost.is_set():
             act()
@@ -168,16 +179,18 @@ class Swap:
         self._on_lost()
 
     def fail(self, why: str, *, exit_status: int | None = None) -> None:
-        """The load has failed: from here on it is unknown what is loaded. The swap is over, and the end of the block does
-        nothing. A forked child ends nothing."""
+        """The load has failed: from here on it is unknown what is loaded. The swap is over, and the
+        end of the block does nothing. A forked child ends nothing.
+        """
         if not self._elsewhere():
-            self._end(swap_log.FAILED, why, loaded=True, exit_status=exit_status)
+            self._end(ports.FAILED, why, loaded=True, exit_status=exit_status)
 
     def cancel(self, why: str) -> None:
-        """End the swap before anything was loaded: what was loaded still is. The end of the block does nothing. A forked child
-        ends nothing."""
+        """End the swap before anything was loaded: what was loaded still is. The end of the block
+        does nothing. A forked child ends nothing.
+        """
         if not self._elsewhere():
-            self._end(swap_log.FAILED, why, loaded=False)
+            self._end(ports.FAILED, why, loaded=False)
 
     def _elsewhere(self) -> bool:
         """Is this a process that was forked since the swap began?"""
@@ -201,14 +214,18 @@ class Swap:
             if self._deadline.passed():
                 raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
             self._tell([] if in_the_way is None else [in_the_way])
-            # With the process that swaps: its load may live on when it dies, and is then to be ended.
-            watched = [] if in_the_way is None else list({in_the_way.holder, in_the_way.holder.leader})
+            # With the process that swaps: its load may live on when it dies, and is then to be
+            # ended.
+            watched = (
+                [] if in_the_way is None else list({in_the_way.holder, in_the_way.holder.leader})
+            )
             with Watch(self._room, watched) as watch:
                 self._sleep(watch, ears, self._deadline.left_s())
 
     def _await_load(self, marker: SwapMarker, ears: Listener) -> None:
-        """Sleep until the load of a dead swap may have ended. It is not work, so it is ended; where its guardian lives, that
-        does the same. Raises Held and LockTimeout."""
+        """Sleep until the load of a dead swap may have ended. It is not work, so it is ended; where
+        its guardian lives, that does the same. Raises Held and LockTimeout.
+        """
         remains = self._room.remains(marker)
         if self._policy is Policy.REFUSE:
             raise refusing.load_survives(self.recipe, remains)
@@ -224,14 +241,17 @@ class Swap:
     def _change(self, body: Callable[[Change], T]) -> T:
         """One transaction of the beginning, within the time that is left."""
         try:
-            return self._deadline.insist(lambda limit_s: self._room.change(body, timeout_s=limit_s), stop_fd=self._stop_fd)
+            return self._deadline.insist(
+                lambda limit_s: self._room.change(body, timeout_s=limit_s), stop_fd=self._stop_fd
+            )
         except LockTimeout as error:
             self._shut = error.fields.get("outcome") == "none"
             raise
 
     def _mark(self, change: Change) -> SwapMarker | None:
-        """Take the lock and write the marker, or neither. Taken here, under the latch, where it is also asked about: so
-        whoever asks never meets one who takes."""
+        """Take the lock and write the marker, or neither. Taken here, under the latch, where it is
+        also asked about: so whoever asks never meets one who takes.
+        """
         self._pinned = False
         self._abandoned, self._unseen = change.abandoned, change.unseen
         is_loaded = loaded_in(change.tx).has(self.recipe)
@@ -254,18 +274,26 @@ class Swap:
         return None
 
     def _meet(self, change: Change, other: SwapMarker) -> None:
-        """Another swap is under way. Raises DeadlockDetected when it waits for work of this very process."""
-        mine = [one for one in change.workflows.values() if self._room.owns(self._me, one) and waits_for(other, one)]
+        """Another swap is under way. Raises DeadlockDetected when it waits for work of this very
+        process.
+        """
+        mine = [
+            one
+            for one in change.workflows.values()
+            if self._room.owns(self._me, one) and waits_for(other, one)
+        ]
         if not self.needed and any(one.recipe == self.recipe for one in mine):
-            # That work keeps the recipe loaded, whatever the other wants: there is nothing to wait for.
+            # That work keeps the recipe loaded, whatever the other wants: there is nothing to wait
+            # for.
             self._pinned = True
-            change.tell(swap_log.NOT_NEEDED, self.recipe, {"who": who(self._me)})
+            change.tell(ports.NOT_NEEDED, self.recipe, {"who": who(self._me)})
         elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
             raise refusing.swap_deadlock(self.recipe, other, mine)
 
     def _contend_anew(self) -> None:
-        """Let go of a lock that was taken in a run which could not be committed: in the next run it stood behind a marker
-        that nobody else stands behind."""
+        """Let go of a lock that was taken in a run which could not be committed: in the next run it
+        stood behind a marker that nobody else stands behind.
+        """
         contender, self._contender = self._contender, None
         if contender is not None:
             contender.close()
@@ -281,25 +309,33 @@ class Swap:
         grace = Deadline(self._grace_s)
         while conflicts := self._change(lambda change: self._ask(change, late=grace.passed())):
             faults.reach("swap.asked")
-            # One that yields after its time has yielded all the same, and is not said once more to have not.
-            self._late |= {workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED}
+            # One that yields after its time has yielded all the same, and is not said once more to
+            # have not.
+            self._late |= {
+                workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED
+            }
             if (refusal := self._refusal(conflicts)) is not None:
                 raise refusal
             stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
             self._tell(conflicts)
             patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
             with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
-                limit_s = earliest(self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts))
+                limit_s = earliest(
+                    self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)
+                )
                 self._sleep(watch, ears, limit_s)
 
     def _sleep(self, watch: Watch, ears: Listener, limit_s: float | None) -> None:
-        """Until something has changed; when whoever swaps does not want to any more, its time is over."""
+        """Until something has changed; when whoever swaps does not want to any more, its time is
+        over.
+        """
         if not watch.wait(ears, limit_s, self._stop_fd):
             self._deadline.end()
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
-        """Ask those to yield who may, and note who has not in time; return all that are in the way. When nobody is, the load
-        begins."""
+        """Ask those to yield who may, and note who has not in time; return all that are in the way.
+        When nobody is, the load begins.
+        """
         marker = self._mine(change)
         if change.damaged:
             # It may be work that runs, and nobody swaps under that by guessing.
@@ -308,7 +344,9 @@ class Swap:
         if not conflicts:
             self._before = change.begin_load(marker)
             return []
-        if self._policy is Policy.REFUSE and not all(workflow.preemptible for workflow in conflicts):
+        if self._policy is Policy.REFUSE and not all(
+            workflow.preemptible for workflow in conflicts
+        ):
             # It will be refused, so nobody is disturbed for it.
             return conflicts
         for workflow in conflicts:
@@ -320,11 +358,14 @@ class Swap:
         return conflicts
 
     def _conflicts(self, change: Change, marker: SwapMarker) -> list[Workflow]:
-        """The work that is in the way. What the swapper itself registered for the recipe is what it loads for."""
+        """The work that is in the way. What the swapper itself registered for the recipe is what it
+        loads for.
+        """
         return [
             workflow
             for workflow in change.workflows.values()
-            if waits_for(marker, workflow) and not (workflow.recipe == self.recipe and self._room.owns(self._me, workflow))
+            if waits_for(marker, workflow)
+            and not (workflow.recipe == self.recipe and self._room.owns(self._me, workflow))
         ]
 
     def _refusal(self, conflicts: Sequence[Workflow]) -> HoldfastError | None:
@@ -341,7 +382,11 @@ class Swap:
         if self._unasked(workflow):
             change.ask(workflow)
         workflow = change.workflows[workflow.name]
-        if late and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED) and workflow.token not in self._late:
+        if (
+            late
+            and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
+            and workflow.token not in self._late
+        ):
             change.ignore(workflow)
 
     def _unasked(self, workflow: Workflow) -> bool:
@@ -375,8 +420,10 @@ class Swap:
             change.skip(marker)
 
     def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
-        """End before its end; `loaded` says whether the caller may have begun to load. What cannot be told now, since the store
-        does not answer, the next one who looks finds out: a marker without a lock."""
+        """End before its end; `loaded` says whether the caller may have begun to load. What cannot
+        be told now, since the store does not answer, the next one who looks finds out: a marker
+        without a lock.
+        """
         if self._contender is None:
             # It has ended already.
             return
@@ -385,19 +432,23 @@ class Swap:
         def body(change: Change) -> None:
             marker = change.marker
             if not self._token:
-                # Another swap was in the way to the end. That may be another program's, whose marker has no token either.
+                # Another swap was in the way to the end. That may be another program's, whose
+                # marker has no token either.
                 change.tell(kind, self.recipe, {"who": who(self._me), "why": why})
             elif marker is not None and marker.token == self._token:
                 if loaded and marker.phase is Phase.LOADING:
                     change.fail(marker, why, exit_status)
                 else:
-                    change.abandon(marker, kind, why, self._before if marker.phase is Phase.LOADING else None)
+                    change.abandon(
+                        marker, kind, why, self._before if marker.phase is Phase.LOADING else None
+                    )
 
         try:
             with contextlib.suppress(HoldfastError):
                 self._room.change(body, timeout_s=_SHUT_S if self._shut else TRANSACT_TIMEOUT_S)
         finally:
-            # Whatever comes in between, a second Ctrl-C included: a process that lives on would keep all others from swapping.
+            # Whatever comes in between, a second Ctrl-C included: a process that lives on would
+            # keep all others from swapping.
             self._let_go()
 
     def _let_go(self) -> None:
@@ -418,7 +469,11 @@ def _may_yield(workflow: Workflow) -> bool:
 def _fact(one: InTheWay) -> tuple[str, int, str | None]:
     if isinstance(one, Remains):
         return one.marker.recipe, one.marker.token, "remains"
-    return (one.name, one.token, one.preempt) if isinstance(one, Workflow) else (one.recipe, one.token, None)
+    return (
+        (one.name, one.token, one.preempt)
+        if isinstance(one, Workflow)
+        else (one.recipe, one.token, None)
+    )
 
 
 def _why(error: BaseException) -> str:

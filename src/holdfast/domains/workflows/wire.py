@@ -1,10 +1,14 @@
 """The form of workflows, marker and recipe in `workflows.json`.
 
-    {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "unknown_recipe": {...} or null, "workflows": [...]}
+    {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "unknown_recipe": {...} or
+    null, "workflows": [...]}
 
-A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid namespace beside. A file of
-another program may lack those three: its processes are then judged by pid and start alone. An owner or holder that stands for
-a process tree also has the id of that tree. Instants are RFC 3339; seconds since 1970 are read too.
+A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid
+namespace beside. A file of another program may lack those three: its processes are then judged by
+pid and start alone. An owner or holder that stands for a process tree also has the id of that tree.
+Instants are RFC 3339; seconds since 1970 are read too.
+
+The four spaces of workflows, which every change latches together.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,20 +17,30 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast.domains.workflows.record import CurrentRecipe, Phase, Preempt, SwapMarker, UnknownRecipe, Workflow
+from holdfast.domains.workflows.records import (
+    CurrentRecipe,
+    Phase,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+)
 from holdfast.kernel import clock
 from holdfast.kernel import lease as leases
 from holdfast.kernel.codec import Record
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, OneFile, Wire
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
+from holdfast.kernel.space import Space
 
 R = TypeVar("R", bound=Record)
 
 FOLDER = "workflows"
 FILE = "workflows.json"
 STATE_LOCK, SWAP_LOCK, SWAP_LOG = ".workflows.lock", ".swap.lock", "swap_log.jsonl"
-"""What lies beside the file: the lock around each change of it, the lock of a swap, and what happened to swaps."""
+"""What lies beside the file: the lock around each change of it, the lock of a swap, and what
+happened to swaps.
+"""
 
 ONLY = "only"
 """The key of the marker, and of the current or unknown recipe: there is at most one of each."""
@@ -54,7 +68,9 @@ def workflow_to_file(workflow: Workflow) -> Document:
 
 
 def workflow_from_file(key: str, document: Document) -> Workflow:
-    """The workflow that an entry of the list tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    """The workflow that an entry of the list tells of. Raises KeyError, TypeError or ValueError for
+    what is none.
+    """
     rest = dict(document)
     if rest.pop("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
@@ -63,7 +79,8 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise ValueError(f"a time to live of {ttl_s} s is not possible")
-    # One whose end may be beyond the calendar is none either: whoever looks at all of them would stumble over it.
+    # One whose end may be beyond the calendar is none either: whoever looks at all of them would
+    # stumble over it.
     leases.grant(renewed_at, WORKFLOW_TTL_MAX_S)
     return Workflow(
         name=key,
@@ -95,7 +112,9 @@ def marker_to_file(marker: SwapMarker) -> Document:
 
 
 def marker_from_file(_: str, document: Document) -> SwapMarker:
-    """The marker that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    """The marker that the file tells of. Raises KeyError, TypeError or ValueError for what is
+    none.
+    """
     rest = dict(document)
     phase = rest.pop("phase", None)
     return SwapMarker(
@@ -112,11 +131,19 @@ def marker_from_file(_: str, document: Document) -> SwapMarker:
 def current_to_file(current: CurrentRecipe) -> Document:
     """The current recipe as it stands under `current_recipe`."""
     at = clock.render(current.loaded_at)
-    return {**current.others, "recipe": current.recipe, "loaded_at": at, "token": current.token, "by": current.by}
+    return {
+        **current.others,
+        "recipe": current.recipe,
+        "loaded_at": at,
+        "token": current.token,
+        "by": current.by,
+    }
 
 
 def current_from_file(_: str, document: Document) -> CurrentRecipe:
-    """The current recipe that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    """The current recipe that the file tells of. Raises KeyError, TypeError or ValueError for what
+    is none.
+    """
     rest = dict(document)
     return CurrentRecipe(
         recipe=_text(rest.pop("recipe")),
@@ -143,9 +170,15 @@ def unknown_to_file(unknown: UnknownRecipe) -> Document:
 
 
 def unknown_from_file(_: str, document: Document) -> UnknownRecipe:
-    """The load that the file tells of. Raises KeyError, TypeError or ValueError for what is none."""
+    """The load that the file tells of. Raises KeyError, TypeError or ValueError for what is
+    none.
+    """
     rest = dict(document)
-    before, ended_at, status = rest.pop("before", None), rest.pop("ended_at", None), rest.pop("exit_status", None)
+    before, ended_at, status = (
+        rest.pop("before", None),
+        rest.pop("ended_at", None),
+        rest.pop("exit_status", None),
+    )
     return UnknownRecipe(
         recipe=_text(rest.pop("recipe")),
         before=None if before is None else _text(before),
@@ -175,8 +208,18 @@ def _or_null(documents: Mapping[str, Document]) -> Document | None:
     return documents.get(ONLY)
 
 
-def _single(part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]) -> OneFile[R]:
-    return OneFile(FOLDER, FILE, Wire(write, read), part=part, spread=_at_most_one, gather=_or_null, lock=STATE_LOCK)
+def _single(
+    part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]
+) -> OneFile[R]:
+    return OneFile(
+        FOLDER,
+        FILE,
+        Wire(write, read),
+        part=part,
+        spread=_at_most_one,
+        gather=_or_null,
+        lock=STATE_LOCK,
+    )
 
 
 WORKFLOWS_LAYOUT = OneFile(
@@ -228,3 +271,21 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.40} is no text")
     return value
+
+
+WORKFLOWS = Space("workflows", Workflow, layout=WORKFLOWS_LAYOUT)
+SWAP_MARKER = Space("swap_marker", SwapMarker, layout=MARKER_LAYOUT)
+CURRENT_RECIPE = Space("current_recipe", CurrentRecipe, layout=CURRENT_LAYOUT)
+UNKNOWN_RECIPE = Space("unknown_recipe", UnknownRecipe, layout=UNKNOWN_LAYOUT)
+
+SCOPE: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
+
+CHANGED = "workflows"
+"""Notified when a workflow came or went, and when a swap began, came to wait for work, ended or
+let go of its lock.
+"""
+
+
+def topic_of(name: str) -> str:
+    """Notified when a workflow is asked to yield, or need not any more, or has been swept."""
+    return f"workflows/{name}"

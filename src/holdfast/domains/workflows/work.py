@@ -1,4 +1,6 @@
-"""A workflow that runs: registered, renewed in the background, told when it is asked to yield, and released at the end."""
+"""A workflow that runs: registered, renewed in the background, told when it is asked to yield, and
+released at the end.
+"""
 
 import contextlib
 import os
@@ -7,20 +9,21 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.domains.workflows import refusing
-from holdfast.domains.workflows.record import Preempt, Workflow
-from holdfast.domains.workflows.room import Room
-from holdfast.domains.workflows.spaces import WORKFLOWS, topic_of
+from holdfast.domains.workflows import refusal
+from holdfast.domains.workflows.context import Room
+from holdfast.domains.workflows.records import Preempt, Workflow
+from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
 
 if TYPE_CHECKING:
-    from holdfast.domains.workflows.registering import Registered
+    from holdfast.domains.workflows.registration import Registered
     from holdfast.domains.workflows.registry import Workflows
 
 OnPreempt = Callable[[], object]
-"""Called each time that the work is asked to yield; and again a moment later, if it returns False."""
+"""Called each time that the work is asked to yield; and again a moment later, if it returns False.
+"""
 OnLost = Callable[[], object]
 """Called when the workflow was swept though its owner lives."""
 
@@ -62,13 +65,19 @@ class Work:
             threads.start(self._thread)
             return self
         except BaseException:
-            # `__exit__` is not called when `__enter__` raises. The thread may already run, and ends by `_over`.
+            # `__exit__` is not called when `__enter__` raises. The thread may already run, and ends
+            # by `_over`.
             self._over.set()
             with contextlib.suppress(HoldfastError):
                 self._workflows.release(self.workflow.name, self.workflow.token)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._pid != os.getpid():
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return
@@ -80,7 +89,7 @@ class Work:
         except (NotFound, Lost):
             self._gone()
         if self.lost.is_set() and error is None:
-            raise refusing.swept(self.workflow.name, self.workflow.token)
+            raise refusal.swept(self.workflow.name, self.workflow.token)
 
     @property
     def workflow(self) -> Workflow:
@@ -93,14 +102,18 @@ class Work:
         return self._registered.swap_needed
 
     def should_yield(self) -> bool:
-        """To be asked where stopping is safe: True when the work was asked to yield. Raises LeaseLost when it was swept."""
+        """To be asked where stopping is safe: True when the work was asked to yield. Raises
+        LeaseLost when it was swept.
+        """
         if self.lost.is_set():
-            raise refusing.swept(self.workflow.name, self.workflow.token)
+            raise refusal.swept(self.workflow.name, self.workflow.token)
         path = self.workflow.preempt_signal_path
         return self.preempted.is_set() or (path is not None and self._room.signals.given(path))
 
     def leave(self) -> None:
-        """Let the workflow go on for the processes of its owner's tree: the end of the block does not release it."""
+        """Let the workflow go on for the processes of its owner's tree: the end of the block does
+        not release it.
+        """
         self._left = True
 
     def _end_thread(self) -> None:
@@ -117,7 +130,8 @@ class Work:
                 with self._room.store.listen([self._topic, topic_of(self.workflow.name)]) as ears:
                     self._keep_on(ears.wait, every_s)
             except (HoldfastError, OSError, MemoryError):
-                # The store does not answer, or memory ran out. It is asked again until it does, or the work ends.
+                # The store does not answer, or memory ran out. It is asked again until it does, or
+                # the work ends.
                 self._over.wait(min(every_s, _STORE_LOST_S))
 
     def _keep_on(self, wait: Callable[[float], object], every_s: float) -> None:
@@ -131,7 +145,8 @@ class Work:
                 wait(every_s - since_s)
 
     def _renew(self) -> None:
-        # Before it: on a store that keeps going away, what counts is when it was last asked in time.
+        # Before it: on a store that keeps going away, what counts is when it was last asked in
+        # time.
         asked_at = self._room.store.now()
         try:
             self._workflows.renew(self.workflow.name, self.workflow.token)
@@ -140,7 +155,9 @@ class Work:
             self._gone()
 
     def _gone(self) -> None:
-        """It is not there any more. Whose owner has ended lost nothing by that: another was just quicker than its release."""
+        """It is not there any more. Whose owner has ended lost nothing by that: another was just
+        quicker than its release.
+        """
         owner = self.workflow.owner
         if self._room.verdicts_on([owner])[owner] is Liveness.DEAD:
             self._over.set()
@@ -165,13 +182,16 @@ class Work:
 
 
 def _called(act: Callable[[], object]) -> object:
-    """Call what the caller gave. If it fails that is told in the log, and the work is looked after as before: without it the
-    recipe would be swapped under the work."""
+    """Call what the caller gave. If it fails that is told in the log, and the work is looked after
+    as before: without it the recipe would be swapped under the work.
+    """
     try:
         return act()
     except Exception:
         # Loaded here, since there is mostly nothing to tell.
         import logging
 
-        logging.getLogger("holdfast.workflows").exception("what was to be called for a workflow failed")
+        logging.getLogger("holdfast.workflows").exception(
+            "what was to be called for a workflow failed"
+        )
         return None

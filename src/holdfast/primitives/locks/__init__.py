@@ -1,7 +1,7 @@
 """Locks: who holds which resource, and whose turn is next."""
 
 from holdfast.primitives.locks.grant import Grant
-from holdfast.primitives.locks.locks import Locks
-from holdfast.primitives.locks.record import Mode
+from holdfast.primitives.locks.manager import Locks
+from holdfast.primitives.locks.records import Mode
 
 __all__ = ["Grant", "Locks", "Mode"]

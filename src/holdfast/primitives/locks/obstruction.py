@@ -1,18 +1,22 @@
-"""What keeps a request waiting: who holds what it needs, since when, and who is in line before it."""
+"""What keeps a request waiting: who holds what it needs, since when, and who is in line before
+it.
+"""
 
 from datetime import datetime
 
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_AHEAD_COUNTED_MAX, LOCK_AHEAD_TOLD_MAX
-from holdfast.kernel.wording import counted
-from holdfast.primitives.locks import rules
-from holdfast.primitives.locks.record import Mode, Request
+from holdfast.kernel.text import counted
+from holdfast.primitives.locks import policy
+from holdfast.primitives.locks.records import Mode, Request
 from holdfast.primitives.locks.table import Table
 
 
 class Blocker(Plain, frozen=True, kw_only=True):
-    """A holder of something that the request needs. `until` is the end of its time to live, None where it has none."""
+    """A holder of something that the request needs. `until` is the end of its time to live, None
+    where it has none.
+    """
 
     resource: str
     by: str
@@ -41,14 +45,16 @@ class Obstruction(Plain, frozen=True, kw_only=True):
     ahead: tuple[EarlierWaiter, ...]
     """The first in line, at most LOCK_AHEAD_TOLD_MAX of them."""
     position: int | None
-    """Its place in line, 1 for the next; None when more than LOCK_AHEAD_COUNTED_MAX are before it."""
+    """Its place in line, 1 for the next; None when more than LOCK_AHEAD_COUNTED_MAX are before
+    it.
+    """
 
 
 def obstruction_of(table: Table, request: Request, now: datetime) -> Obstruction:
     """What keeps a request waiting that has its place in line, or would have it."""
-    held = list(rules.held_against(table, request))
+    held = list(policy.held_against(table, request))
     before: dict[str, Request] = {}
-    for other in rules.queued_against(table, request):
+    for other in policy.queued_against(table, request):
         before[other.id] = other
         if len(before) > LOCK_AHEAD_COUNTED_MAX:
             # To count further would hold up everybody else at the table.
@@ -68,14 +74,21 @@ def obstruction_of(table: Table, request: Request, now: datetime) -> Obstruction
             for name, hold in held[:LOCK_AHEAD_TOLD_MAX]
         ),
         holders_count=len(held),
-        ahead=tuple(EarlierWaiter(by=one.by, names=one.names, since=one.arrived_at, process=one.process) for one in first),
+        ahead=tuple(
+            EarlierWaiter(by=one.by, names=one.names, since=one.arrived_at, process=one.process)
+            for one in first
+        ),
         position=None if len(before) > LOCK_AHEAD_COUNTED_MAX else len(before) + 1,
     )
 
 
 def described(found: Obstruction, names: tuple[str, ...]) -> str:
-    """An obstruction in words. Where several names were asked for, each holder comes with what it holds."""
-    parts = [_held(blocker, found.at, named=len(names) > 1) for blocker in found.holders[:_HOLDERS_SHOWN]]
+    """An obstruction in words. Where several names were asked for, each holder comes with what
+    it holds.
+    """
+    parts = [
+        _held(blocker, found.at, named=len(names) > 1) for blocker in found.holders[:_HOLDERS_SHOWN]
+    ]
     if found.holders_count > len(parts):
         parts.append(f"and by {found.holders_count - len(parts)} more")
     if not found.holders:

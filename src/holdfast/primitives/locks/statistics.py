@@ -1,7 +1,7 @@
 """What the locks of a store have been through: counts and histograms of each resource.
 
-A process counts for itself and adds what it counted to the store now and then, so that a grant pays nothing for it. A process
-that is killed takes along what it had not added yet.
+A process counts for itself and adds what it counted to the store now and then, so that a grant pays
+nothing for it. A process that is killed takes along what it had not added yet.
 """
 
 import threading
@@ -36,7 +36,9 @@ class LockStatistics(Record, frozen=True, kw_only=True):
     wait_s: float = 0.0
     hold_s: float = 0.0
     wait_counts: tuple[int, ...] = _NONE
-    """How many waits were up to each bound of BUCKETS_S, and how many longer; those that ended without a grant included."""
+    """How many waits were up to each bound of BUCKETS_S, and how many longer; those that ended
+    without a grant included.
+    """
     hold_counts: tuple[int, ...] = _NONE
 
     def plus(self, other: "LockStatistics") -> "LockStatistics":
@@ -44,12 +46,26 @@ class LockStatistics(Record, frozen=True, kw_only=True):
         sums = {name: getattr(self, name) + getattr(other, name) for name in _PLAIN}
         return LockStatistics(
             **sums,
-            wait_counts=tuple(a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)),
-            hold_counts=tuple(a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)),
+            wait_counts=tuple(
+                a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)
+            ),
+            hold_counts=tuple(
+                a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)
+            ),
         )
 
 
-_PLAIN = ("grants", "waits", "timeouts", "deaths", "expiries", "deadlocks", "kicks", "wait_s", "hold_s")
+_PLAIN = (
+    "grants",
+    "waits",
+    "timeouts",
+    "deaths",
+    "expiries",
+    "deadlocks",
+    "kicks",
+    "wait_s",
+    "hold_s",
+)
 
 LOCK_STATISTICS = Space("lock_statistics", LockStatistics, volatile=True)
 
@@ -58,7 +74,9 @@ class _Tally:
     """What this process counted of one resource."""
 
     def __init__(self) -> None:
-        self.grants = self.waits = self.timeouts = self.deaths = self.expiries = self.deadlocks = self.kicks = 0
+        self.grants = self.waits = self.timeouts = self.deaths = self.expiries = self.deadlocks = (
+            self.kicks
+        ) = 0
         self.wait_s = self.hold_s = 0.0
         self.wait_counts = list(_NONE)
         self.hold_counts = list(_NONE)
@@ -68,13 +86,19 @@ class _Tally:
         if other is not None:
             for name in _PLAIN:
                 setattr(self, name, getattr(self, name) + getattr(other, name))
-            self.wait_counts = [a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)]
-            self.hold_counts = [a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)]
+            self.wait_counts = [
+                a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)
+            ]
+            self.hold_counts = [
+                a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)
+            ]
 
     def taken(self) -> LockStatistics:
         """The counts as a record."""
         plain = {name: getattr(self, name) for name in _PLAIN}
-        return LockStatistics(**plain, wait_counts=tuple(self.wait_counts), hold_counts=tuple(self.hold_counts))
+        return LockStatistics(
+            **plain, wait_counts=tuple(self.wait_counts), hold_counts=tuple(self.hold_counts)
+        )
 
 
 class Counting:
@@ -123,8 +147,9 @@ class Counting:
                 tally.wait_counts[bucket] += 1
 
     def add_up(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Add what was counted to the store's statistics. What cannot be added now is kept for the next time. What another
-        thread is just adding is there too when this returns."""
+        """Add what was counted to the store's statistics. What cannot be added now is kept for the
+        next time. What another thread is just adding is there too when this returns.
+        """
         if self._adding.acquire(timeout=timeout_s):
             try:
                 self._add_up(timeout_s)
@@ -138,7 +163,12 @@ class Counting:
             return
         counted = {name: tally.taken() for name, tally in tallies.items()}
         try:
-            self._store.transact(lambda tx: _add(tx, counted), scope=[LOCK_STATISTICS], durable=False, timeout_s=timeout_s)
+            self._store.transact(
+                lambda tx: _add(tx, counted),
+                scope=[LOCK_STATISTICS],
+                durable=False,
+                timeout_s=timeout_s,
+            )
         except BaseException:
             with self._mutex:
                 for name, tally in tallies.items():

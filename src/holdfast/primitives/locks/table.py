@@ -1,22 +1,28 @@
-"""The part of the lock table that one decision looks at: each thing read once, when it is needed, and written back at the end.
+"""The part of the lock table that one decision looks at: each thing read once, when it is needed,
+and written back at the end.
 
 Decisions about a long queue mostly need its head, so queues are read in pages.
+
+Who stands just behind whom. A waiter watches the one just ahead of it, and has to be woken when
+that becomes another.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.primitives.locks.record import (
+from holdfast.primitives.locks.records import (
     LOCK_WAITS,
     LOCKS,
     Hold,
     Lock,
     Mode,
     Request,
+    conflict,
     lock_in,
     request_key,
     root_of,
@@ -29,8 +35,10 @@ _PAGE_MAX = 128
 
 
 class Holders:
-    """The holds of one name, in order, and indexed by job. A hand-over to many sharers asks of each of them whether its job
-    holds the name already, and how large the row has become; to go through all holds each time would be quadratic."""
+    """The holds of one name, in order, and indexed by job. A hand-over to many sharers asks of each
+    of them whether its job holds the name already, and how large the row has become; to go through
+    all holds each time would be quadratic.
+    """
 
     __slots__ = ("_by_job", "_bytes", "count", "exclusive")
 
@@ -63,7 +71,9 @@ class Holders:
     def size(self) -> int:
         """The bytes of the holds as a row keeps them."""
         if self._bytes is None:
-            self._bytes = sum(len(to_json(hold)) for holds in self._by_job.values() for _, hold in holds)
+            self._bytes = sum(
+                len(to_json(hold)) for holds in self._by_job.values() for _, hold in holds
+            )
         return self._bytes
 
 
@@ -116,7 +126,9 @@ class Table:
         """The last in a name's queue."""
         if name not in self._lasts:
             waited = self.lock(name).waited
-            found = self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1) if waited else []
+            found = (
+                self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1) if waited else []
+            )
             self._lasts[name] = self._whole(found[0].record) if found else None
         return self._lasts[name]
 
@@ -150,8 +162,14 @@ class Table:
         root = root_of(by)
         found = self._jobs.get(root)
         if found is None:
-            found = self._jobs[root] = [self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))]
-        return found if not found or root == by else [request for request in found if within(request.by, by)]
+            found = self._jobs[root] = [
+                self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))
+            ]
+        return (
+            found
+            if not found or root == by
+            else [request for request in found if within(request.by, by)]
+        )
 
     def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Request]:
         """A stretch of a name's queue."""
@@ -173,8 +191,9 @@ class Table:
 
 
 class WritableTable(Table):
-    """A table that can be changed. Resources are written at the end, by `write`; requests at once, as the store keeps their
-    order."""
+    """A table that can be changed. Resources are written at the end, by `write`; requests at once,
+    as the store keeps their order.
+    """
 
     def __init__(self, tx: Tx) -> None:
         super().__init__(tx)
@@ -195,7 +214,10 @@ class WritableTable(Table):
     def rehold(self, hold: Hold) -> None:
         """Put a grant's new form in the place of its old one."""
         for name in hold.names:
-            self._set(name, tuple(hold if other.id == hold.id else other for other in self.lock(name).holds))
+            self._set(
+                name,
+                tuple(hold if other.id == hold.id else other for other in self.lock(name).holds),
+            )
 
     def enqueue(self, request: Request) -> None:
         """Add a waiting request under each of its names."""
@@ -324,3 +346,57 @@ class _Queue:
 
 def _place(request: Request) -> tuple[int, int]:
     return request.place
+
+
+class Neighbours:
+    """The queues of one transaction, seen by those in them. Each verb wakes whoever has somebody
+    new just ahead.
+    """
+
+    def __init__(self, tx: Tx, table: Table) -> None:
+        self._tx = tx
+        self._table = table
+
+    def come(self, request: Request) -> None:
+        """A request is about to queue, maybe before others."""
+        lasts = (self._table.last(name) for name in request.names)
+        if any(last is not None and last.place > request.place for last in lasts):
+            self.leave(request)
+
+    def leave(self, request: Request) -> None:
+        """A request is about to leave the queue, or to come into it: those behind it will have
+        another ahead of them.
+        """
+        for name in request.names:
+            self._wake(self._table.after(request, name), request.mode)
+
+    def hold(self, name: str, mode: Mode) -> None:
+        """A name has a holder of whom the first in line does not know."""
+        self._wake(self._table.queue(name), mode)
+
+    def grant(self, name: str, request: Request, *, waited: bool) -> None:
+        """A request has become a holder. Those behind it in the queue know it, if it was in it; but
+        if it passed somebody, that one is just ahead of them from now on.
+        """
+        if not waited:
+            self.hold(name, request.mode)
+            return
+        ahead = takewhile(lambda other: other.place < request.place, self._table.queue(name))
+        if self._wake(ahead, request.mode):
+            self._wake(self._table.after(request, name), request.mode)
+
+    def _wake(self, queue: Iterable[Request], mode: Mode) -> int:
+        """Wake those of a queue that come next; return how many."""
+        found = list(_next(queue, mode))
+        for other in found:
+            self._tx.notify(other.address)
+        return len(found)
+
+
+def _next(queue: Iterable[Request], mode: Mode) -> Iterator[Request]:
+    """The next in a queue that conflicts with a mode, and more while they share or only look."""
+    for other in queue:
+        if conflict(other.mode, mode):
+            yield other
+            if other.mode is Mode.EXCLUSIVE and not other.look:
+                return

@@ -18,10 +18,20 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, ReadTx, Scope, Store, Tx
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue.line import Line, Swept, in_order, key_of, no_such, topic_of
-from holdfast.primitives.queue.record import ENDED, HEADS, KEYS, REQUESTS, Draft, Head, Receipt, Request, RequestState
+from holdfast.primitives.queue.records import (
+    ENDED,
+    HEADS,
+    KEYS,
+    REQUESTS,
+    Draft,
+    Head,
+    Receipt,
+    Request,
+    RequestState,
+)
+from holdfast.primitives.queue.transaction import Line, Swept, in_order, key_of, no_such, topic_of
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -33,14 +43,20 @@ FIRST_EPOCH = 1
 class Queue:
     """The queue of one name.
 
-    Promised: what was accepted is kept until it has ended; at most one request has the slot; requests begin in the order they
-    were accepted; each ends once, by whoever shows the token of its claim. Not promised: that what a request asks for is done
-    once; that is up to whoever carries it out.
+    Promised: what was accepted is kept until it has ended; at most one request has the slot;
+    requests begin in the order they were accepted; each ends once, by whoever shows the token of
+    its claim. Not promised: that what a request asks for is done once; that is up to whoever
+    carries it out.
     """
 
-    def __init__(self, store: Store, journal: Journal, name: str, *, depth_max: int = QUEUE_DEPTH_MAX) -> None:
+    def __init__(
+        self, store: Store, journal: Journal, name: str, *, depth_max: int = QUEUE_DEPTH_MAX
+    ) -> None:
         if depth_max < 1:
-            raise InvalidValue(f"a queue of {counted(depth_max, 'request')} can take none: give 1 or more", field="depth_max")
+            raise InvalidValue(
+                f"a queue of {counted(depth_max, 'request')} can take none: give 1 or more",
+                field="depth_max",
+            )
         self.name = check_agent_name(name, "queue name")
         self.store = store
         self._journal = journal
@@ -55,29 +71,43 @@ class Queue:
             line.finish()
             return result
 
-        # By rows: whoever changes a queue has latched its head, so that nothing of it changes under the one that looks.
+        # By rows: whoever changes a queue has latched its head, so that nothing of it changes under
+        # the one that looks.
         scope = [rows(HEADS), rows(REQUESTS), rows(KEYS), *also]
         return self.store.transact(step, scope=scope, durable=durable)
 
-    def accept(self, drafts: Sequence[Draft], *, epoch: int = FIRST_EPOCH) -> list[Request | Refused]:
-        """Accept several requests in one commit; each is answered by itself, with what was accepted or why it was not.
+    def accept(
+        self, drafts: Sequence[Draft], *, epoch: int = FIRST_EPOCH
+    ) -> list[Request | Refused]:
+        """Accept several requests in one commit; each is answered by itself, with what was accepted
+        or why it was not.
 
-        When this returns, what was accepted is durable. Raises InvalidName for a key that cannot be one.
+        When this returns, what was accepted is durable. Raises InvalidName for a key that cannot be
+        one.
         """
         for draft in drafts:
             check_draft(draft)
         named = [(draft, new_id()) for draft in drafts]
-        return self.change(lambda _, line: [accepted(line, draft, name, epoch) for draft, name in named])
+        return self.change(
+            lambda _, line: [accepted(line, draft, name, epoch) for draft, name in named]
+        )
 
     def claim(self, *, epoch: int = FIRST_EPOCH, express: bool = False) -> Request | None:
         """Begin with the next request; see `Line.claim`."""
         return self.change(lambda _, line: line.claim(epoch=epoch, express=express))
 
     def complete(
-        self, request_id: str, token: int, result: Mapping[str, Any], *, receipt: Receipt = Receipt.ANSWERED
+        self,
+        request_id: str,
+        token: int,
+        result: Mapping[str, Any],
+        *,
+        receipt: Receipt = Receipt.ANSWERED,
     ) -> Request:
         """End a running request well; see `Line.complete`."""
-        return self.change(lambda _, line: line.complete(request_id, token, result, receipt=receipt))
+        return self.change(
+            lambda _, line: line.complete(request_id, token, result, receipt=receipt)
+        )
 
     def fail(self, request_id: str, token: int, *, code: str, detail: str) -> Request:
         """End a running request badly; see `Line.fail`."""
@@ -88,11 +118,13 @@ class Queue:
         return self.change(lambda _, line: line.cancel(request_id))
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
-        """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`, with their idempotency keys;
-        return how many. Unless told, the bounds are those that a queue keeps by itself.
+        """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,
+        with their idempotency keys; return how many. Unless told, the bounds are those that a queue
+        keeps by itself.
 
-        Never dropped: what has not ended, and what ended less than a day ago, as its key may still be asked again. A clock that
-        was just set forward makes none older. Raises InvalidValue for bounds that cannot be, or are below that day.
+        Never dropped: what has not ended, and what ended less than a day ago, as its key may still
+        be asked again. A clock that was just set forward makes none older. Raises InvalidValue for
+        bounds that cannot be, or are below that day.
         """
         number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
         age_s = QUEUE_KEEP_S if keep_s is None else keep_s
@@ -105,7 +137,14 @@ class Queue:
 
         def sweep(_: Tx, line: Line) -> Swept:
             spare_s = QUEUE_PRUNE_LEAST_S
-            return line.sweep(keep=number, keep_s=age_s, keep_least=least, spare_s=spare_s, start=start, asked=asked)
+            return line.sweep(
+                keep=number,
+                keep_s=age_s,
+                keep_least=least,
+                spare_s=spare_s,
+                start=start,
+                asked=asked,
+            )
 
         while (swept := self.change(sweep)).further is not None:
             removed, start = removed + swept.dropped, swept.further
@@ -130,7 +169,11 @@ class Queue:
                 ears.wait(left_s)
 
     def list(
-        self, *, state: RequestState | None = None, limit: int = LIST_MAX, damaged: Damage | None = None
+        self,
+        *,
+        state: RequestState | None = None,
+        limit: int = LIST_MAX,
+        damaged: Damage | None = None,
     ) -> "list[Request]":
         """Return requests in the order they came, the newest `limit` of those that match.
 
@@ -151,7 +194,9 @@ class Queue:
 
 
 def accepted(line: Line, draft: Draft, request_id: str, epoch: int) -> Request | Refused:
-    """Accept a draft, or say why not, so that of several in one commit one refusal is not that of all."""
+    """Accept a draft, or say why not, so that of several in one commit one refusal is not that of
+    all.
+    """
     try:
         return line.accept(draft, request_id, epoch=epoch)
     except Refused as error:
@@ -159,26 +204,36 @@ def accepted(line: Line, draft: Draft, request_id: str, epoch: int) -> Request |
 
 
 def check_bounds(keep: int, keep_s: float) -> None:
-    """Refuse bounds by which nothing can be pruned, or what must stay would go. Raises InvalidValue."""
+    """Refuse bounds by which nothing can be pruned, or what must stay would go. Raises
+    InvalidValue.
+    """
     if keep < 0 or not 0 <= keep_s < float("inf"):
-        raise InvalidValue(f"cannot keep {counted(keep, 'request')} for {keep_s} s: give numbers from 0 on", keep=keep)
+        raise InvalidValue(
+            f"cannot keep {counted(keep, 'request')} for {keep_s} s: give numbers from 0 on",
+            keep=keep,
+        )
     if keep_s < QUEUE_PRUNE_LEAST_S:
         raise InvalidValue(
-            f"finished requests are kept for {QUEUE_PRUNE_LEAST_S:.0f} s (a day) at least, and not for {keep_s:g} s: a request "
-            "is what its idempotency key is known by, and without it a prompt that is asked again would be delivered again",
+            f"finished requests are kept for {QUEUE_PRUNE_LEAST_S:.0f} s (a day) at least, and "
+            f"not for {keep_s:g} s: a request "
+            "is what its idempotency key is known by, and without it a prompt that is asked again "
+            "would be delivered again",
             field="keep_s",
             least=QUEUE_PRUNE_LEAST_S,
         )
 
 
 def check_draft(draft: Draft) -> None:
-    """Refuse a draft that could not be kept, with all that may be added to it later. Raises InvalidName and InvalidValue."""
+    """Refuse a draft that could not be kept, with all that may be added to it later. Raises
+    InvalidName and InvalidValue.
+    """
     check_label(draft.kind, "kind of request")
     if draft.idempotency_key is not None:
         check_label(draft.idempotency_key, "idempotency key")
     if (size := json_bytes(draft.payload)) > REQUEST_PAYLOAD_BYTES_MAX:
         raise InvalidValue(
-            f"the payload has {size} bytes as JSON and may have {REQUEST_PAYLOAD_BYTES_MAX}: put long input into a file and "
+            f"the payload has {size} bytes as JSON and may have {REQUEST_PAYLOAD_BYTES_MAX}: put "
+            "long input into a file and "
             "pass its path",
             field="payload",
             bytes=size,

@@ -1,7 +1,9 @@
-"""The locks of folders that other programs change too: an exclusive flock, held around each change of ours.
+"""The locks of folders that other programs change too: an exclusive flock, held around each change
+of ours.
 
-A layout names its lock file. The lock is taken before the latch, so that whoever waits for another program keeps nobody from
-changing other files. A change of several folders takes their locks in the order of their paths.
+A layout names its lock file. The lock is taken before the latch, so that whoever waits for another
+program keeps nobody from changing other files. A change of several folders takes their locks in the
+order of their paths.
 """
 
 import os
@@ -10,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.access import LACKING, Access, open_file
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.files.redo import laid_out
+from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.gate import Gate, flock_holder
-from holdfast.stores.sqlite.translate import opening_failed
+from holdfast.system.access import LACKING, Access, open_file
 
 T = TypeVar("T")
 
@@ -25,7 +27,9 @@ _FLAGS = os.O_RDONLY
 
 
 class Replaced(Exception):
-    """The lock was taken on a file that is at its path no more, where nobody else will find it. Never leaves this module."""
+    """The lock was taken on a file that is at its path no more, where nobody else will find it.
+    Never leaves this module.
+    """
 
     def __init__(self, lock: "FolderLock") -> None:
         super().__init__(str(lock.path))
@@ -44,7 +48,9 @@ class FolderLock(Gate):
         return super().run(checked, timeout_s, sleepy=sleepy)
 
     def _opened(self, path: Path, access: Access) -> int:
-        """Raises FileNotFoundError when there is no folder, and StoreUnavailable for what is no plain file."""
+        """Raises FileNotFoundError when there is no folder, and StoreUnavailable for what is no
+        plain file.
+        """
         try:
             fd = open_file(path, _FLAGS, access)
         except (FileNotFoundError, NotADirectoryError):
@@ -68,7 +74,8 @@ class FolderLock(Gate):
         holder = flock_holder(self.path)
         who = f"process {holder}" if holder else "another program"
         return LockTimeout(
-            f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was changed. Try again; "
+            f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was "
+            "changed. Try again; "
             "if that process is stopped, continue or end it",
             resource=str(self.path),
             holder_pid=holder,
@@ -84,10 +91,12 @@ class FolderLocks:
         self._known: dict[Path, FolderLock] = {}
 
     def run(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
-        """Do the work while no other program has any of these locks, which are given in their order.
+        """Do the work while no other program has any of these locks, which are given in their
+        order.
 
-        A folder that is not there has no lock yet, and nobody who could hold it. Raises LockTimeout, naming the file and the
-        process that has it where the kernel tells that, or StoreUnavailable for a lock that is no plain file.
+        A folder that is not there has no lock yet, and nobody who could hold it. Raises
+        LockTimeout, naming the file and the process that has it where the kernel tells that, or
+        StoreUnavailable for a lock that is no plain file.
         """
         if not paths:
             return work()
@@ -97,7 +106,11 @@ class FolderLocks:
             if lock is None:
                 return self.run(rest, work, deadline)
             try:
-                return lock.run(lambda: self.run(rest, work, deadline), max(deadline - time.monotonic(), 0.0), sleepy=True)
+                return lock.run(
+                    lambda: self.run(rest, work, deadline),
+                    max(deadline - time.monotonic(), 0.0),
+                    sleepy=True,
+                )
             except Replaced as replaced:
                 self._known.pop(path, None)
                 replaced.lock.close()
@@ -131,12 +144,21 @@ class FolderLocks:
 def locks_of(folders: Folders, spaces: Iterable[Space[Any]]) -> tuple[Path, ...]:
     """The lock files of these spaces' folders, in their order."""
     layouts = [layout for space in spaces if (layout := laid_out(space)) is not None]
-    return tuple(sorted({folders.of(layout.folder) / layout.lock for layout in layouts if layout.lock is not None}))
+    return tuple(
+        sorted(
+            {
+                folders.of(layout.folder) / layout.lock
+                for layout in layouts
+                if layout.lock is not None
+            }
+        )
+    )
 
 
 def _unusable(path: Path, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"cannot lock {path} ({why}), so no change is safe from other programs: make it a plain file that you may read, or "
+        f"cannot lock {path} ({why}), so no change is safe from other programs: make it a plain "
+        "file that you may read, or "
         "remove it, and it is made anew",
         path=str(path),
         outcome="none",

@@ -1,7 +1,8 @@
-"""The redo record: what the files of a transaction are to hold, committed in the inner store before any of them is touched.
+"""The redo record: what the files of a transaction are to hold, committed in the inner store before
+any of them is touched.
 
-While it is there, the files may be as before, as after or anything between; whoever is at the latch next brings them up. A
-reader takes what it says for what the files hold.
+While it is there, the files may be as before, as after or anything between; whoever is at the latch
+next brings them up. A reader takes what it says for what the files hold.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,13 +15,13 @@ from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, temporary
+from holdfast.stores.files.documents import parse, render
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.rendering import render
-from holdfast.stores.files.sheet import parse
 
 _PART_BYTES = 700_000
-"""So much of a file in a row: in base64 and with what stands around it, it is below the bound of a record. A file may be of any
-size."""
+"""So much of a file in a row: in base64 and with what stands around it, it is below the bound of a
+record. A file may be of any size.
+"""
 
 Stamp = tuple[int, int]
 """A staged file's time in nanoseconds, and its bytes."""
@@ -29,13 +30,14 @@ Stamp = tuple[int, int]
 class Change(NamedTuple):
     """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it.
 
-    `lock` is what other programs hold while they change that file. `before` is the digest of what the change was decided by: a
-    file that is another by now was changed by such a program since, and stays. Empty: there was no file. None: it does not
-    matter what is there.
+    `lock` is what other programs hold while they change that file. `before` is the digest of what
+    the change was decided by: a file that is another by now was changed by such a program since,
+    and stays. Empty: there was no file. None: it does not matter what is there.
 
-    A redo record of a file with many records keeps only `delta`, the documents that are new, and not `data`: else each change
-    of one record would write all of them twice. `stamp` tells the file that was staged, whose time is like no other's; without
-    it, the documents are put into the file that is there, which may be done any number of times.
+    A redo record of a file with many records keeps only `delta`, the documents that are new, and
+    not `data`: else each change of one record would write all of them twice. `stamp` tells the file
+    that was staged, whose time is like no other's; without it, the documents are put into the file
+    that is there, which may be done any number of times.
     """
 
     spot: Spot
@@ -66,8 +68,9 @@ class Mark(Record, frozen=True, kw_only=True):
 
 
 class _Parts(Space[Part]):
-    """The space of parts, which are made here alone and within the bound: reading each again to be sure would cost as much as
-    writing it."""
+    """The space of parts, which are made here alone and within the bound: reading each again to be
+    sure would cost as much as writing it.
+    """
 
     def encode(self, record: Part) -> bytes:
         return to_json(record)
@@ -104,7 +107,11 @@ def numbered(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str,
         locked = None if lock is None else folders.told(lock)
         data = whole if delta is None or stamp is None else delta
         stamp = None if delta is None else stamp
-        pieces = [None] if data is None else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
+        pieces = (
+            [None]
+            if data is None
+            else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
+        )
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
             part = Part(
                 folder=folders.told(spot.folder),
@@ -139,12 +146,18 @@ def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
 
 def resolved(disk: Disk, change: Change) -> Change:
     """The change with all that its file is to hold. Raises Unfit and StoreUnavailable."""
-    return change if change.delta is None else change._replace(data=content_of(disk, change), delta=None, stamp=None)
+    return (
+        change
+        if change.delta is None
+        else change._replace(data=content_of(disk, change), delta=None, stamp=None)
+    )
 
 
 def content_of(disk: Disk, change: Change) -> bytes | None:
-    """What the file of a redo record is to hold; None: it is to be gone. Raises Unfit, when only the documents that are new are
-    known and the file that they belong in is damaged or gone, and StoreUnavailable."""
+    """What the file of a redo record is to hold; None: it is to be gone. Raises Unfit, when only
+    the documents that are new are known and the file that they belong in is damaged or gone, and
+    StoreUnavailable.
+    """
     if change.delta is None:
         return change.data
     there = disk.read(change.spot)
@@ -181,7 +194,9 @@ _shadows: dict[tuple[str, int], Space[Mark]] = {}
 
 
 def shadow_of(space: Space[Any]) -> Space[Mark]:
-    """The inner space that keeps the revisions of a space in files, and which version of a program wrote it."""
+    """The inner space that keeps the revisions of a space in files, and which version of a program
+    wrote it.
+    """
     known = _shadows.get((space.name, space.schema_version))
     if known is None:
         upgrades = dict.fromkeys(range(1, space.schema_version), dict)

@@ -1,9 +1,9 @@
 """Signs: files that show volatile records to people and are never read back.
 
-They follow the records a moment later. Whoever changed one brings its sign in step under a lock of their own, by what the
-store says then, so the last to write shows the latest. A sign never fails the change that it tells of, nor keeps it waiting for
-long; one that a killed or stopped process left behind is put right by the next change of that record, or when a store is
-opened.
+They follow the records a moment later. Whoever changed one brings its sign in step under a lock of
+their own, by what the store says then, so the last to write shows the latest. A sign never fails
+the change that it tells of, nor keeps it waiting for long; one that a killed or stopped process
+left behind is put right by the next change of that record, or when a store is opened.
 """
 
 import contextlib
@@ -13,20 +13,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import Access, make_folder, read_file, remove_file, replace_file
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.ordering import Parts
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row, Store, Tx
-from holdfast.stores.files import naming
+from holdfast.stores.files import documents
+from holdfast.stores.files.documents import parse, render
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.rendering import render
-from holdfast.stores.files.sheet import parse
 from holdfast.stores.sqlite.gate import Gate
+from holdfast.system.access import Access, make_folder, read_file, remove_file, replace_file
 
 _TURN_S = 1.0
-"""How long the turn to write signs is waited for: whoever is stopped in the middle must keep nobody else from a change."""
+"""How long the turn to write signs is waited for: whoever is stopped in the middle must keep nobody
+else from a change.
+"""
 
 _SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
 
@@ -34,7 +35,9 @@ _SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
 class Signs:
     """The signs of a store, for those of its spaces that are shown."""
 
-    def __init__(self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access) -> None:
+    def __init__(
+        self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access
+    ) -> None:
         self._access = access
         self._store = store
         self._folders = folders
@@ -72,7 +75,10 @@ class Signs:
     def _begin(self) -> None:
         for space, sign in self._shown.items():
             damaged: Damage = []
-            rows = self._store.read(lambda tx, s=space, d=damaged: tx.range(s, damaged=d), scope=[space])  # type: ignore[misc]
+            rows = self._store.read(
+                lambda tx, s=space, d=damaged: tx.range(s, damaged=d),  # type: ignore[misc]
+                scope=[space],
+            )
             kept = {path for row in rows if (path := self._show(sign, row.key, row))}
             for path in self._present(sign):
                 if path not in kept and _ours(path, self._access):
@@ -82,7 +88,7 @@ class Signs:
         called = sign.called(key)
         if called is None:
             return None
-        pattern = naming.pattern_of(sign.name)
+        pattern = documents.pattern_of(sign.name)
         path = self._folders.of(sign.folder) / pattern.base / pattern.path(called)
         document = None if row is None else sign.show(row.record)
         if document is None:
@@ -92,10 +98,14 @@ class Signs:
         return path
 
     def _present(self, sign: Sign[Any]) -> list[Path]:
-        pattern = naming.pattern_of(sign.name)
+        pattern = documents.pattern_of(sign.name)
         base = self._folders.of(sign.folder) / pattern.base
         names = os.listdir(base) if base.is_dir() else []
-        paths = [base / name / pattern.rest if pattern.rest else base / name for name in names if pattern.inner(name)]
+        paths = [
+            base / name / pattern.rest if pattern.rest else base / name
+            for name in names
+            if pattern.inner(name)
+        ]
         return [path for path in paths if path.is_file() and not path.is_symlink()]
 
     def _new_gate(self) -> Gate:
@@ -154,7 +164,9 @@ class NotingTx:
     ) -> Row[R] | None:
         return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:

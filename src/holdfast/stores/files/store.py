@@ -1,4 +1,6 @@
-"""The store port on plain files: a layout's records in files that people read, all else in an inner SQLite store."""
+"""The store port on plain files: a layout's records in files that people read, all else in an inner
+SQLite store.
+"""
 
 import contextlib
 import os
@@ -7,36 +9,41 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.access import PRIVATE, Access, make_folder
 from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, Passing, SystemClock
-from holdfast.kernel.debris import Leftover
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.limits import FILES_RETRY_ATTEMPTS, FILES_RETRY_DELAY_S, JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.limits import (
+    FILES_RETRY_ATTEMPTS,
+    FILES_RETRY_DELAY_S,
+    JOURNAL_READ_MAX,
+    TRANSACT_TIMEOUT_S,
+)
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Leftover, ReadTx, Row, Scope, Tx
 from holdfast.stores import plain
-from holdfast.stores.files import bringing, debris, owning, redo
-from holdfast.stores.files.cabinet import Cabinet
+from holdfast.stores.checks import plan_of
+from holdfast.stores.files import apply, ownership, redo, repair
+from holdfast.stores.files.cache import Cabinet
 from holdfast.stores.files.disk import Disk, Spot, Unfit
+from holdfast.stores.files.documents import Unsound
 from holdfast.stores.files.folder_lock import FolderLocks, locks_of
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.mending import GONE, mend
-from holdfast.stores.files.picture import InFiles, Moved, Picture, scope_of
 from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
-from holdfast.stores.files.sheet import Unsound
+from holdfast.stores.files.repair import GONE, mend
 from holdfast.stores.files.signs import NotingTx, Signs
+from holdfast.stores.files.snapshot import InFiles, Moved, Picture, scope_of
 from holdfast.stores.files.transaction import FilesTx
-from holdfast.stores.scoping import plan_of
+from holdfast.stores.listener import FdListener
+from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.sqlite.translate import opening_failed
-from holdfast.stores.waking import FdListener
+from holdfast.system.access import PRIVATE, Access, make_folder
 
 T = TypeVar("T")
 
@@ -46,7 +53,7 @@ _LOOKS_MAX = 8
 
 class _Done(NamedTuple):
     result: Any
-    plan: bringing.Plan
+    plan: apply.Plan
     changes: list[redo.Change]
     touched: Mapping[Space[Any], Iterable[str]]
 
@@ -62,10 +69,11 @@ class _Unlocked(Exception):
 class FilesStore:
     """A store in the files of a folder, for one machine.
 
-    Promised: the port, for every process of this machine that opens the same folder; and that records with a layout lie in
-    its files as of the last transaction, or are there when the next one begins. A file that a person has changed is seen.
-    A program that takes the lock of a layout, where it has one, may change its files at the same time. Not promised: anything
-    about another that changes them at once.
+    Promised: the port, for every process of this machine that opens the same folder; and that
+    records with a layout lie in its files as of the last transaction, or are there when the next
+    one begins. A file that a person has changed is seen. A program that takes the lock of a layout,
+    where it has one, may change its files at the same time. Not promised: anything about another
+    that changes them at once.
     """
 
     kind = "files"
@@ -85,7 +93,9 @@ class FilesStore:
         access: Access = PRIVATE,
     ) -> None:
         if os.path.lexists(root) and not os.path.isdir(root):
-            raise InvalidValue(f"{root} is not a folder: give --store files:DIR the path of one", path=str(root))
+            raise InvalidValue(
+                f"{root} is not a folder: give --store files:DIR the path of one", path=str(root)
+            )
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
         make(Path(root), access)
@@ -93,7 +103,11 @@ class FilesStore:
         self.folders = Folders(Path(root), namespace, self._given)
         self.root = self.folders.root
         self.inner = SqliteStore(
-            self.folders.own / "store.sqlite", boot_id=boot_id, namespace=namespace, clock=self._clock, access=access
+            self.folders.own / "store.sqlite",
+            boot_id=boot_id,
+            namespace=namespace,
+            clock=self._clock,
+            access=access,
         )
         self.access = self.inner.access
         self.namespace = namespace
@@ -105,7 +119,7 @@ class FilesStore:
         with contextlib.ExitStack() as undone:
             undone.callback(self.inner.close)
             self._refuse_networks()
-            owning.claim_all(self.folders, self._given, self.access)
+            ownership.claim_all(self.folders, self._given, self.access)
             self._latch = Gate(self.folders.own / "latch", self.access)
             undone.callback(self._latch.close)
             self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
@@ -135,9 +149,13 @@ class FilesStore:
         if not plan.laid:
             return self._transact_inner(body, scope, durable, timeout_s)
         deadline = time.monotonic() + timeout_s
-        return self.alone(lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.laid))
+        return self.alone(
+            lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.laid)
+        )
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+    def read(
+        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> T:
         plan = scope_of(tuple(scope))
         if not plan.laid:
             return self.inner.read(body, scope=scope, timeout_s=timeout_s)
@@ -147,15 +165,26 @@ class FilesStore:
             except Moved:
                 continue
             except Unsound as unsound:
-                self.alone(lambda unsound=unsound: self._mend(unsound), timeout_s, self._locks_of((unsound.space,)))  # type: ignore[misc]
-        return self.alone(lambda: self._picture.look(body, plan, eager=False, guarded=False), timeout_s)
+                mend = partial(self._mend, unsound)
+                self.alone(mend, timeout_s, self._locks_of((unsound.space,)))
+        return self.alone(
+            lambda: self._picture.look(body, plan, eager=False, guarded=False), timeout_s
+        )
 
-    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+    def get(
+        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> Row[R] | None:
         if laid_out(space) is None:
             return self.inner.get(space, key, timeout_s=timeout_s)
         return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
-    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+    def put_new(
+        self,
+        space: Space[R],
+        items: Sequence[tuple[str, R]],
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int | None:
         if laid_out(space) is not None:
             return plain.put_new(self, space, items, timeout_s)
         token = self.inner.put_new(space, items, timeout_s=timeout_s)
@@ -163,7 +192,14 @@ class FilesStore:
             self._signs.follow({space: [key for key, _ in items]})
         return token
 
-    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+    def delete_if(
+        self,
+        space: Space[Any],
+        keys: Sequence[str],
+        token: int,
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int:
         if laid_out(space) is not None:
             return plain.delete_if(self, space, keys, token, timeout_s)
         deleted = self.inner.delete_if(space, keys, token, timeout_s=timeout_s)
@@ -174,7 +210,9 @@ class FilesStore:
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self.inner.listen(topics)
 
-    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+    def journal(
+        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
+    ) -> Batch:
         return self.inner.journal(cursor, limit=limit, reverse=reverse)
 
     def close(self) -> None:
@@ -187,7 +225,9 @@ class FilesStore:
             self.inner.close()
 
     def after_fork(self) -> None:
-        """In a forked child: let go of the parent's latch, and of what its threads may have been in the middle of."""
+        """In a forked child: let go of the parent's latch, and of what its threads may have been in
+        the middle of.
+        """
         closed, self._closed = self._closed, True
         self._latch.abandon()
         self._folder_locks.after_fork()
@@ -198,11 +238,15 @@ class FilesStore:
             self._closed = False
 
     def alone(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
-        """Do the work at the latch: no other process or thread changes the files meanwhile. What a killed one has left is
-        brought up first. `locks` are those of the folders that the work changes, in their order: other programs that take them
-        do not change those either. Raises LockTimeout when the turn does not come in time."""
+        """Do the work at the latch: no other process or thread changes the files meanwhile. What a
+        killed one has left is brought up first. `locks` are those of the folders that the work
+        changes, in their order: other programs that take them do not change those either. Raises
+        LockTimeout when the turn does not come in time.
+        """
         if self._closed:
-            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+            raise StoreUnavailable(
+                "the store is closed: connect again", outcome="none", closed=True
+            )
         faults.reach("files.latch.before")
 
         def in_turn() -> T:
@@ -213,19 +257,21 @@ class FilesStore:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return self._folder_locks.run(locks, lambda: self._latch.run(in_turn, _left(deadline), sleepy=True), deadline)
+                return self._folder_locks.run(
+                    locks, lambda: self._latch.run(in_turn, _left(deadline), sleepy=True), deadline
+                )
             except _Unlocked as unlocked:
                 # Not at the latch: nobody waits there for another program.
                 locks = tuple(sorted({*locks, *unlocked.paths}))
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What lies among the folders of a space and is no record; see kernel/debris.py."""
-        return debris.leftovers(self.cabinet, space)
+        """What lies among the folders of a space and is no record; see kernel/store.py."""
+        return repair.leftovers(self.cabinet, space)
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove such a thing, if it is still one; see kernel/debris.py."""
+        """Remove such a thing, if it is still one; see kernel/store.py."""
         return self.alone(
-            lambda: debris.remove(self.cabinet, space, key, older_than_s=older_than_s),
+            lambda: repair.remove(self.cabinet, space, key, older_than_s=older_than_s),
             TRANSACT_TIMEOUT_S,
             self._locks_of((space,)),
         )
@@ -235,11 +281,17 @@ class FilesStore:
         return Folders(self.root, namespace, self._given)
 
     def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
-        """The files and the part of the inner store that belong to another namespace; the caller closes the latter."""
+        """The files and the part of the inner store that belong to another namespace; the caller
+        closes the latter.
+        """
         cabinet = Cabinet(self.folders_of(namespace), self.disk)
-        return cabinet, SqliteStore(self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock)
+        return cabinet, SqliteStore(
+            self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock
+        )
 
-    def _transact_inner(self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float) -> T:
+    def _transact_inner(
+        self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float
+    ) -> T:
         if not any(self._signs.of(space) for space in plan_of(tuple(scope)).spaces):
             return self.inner.transact(body, scope=scope, durable=durable, timeout_s=timeout_s)
 
@@ -247,7 +299,9 @@ class FilesStore:
             mine = NotingTx(tx, self._signs)
             return body(mine), mine
 
-        result, noted = self.inner.transact(noting, scope=scope, durable=durable, timeout_s=timeout_s)
+        result, noted = self.inner.transact(
+            noting, scope=scope, durable=durable, timeout_s=timeout_s
+        )
         if noted.touched:
             self._signs.follow(noted.touched)
         return result
@@ -258,7 +312,9 @@ class FilesStore:
         staged: list[Spot] = []
         try:
             done = self.inner.transact(
-                lambda tx: self._run(tx, body, plan, staged), scope=plan.inner, timeout_s=_left(deadline)
+                lambda tx: self._run(tx, body, plan, staged),
+                scope=plan.inner,
+                timeout_s=_left(deadline),
             )
         except Unsound as unsound:
             self._mend(unsound)
@@ -269,7 +325,10 @@ class FilesStore:
                     self.disk.unstage(spot)
             raise
         if os.getpid() != process:
-            raise StoreUnavailable("this process was forked inside of a transaction: leave that to its parent", outcome="none")
+            raise StoreUnavailable(
+                "this process was forked inside of a transaction: leave that to its parent",
+                outcome="none",
+            )
         if done.changes:
             self._bring_up(done, deadline)
         if done.touched:
@@ -283,17 +342,18 @@ class FilesStore:
         mine = FilesTx(noting, plan.names, rooms)
         try:
             result = body(mine)
-            changed = bringing.plan_of(mine.changed(), self.cabinet)
+            changed = apply.plan_of(mine.changed(), self.cabinet)
         finally:
             mine.end()
-        changes = bringing.found_before(self.disk, changed.changes(self.cabinet))
+        changes = apply.found_before(self.disk, changed.changes(self.cabinet))
         changes = self._stage(changes, staged)
         redo.keep(tx, self.folders, changes)
         return _Done(result, changed, changes, noting.touched)
 
     def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> list[redo.Change]:
-        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as it was. Returns the changes
-        with what tells their staged files from others."""
+        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as
+        it was. Returns the changes with what tells their staged files from others.
+        """
         stamped = []
         try:
             for change in changes:
@@ -306,12 +366,16 @@ class FilesStore:
                     stamped.append(change._replace(stamp=(time_ns, len(change.data))))
             return stamped
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error.message}; nothing was changed", **error.fields) from None
+            raise StoreUnavailable(
+                f"{error.message}; nothing was changed", **error.fields
+            ) from None
 
     def _bring_up(self, done: _Done, deadline: float) -> None:
-        """The change is made, whatever happens here: what is left to do, the next one at the latch does."""
+        """The change is made, whatever happens here: what is left to do, the next one at the latch
+        does.
+        """
         try:
-            bringing.bring_up(self.disk, done.changes, staged=True)
+            apply.bring_up(self.disk, done.changes, staged=True)
             self._clear(deadline)
         except (OSError, Unfit, HoldfastError) as error:
             self.cabinet.forget()
@@ -320,26 +384,38 @@ class FilesStore:
         done.plan.remember(self.cabinet)
 
     def _recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
-        """At the latch: bring up what somebody who was killed has committed and not brought up. A file that another program has
-        changed since stays as it is: the lock ended with the dead process, and by what that program saw it may have begun
-        work. Raises _Unlocked for files whose lock is not among these."""
+        """At the latch: bring up what somebody who was killed has committed and not brought up. A
+        file that another program has changed since stays as it is: the lock ended with the dead
+        process, and by what that program saw it may have begun work. Raises _Unlocked for files
+        whose lock is not among these.
+        """
         if self.inner.get(REDO, redo.FIRST) is None:
             return
-        # In a durable transaction: whoever was killed may not have come as far as the sync, and no file may be ahead of it.
-        left = self.inner.transact(lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline))
-        if unlocked := {change.lock for change in left.values() if change.lock is not None}.difference(locks):
+        # In a durable transaction: whoever was killed may not have come as far as the sync, and no
+        # file may be ahead of it.
+        left = self.inner.transact(
+            lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline)
+        )
+        if unlocked := {
+            change.lock for change in left.values() if change.lock is not None
+        }.difference(locks):
             raise _Unlocked(unlocked)
         try:
-            overtaken = bringing.bring_up(self.disk, left.values(), staged=False)
+            overtaken = apply.bring_up(self.disk, left.values(), staged=False)
         except (OSError, Unfit, StoreUnavailable) as error:
             raise StoreUnavailable(
-                f"files of {self.root} cannot be brought up to the last change ({error}): mend that and try again; nothing was "
+                f"files of {self.root} cannot be brought up to the last change ({error}): mend "
+                "that and try again; nothing was "
                 "changed by this call",
                 path=str(self.root),
                 outcome="none",
             ) from None
         for spot in overtaken:
-            _warn("%s was changed by another program before a change of a killed process reached it: it stays", spot.path)
+            _warn(
+                "%s was changed by another program before a change of a killed process reached "
+                "it: it stays",
+                spot.path,
+            )
             self._tell("store.conflict", spot.path.name, {"path": str(spot.path)})
         self._clear(deadline)
 
@@ -349,12 +425,15 @@ class FilesStore:
         faults.reach("files.clear.after")
 
     def _mend(self, unsound: Unsound) -> None:
-        """At the latch: put a damaged file right, and raise what is to be told; return if it is sound after all."""
+        """At the latch: put a damaged file right, and raise what is to be told; return if it is
+        sound after all.
+        """
         try:
             told = mend(self.disk, unsound, self.now())
         except OSError as error:
             raise StoreUnavailable(
-                f"{unsound.spot.path} is damaged ({unsound.why}), and cannot be restored ({error}): mend that and try again",
+                f"{unsound.spot.path} is damaged ({unsound.why}), and cannot be restored "
+                f"({error}): mend that and try again",
                 path=str(unsound.spot.path),
                 outcome="none",
             ) from None
@@ -369,13 +448,22 @@ class FilesStore:
         raise told
 
     def _note(self, told: StoreCorrupt) -> None:
-        """Put what is told once into the journal: whoever is told may be a thread that nobody listens to."""
-        facts = {"restored": told.fields["restored"], "aside": told.fields["aside"], "why": told.fields["why"]}
+        """Put what is told once into the journal: whoever is told may be a thread that nobody
+        listens to.
+        """
+        facts = {
+            "restored": told.fields["restored"],
+            "aside": told.fields["aside"],
+            "why": told.fields["why"],
+        }
         self._tell("store.mended", os.path.basename(told.fields["path"]), facts)
 
     def _tell(self, kind: str, subject: str, facts: dict[str, Any]) -> None:
         with contextlib.suppress(HoldfastError):
-            self.inner.transact(lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts), scope=[])
+            self.inner.transact(
+                lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts),
+                scope=[],
+            )
 
     def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:
         known = self._lock_paths.get(spaces)
@@ -423,7 +511,8 @@ _stores: weakref.WeakSet[FilesStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in list(_stores):
-        # One store that fails, in whatever way, stays closed, and must not leave the next with its parent's latch.
+        # One store that fails, in whatever way, stays closed, and must not leave the next with its
+        # parent's latch.
         with contextlib.suppress(Exception):
             store.after_fork()
 

@@ -1,30 +1,182 @@
-"""The port's verbs over a store whose spaces lie partly in files: those go to shelves, all others to the inner transaction."""
+"""The port's verbs over a store whose spaces lie partly in files: those go to shelves, all others
+to the inner transaction.
 
+The records of one space as a transaction sees them: what was found in files, and over it what the
+transaction changed.
+"""
+
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.kernel.layout import FilePerRecord, OneFile
-from holdfast.kernel.ordering import Parts
+from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.errors import Corrupt
+from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
+from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, ReadTx, Row, Tx
+from holdfast.stores.checks import (
+    check_key,
+    check_limit,
+    check_texts,
+    has_ended,
+    index_number,
+    out_of_scope,
+    storable,
+)
+from holdfast.stores.files.documents import Sheet
+from holdfast.stores.files.record_set import Entry, Pile
 from holdfast.stores.files.redo import GENERATIONS, Mark, laid_out, shadow_of
-from holdfast.stores.files.sheet import Sheet
-from holdfast.stores.files.shelf import Shelf
-from holdfast.stores.scoping import check_key, has_ended, out_of_scope, storable
+
+
+class Source(Protocol[R]):
+    """Where a shelf's entries come from."""
+
+    def one(self, key: str) -> Entry[R] | None:
+        """The entry under a key."""
+        ...
+
+    def all(self) -> Pile[R]:
+        """Every entry."""
+        ...
+
+
+class Shelf(Generic[R]):
+    """The records of a space. A damaged one hides no other that is asked for by its key."""
+
+    def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
+        self._space = space
+        self._wire = wire
+        self._source = source
+        self.changed: dict[str, Entry[R] | None] = {}
+        self._pile: Pile[R] | None = None
+        self._is_own = False
+        """Was the pile made here? Then it may be changed; else all share it."""
+
+    def entry(self, key: str) -> Entry[R] | None:
+        """The entry under a key."""
+        return self.changed[key] if key in self.changed else self._source.one(key)
+
+    def pile(self) -> Pile[R]:
+        """Every entry."""
+        if self._pile is None:
+            found = self._source.all()
+            self._is_own = bool(self.changed)
+            self._pile = found.changed(self.changed) if self._is_own else found
+        return self._pile
+
+    def put(self, key: str, record: R) -> None:
+        """Put a record in. Raises InvalidValue for one that could not be stored."""
+        self._space.encode(record)
+        self._space.index_keys(record)
+        self._set(key, Entry(to_plain(self._wire.write(record)), record=record))
+
+    def delete(self, key: str) -> bool:
+        """Take a record out, damaged or not; False when there was none."""
+        there = self.entry(key) is not None
+        if there:
+            self._set(key, None)
+        return there
+
+    def record(self, key: str, entry: Entry[R]) -> R:
+        """An entry's record, as one of the caller's own: what it does to an object inside must not
+        reach the next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
+        """
+        return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
+
+    def between(
+        self,
+        prefix: str,
+        start: str | None,
+        stop: str | None,
+        *,
+        reverse: bool,
+        limit: int | None,
+        damage: Damage | None,
+    ) -> list[tuple[str, R]]:
+        """What `range` of the port asks for."""
+        check_limit(limit)
+        check_texts(prefix, start, stop)
+        pile = self.pile()
+        entries, keys = pile.entries, pile.sorted_keys()
+        ends = [end for end in (stop, beyond_text(prefix) if prefix else None) if end is not None]
+        low = bisect_left(keys, max(prefix, start or ""))
+        between = keys[low : bisect_left(keys, min(ends)) if ends else len(keys)]
+        found = []
+        for key in islice(reversed(between) if reverse else between, limit):
+            try:
+                found.append((key, self.record(key, entries[key])))
+            except Corrupt as error:
+                if damage is None:
+                    raise
+                damage.append(error)
+        return found
+
+    def by_index(
+        self,
+        index: str,
+        match: Parts,
+        start: Parts | None,
+        stop: Parts | None,
+        *,
+        reverse: bool,
+        limit: int | None,
+        damage: Damage | None,
+    ) -> list[tuple[str, R]]:
+        """What `find` of the port asks for. A damaged record could be any of those, so each of them
+        counts as one.
+        """
+        check_limit(limit)
+        pile, number = self.pile(), index_number(self._space, index)
+        self._tell(pile, damage)
+        keys = pile.ranks().keys(number, *span(match, start, stop), reverse=reverse)
+        return [(key, self.record(key, pile.entries[key])) for key in islice(keys, limit)]
+
+    def count(self, index: str | None, match: Parts) -> int:
+        """What `count` of the port asks for."""
+        pile = self.pile()
+        if index is None:
+            return len(pile.entries)
+        number = index_number(self._space, index)
+        self._tell(pile, None)
+        return pile.ranks().count(number, *span(match))
+
+    def _set(self, key: str, entry: Entry[R] | None) -> None:
+        self.changed[key] = entry
+        if self._pile is None:
+            return
+        if self._is_own:
+            self._pile.set(key, entry)
+        else:
+            self._pile, self._is_own = self._pile.changed({key: entry}), True
+
+    def _tell(self, pile: Pile[R], damage: Damage | None) -> None:
+        broken = pile.broken()
+        for key in sorted(broken):
+            if damage is None:
+                raise broken[key]
+            damage.append(broken[key])
+
 
 X = TypeVar("X", bound=ReadTx)
 
 ADOPTED = 1
-"""The revision of a record that another program, or a person, has put in a file: below every token."""
+"""The revision of a record that another program, or a person, has put in a file: below every token.
+"""
 
 _FEW = 8
 
 
 class Revisions:
-    """The revisions of a space's records, looked up in the inner store; all of them are remembered for a generation."""
+    """The revisions of a space's records, looked up in the inner store; all of them are remembered
+    for a generation.
+    """
 
-    def __init__(self, tx: ReadTx, space: Space[Any], generation: int, remembered: dict[Any, Any]) -> None:
+    def __init__(
+        self, tx: ReadTx, space: Space[Any], generation: int, remembered: dict[Any, Any]
+    ) -> None:
         self._tx = tx
         self._shadow = shadow_of(space)
         self._place = (space.name, generation)
@@ -32,7 +184,9 @@ class Revisions:
         self._separate = False
 
     def separate(self) -> None:
-        """Remember for this transaction alone from here on: it changes the space, and what it sees then may be taken back."""
+        """Remember for this transaction alone from here on: it changes the space, and what it sees
+        then may be taken back.
+        """
         if not self._separate:
             self._separate, self._remembered = True, dict(self._remembered)
 
@@ -77,7 +231,9 @@ class Room(Generic[R]):
         """Records with their revisions; what this transaction has put has its own."""
         old = [key for key, _ in found if key not in self.shelf.changed]
         known = dict(zip(old, self.revisions.of(old), strict=True)) if old else {}
-        return [Row(key, record, known[key] if key in known else revision()) for key, record in found]
+        return [
+            Row(key, record, known[key] if key in known else revision()) for key, record in found
+        ]
 
 
 class FilesReadTx(Generic[X]):
@@ -98,7 +254,11 @@ class FilesReadTx(Generic[X]):
         if room is None:
             return self._tx.get(space, key, expected=expected)
         entry = room.shelf.entry(key) if storable(key) else None
-        return None if entry is None else room.rows([(key, room.shelf.record(key, entry))], self._own)[0]
+        return (
+            None
+            if entry is None
+            else room.rows([(key, room.shelf.record(key, entry))], self._own)[0]
+        )
 
     def range(
         self,
@@ -113,8 +273,19 @@ class FilesReadTx(Generic[X]):
     ) -> list[Row[R]]:
         room = self._room(space)
         if room is None:
-            return self._tx.range(space, prefix=prefix, start=start, stop=stop, reverse=reverse, limit=limit, damaged=damaged)
-        return room.rows(room.shelf.between(prefix, start, stop, reverse=reverse, limit=limit, damage=damaged), self._own)
+            return self._tx.range(
+                space,
+                prefix=prefix,
+                start=start,
+                stop=stop,
+                reverse=reverse,
+                limit=limit,
+                damaged=damaged,
+            )
+        return room.rows(
+            room.shelf.between(prefix, start, stop, reverse=reverse, limit=limit, damage=damaged),
+            self._own,
+        )
 
     def find(
         self,
@@ -130,8 +301,19 @@ class FilesReadTx(Generic[X]):
     ) -> list[Row[R]]:
         room = self._room(space)
         if room is None:
-            return self._tx.find(space, index, match, start=start, stop=stop, reverse=reverse, limit=limit, damaged=damaged)
-        found = room.shelf.by_index(index, match, start, stop, reverse=reverse, limit=limit, damage=damaged)
+            return self._tx.find(
+                space,
+                index,
+                match,
+                start=start,
+                stop=stop,
+                reverse=reverse,
+                limit=limit,
+                damaged=damaged,
+            )
+        found = room.shelf.by_index(
+            index, match, start, stop, reverse=reverse, limit=limit, damage=damaged
+        )
         return room.rows(found, self._own)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
@@ -199,7 +381,9 @@ class FilesTx(FilesReadTx[Tx]):
         found = self.find(space, index, match, limit=1 + len(but_for), damaged=damaged)
         return next((row for row in found if row.key not in but_for), None)
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:

@@ -1,5 +1,6 @@
-"""Changes in a folder as the kernel tells them (inotify), so that ten thousand files need not be looked at to find the one that
-was changed."""
+"""Changes in a folder as the kernel tells them (inotify), so that ten thousand files need not be
+looked at to find the one that was changed.
+"""
 
 import ctypes
 import os
@@ -21,9 +22,11 @@ Identity = tuple[int, int]
 
 
 class Watch:
-    """The names in a folder that were changed by anybody, once `changed` was called. Not for several threads at once.
+    """The names in a folder that were changed by anybody, once `changed` was called. Not for
+    several threads at once.
 
-    Not told: what is written through a memory map, or through another link to the same file that lies elsewhere.
+    Not told: what is written through a memory map, or through another link to the same file that
+    lies elsewhere.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,8 +36,10 @@ class Watch:
         self._close: weakref.finalize[..., Watch] | None = None
 
     def changed(self) -> set[str] | None:
-        """The names that were changed since the last call. None when it may be any: at the first call, after more than the
-        kernel keeps, in another folder that has come into this one's place, and where the kernel tells nothing."""
+        """The names that were changed since the last call. None when it may be any: at the first
+        call, after more than the kernel keeps, in another folder that has come into this one's
+        place, and where the kernel tells nothing.
+        """
         identity = _identity_of(self._folder)
         if identity is None or identity != self._identity:
             self._begin(identity)
@@ -59,15 +64,21 @@ class Watch:
             self._close = None
 
     def _begin(self, identity: Identity | None) -> None:
-        """Have changes told from here on. Where that is not to be had, as many watchers have their limits, it is left."""
+        """Have changes told from here on. Where that is not to be had, as many watchers have
+        their limits, it is left.
+        """
         self.end()
         libc = ctypes.CDLL(None)
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if identity is not None else -1
         if fd < 0:
             return
-        # Closed with the last reference: another thread may be reading, and a number that was closed is soon another file's.
+        # Closed with the last reference: another thread may be reading, and a number that was
+        # closed is soon another file's.
         self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
-        if libc.inotify_add_watch(fd, os.fsencode(self._folder), _TELL) >= 0 and _identity_of(self._folder) == identity:
+        if (
+            libc.inotify_add_watch(fd, os.fsencode(self._folder), _TELL) >= 0
+            and _identity_of(self._folder) == identity
+        ):
             self._identity = identity
 
     def _read(self) -> bytes:

@@ -28,29 +28,40 @@ _SECRETS = ("password", "sslpassword")
 class Address:
     """Where a database is. Its text never shows a password; `conninfo` has it.
 
-    Raises InvalidValue for what is no URL of PostgreSQL, without repeating it: a misread URL shows its password in the
-    most unexpected parts.
+    Raises InvalidValue for what is no URL of PostgreSQL, without repeating it: a misread URL shows
+    its password in the most unexpected parts.
     """
 
     def __init__(self, url: str) -> None:
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in ("postgresql", "postgres"):
-            raise InvalidValue("the store's URL does not begin with postgresql:// : write postgresql://USER@HOST/DATABASE")
+            raise InvalidValue(
+                "the store's URL does not begin with postgresql:// : write "
+                "postgresql://USER@HOST/DATABASE"
+            )
         if rest.partition("?")[0].partition("/")[0].count("@") > 1:
-            raise InvalidValue("the store's URL has more than one @ before its host: write the password's own as %40")
+            raise InvalidValue(
+                "the store's URL has more than one @ before its host: write the password's own as "
+                "%40"
+            )
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             raise InvalidValue(
-                "the store's URL is not one that PostgreSQL understands: write postgresql://USER@HOST:PORT/DATABASE, with "
+                "the store's URL is not one that PostgreSQL understands: write "
+                "postgresql://USER@HOST:PORT/DATABASE, with "
                 "special characters of a password percent-encoded"
             ) from None
         several = "," in f"{given.get('host')}{given.get('hostaddr')}"
-        self.conninfo = make_conninfo("", **{**_DEFAULTS, **(_OF_SEVERAL if several else {}), **given, **_ALWAYS})
+        self.conninfo = make_conninfo(
+            "", **{**_DEFAULTS, **(_OF_SEVERAL if several else {}), **given, **_ALWAYS}
+        )
         self._secrets = [str(given[name]) for name in _SECRETS if given.get(name)]
         host = given.get("host") or given.get("hostaddr") or "the local socket"
         port = f":{given['port']}" if given.get("port") else ""
-        self._text = self.redacted(f"PostgreSQL at {host}{port}, database {given.get('dbname') or 'of the user'}")
+        self._text = self.redacted(
+            f"PostgreSQL at {host}{port}, database {given.get('dbname') or 'of the user'}"
+        )
 
     def __str__(self) -> str:
         return self._text

@@ -1,4 +1,6 @@
-"""A body run to its end: again while its connection is lost before the commit, and never guessing when at it."""
+"""A body run to its end: again while its connection is lost before the commit, and never guessing
+when at it.
+"""
 
 import contextlib
 import time
@@ -10,10 +12,10 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Scope, Tx
-from holdfast.stores.postgres import life
+from holdfast.stores.postgres import incarnation
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
+from holdfast.stores.postgres.errors import lost, unknown
 from holdfast.stores.postgres.transaction import LateLatch, PostgresTx
-from holdfast.stores.postgres.translate import lost, unknown
 
 T = TypeVar("T")
 
@@ -22,10 +24,12 @@ _PAUSE_MAX_S = 0.25
 
 
 class Doubt(NamedTuple):
-    """The name of a transaction whose connection was lost at its commit, and the life of the server that gave it."""
+    """The name of a transaction whose connection was lost at its commit, and the life of the server
+    that gave it.
+    """
 
     xid: str
-    life: int
+    incarnation: int
 
 
 class Ended(NamedTuple, Generic[T]):
@@ -35,10 +39,13 @@ class Ended(NamedTuple, Generic[T]):
     doubt: Doubt | None = None
 
 
-def certain(connections: Connections, run: Callable[[Connection], Ended[T]], deadline: Deadline) -> T:
+def certain(
+    connections: Connections, run: Callable[[Connection], Ended[T]], deadline: Deadline
+) -> T:
     """Run until a run is known to be committed, and return its result.
 
-    Raises StoreUnavailable with the outcome "unknown" if the server cannot be asked within the time limit.
+    Raises StoreUnavailable with the outcome "unknown" if the server cannot be asked within the time
+    limit.
     """
     while True:
         ended = connections.persist(run, deadline)
@@ -47,7 +54,12 @@ def certain(connections: Connections, run: Callable[[Connection], Ended[T]], dea
 
 
 def transact(
-    connections: Connections, namespace: str, body: Callable[[Tx], T], scope: Scope, deadline: Deadline, durable: bool
+    connections: Connections,
+    namespace: str,
+    body: Callable[[Tx], T],
+    scope: Scope,
+    deadline: Deadline,
+    durable: bool,
 ) -> T:
     """Run a body as one transaction."""
     stripes: set[int] = set()
@@ -70,7 +82,9 @@ def transact(
 
 
 def committing(raw: Connection, result: T, xid: str | None, commit: Callable[[], Any]) -> Ended[T]:
-    """Commit; a connection lost meanwhile leaves a doubt, unless there was nothing that could be committed."""
+    """Commit; a connection lost meanwhile leaves a doubt, unless there was nothing that could be
+    committed.
+    """
     try:
         commit()
     except psycopg.Error as error:
@@ -81,13 +95,16 @@ def committing(raw: Connection, result: T, xid: str | None, commit: Callable[[],
 
 
 def _may_be_done(raw: Connection, error: psycopg.Error) -> bool:
-    """An error that leaves the transaction open came before the commit; any other may have come with it or after it."""
+    """An error that leaves the transaction open came before the commit; any other may have come
+    with it or after it.
+    """
     return lost(error) or raw.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> bool:
-    """Ask the server how a transaction ended, until it has. Raises StoreUnavailable with the outcome "unknown" if the server
-    cannot be asked within the time limit."""
+    """Ask the server how a transaction ended, until it has. Raises StoreUnavailable with the
+    outcome "unknown" if the server cannot be asked within the time limit.
+    """
     pause_s = _PAUSE_S
     while not deadline.passed():
         status: str | None = None
@@ -102,7 +119,7 @@ def committed(connections: Connections, doubt: Doubt, deadline: Deadline) -> boo
 
 
 def _fate(raw: Connection, doubt: Doubt) -> str | None:
-    fate = life.fate(raw, doubt.xid, doubt.life)
+    fate = incarnation.fate(raw, doubt.xid, doubt.incarnation)
     if fate == "committed":
-        life.settle(raw)
+        incarnation.settle(raw)
     return fate

@@ -1,6 +1,14 @@
 """Connections: a pool of them, time limits that hold even if the server falls silent, and forks.
 
-Work that was lost with its connection before anything was committed runs again on another, within its time limit.
+Work that was lost with its connection before anything was committed runs again on another, within
+its time limit.
+
+A pooler in front of the server: one that gives each transaction another session takes away what a
+session keeps.
+
+Statements are prepared in a session, wake-ups are listened for in one, and the lock of a swap lives
+as long as one. A pooler that lends sessions out by the transaction, or by the statement, would lose
+them all, at times and in silence.
 """
 
 import contextlib
@@ -20,11 +28,52 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
-from holdfast.stores.postgres import pooler
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.translate import NoAnswer, closed, lost, out_of_time, passing, translated
+from holdfast.stores.postgres.errors import NoAnswer, closed, lost, out_of_time, passing, translated
+
+_WHO = "SELECT pg_backend_pid()"
+_TRIES = 8
+
+
+def refuse_shared_sessions(address: Address, raw: psycopg.Connection[Any]) -> None:
+    """Raise StoreUnavailable unless a connection through a pooler keeps its session while others
+    come and go.
+
+    Another connection takes whichever session is free and keeps it in a transaction; if that was
+    this one's, this one is given another. Tried several times, for poolers that do not lend the
+    last one out first.
+    """
+    mine = _who(raw)
+    with psycopg.connect(address.conninfo, autocommit=True) as other:
+        for _ in range(_TRIES):
+            try:
+                other.execute("BEGIN")
+                taken = _who(other)
+            except psycopg.Error:
+                # A pooler of single statements knows no transactions.
+                raise _shared(address) from None
+            if taken == mine or _who(raw) != mine:
+                raise _shared(address)
+            other.execute("ROLLBACK")
+
+
+def _who(raw: psycopg.Connection[Any]) -> int:
+    return int(raw.execute(_WHO).fetchall()[0][0])
+
+
+def _shared(address: Address) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{address} is a pooler that lends out sessions by the transaction, and Holdfast needs "
+        "one for as long as it is "
+        "connected: give the URL of the server itself, or of a pool in session mode (PgBouncer: "
+        "pool_mode = session)",
+        outcome="none",
+        pooler=True,
+    )
+
 
 T = TypeVar("T")
 
@@ -32,13 +81,17 @@ CONNECTIONS_MAX = 16
 """Most connections of one store in one process, beside the one that listens."""
 
 _GRACE_S = 0.25
-"""How much later than the server, which knows the same limit and says more, the client gives up by itself."""
+"""How much later than the server, which knows the same limit and says more, the client gives up by
+itself.
+"""
 
 _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.25
 _IDLE_S_MAX = 300.0
 _RECONNECT_S = 1.0
-"""How long the pool goes on trying to connect before its pauses, which have no bound of their own, begin from the start."""
+"""How long the pool goes on trying to connect before its pauses, which have no bound of their own,
+begin from the start.
+"""
 
 _CLOSE_TIMEOUT_S = 5.0
 _AT_HAND_S = 60.0
@@ -48,7 +101,9 @@ WAIT_S = TRANSACT_TIMEOUT_S
 """How long a session waits for a lock unless it is told otherwise."""
 
 _LEFT_OPEN_S = 5.0
-"""How long the server keeps a transaction open in which nothing is said: less than others wait for its latches."""
+"""How long the server keeps a transaction open in which nothing is said: less than others wait for
+its latches.
+"""
 
 _VIGILANCE = "SELECT pg_backend_pid(), " + ", ".join(
     f"set_config('{name}', '{value}', false)"
@@ -63,10 +118,12 @@ _VIGILANCE = "SELECT pg_backend_pid(), " + ", ".join(
         "tcp_user_timeout": 10_000,
     }.items()
 )
-"""What makes the server notice in seconds, and not in hours, that a client stands still or was cut off: what that one had
-latched would be latched for everybody."""
+"""What makes the server notice in seconds, and not in hours, that a client stands still or was cut
+off: what that one had latched would be latched for everybody.
+"""
 
-# Every outage is told by our own errors; what the pool says of each connection is for those who ask for a log.
+# Every outage is told by our own errors; what the pool says of each connection is for those who ask
+# for a log.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
@@ -110,7 +167,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     @classmethod
     def connect(  # type: ignore[override]
-        cls, conninfo: str = "", *, failed: Callable[[psycopg.Error], None] | None = None, **kwargs: Any
+        cls,
+        conninfo: str = "",
+        *,
+        failed: Callable[[psycopg.Error], None] | None = None,
+        **kwargs: Any,
     ) -> "Connection":
         """As the driver does. `failed` is told why it could not: a pool keeps that to itself."""
         try:
@@ -124,7 +185,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
     def hear(self, gen: Generator[Wait, Ready | int, T]) -> T:
-        """Wait as a generator asks that looks at the limit itself, by `check_patience` when a moment passed in silence."""
+        """Wait as a generator asks that looks at the limit itself, by `check_patience` when a
+        moment passed in silence.
+        """
         return super().wait(gen)
 
     def check_patience(self) -> None:
@@ -134,7 +197,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a moment passed in silence."""
+    """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a
+    moment passed in silence.
+    """
     try:
         wanted = next(gen)
         while True:
@@ -199,7 +264,8 @@ class Connections:
                     raise translated(self.address, error) from None
                 losses += lost(error)
                 if 0 < losses <= CONNECTIONS_MAX:
-                    # All that were idle when the server went are lost, and each is found so but once.
+                    # All that were idle when the server went are lost, and each is found so but
+                    # once.
                     continue
             # A pause that grows, so that a server that comes back is not run over.
             time.sleep(min(pause_s, deadline.left_s()))
@@ -218,9 +284,9 @@ class Connections:
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections to the parent, and begin with none.
 
-        Closing one politely would end the parent's session. Their descriptors are replaced, or the server would not notice
-        the parent's death while this child lives; and the objects are made immortal, as the pool's finaliser would wait for
-        threads that are not here.
+        Closing one politely would end the parent's session. Their descriptors are replaced, or the
+        server would not notice the parent's death while this child lives; and the objects are made
+        immortal, as the pool's finaliser would wait for threads that are not here.
         """
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for raw in list(self._open_ones):
@@ -254,15 +320,23 @@ class Connections:
         return pool, raw
 
     def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
-        """Take a connection back. One stays at hand, since the pool's way costs as much as a message; but not for long, as the
-        pool looks after its connections when they come back, nor while anybody waits for the pool."""
+        """Take a connection back. One stays at hand, since the pool's way costs as much as a
+        message; but not for long, as the pool looks after its connections when they come back, nor
+        while anybody waits for the pool.
+        """
         try:
             _settle(raw)
             raw.patience_until = math.inf
             fit = not raw.closed and time.monotonic() < raw.at_hand_until
             with self._mutex:
                 # Of another pool is what was lent before this process was forked off.
-                if fit and self._at_hand is None and not self._asking and not self._closed and pool is self._pool:
+                if (
+                    fit
+                    and self._at_hand is None
+                    and not self._asking
+                    and not self._closed
+                    and pool is self._pool
+                ):
                     self._at_hand = raw
                     return
             pool.putconn(raw)
@@ -271,7 +345,9 @@ class Connections:
             raise
 
     def _drop(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
-        """After an exception on its way back: end the session, whose transaction may be open, and let the pool make another."""
+        """After an exception on its way back: end the session, whose transaction may be open, and
+        let the pool make another.
+        """
         raw.close()
         with self._mutex:
             if self._at_hand is raw:
@@ -281,7 +357,9 @@ class Connections:
             pool.putconn(raw)
 
     def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
-        """A connection of the pool. Asked for again and again, as each asking makes a pool that gave up try anew."""
+        """A connection of the pool. Asked for again and again, as each asking makes a pool that
+        gave up try anew.
+        """
         while True:
             try:
                 return pool.getconn(min(deadline.left_s(), _RECONNECT_S))
@@ -290,7 +368,9 @@ class Connections:
                     continue
             if _failures(pool) <= self._failures:
                 raise out_of_time()
-            raise translated(self.address, self._failure or psycopg.OperationalError("no connection"))
+            raise translated(
+                self.address, self._failure or psycopg.OperationalError("no connection")
+            )
 
     def _opened(self) -> ConnectionPool[Connection]:
         if self._closed:
@@ -305,7 +385,8 @@ class Connections:
         return ConnectionPool(
             self.address.conninfo,
             connection_class=Connection,
-            # The driver's own way of preparing would at times make the session forget what messages.py has prepared.
+            # The driver's own way of preparing would at times make the session forget what
+            # messages.py has prepared.
             kwargs={"autocommit": True, "prepare_threshold": None, "failed": self._note_failure},
             configure=self._configure,
             min_size=1,
@@ -324,19 +405,23 @@ class Connections:
         self._be_vigilant(raw)
         self._join(raw)
         if self._pool is not None:
-            # The server answers, whatever was before. Until it does not, a connection that is not to be had is in use.
+            # The server answers, whatever was before. Until it does not, a connection that is not
+            # to be had is in use.
             self._failures = _failures(self._pool)
 
     def _be_vigilant(self, raw: Connection) -> None:
         served_by = raw.execute(_VIGILANCE).fetchall()[0][0]
-        # A server tells its number when it is connected to; a pooler in between tells one of its own.
+        # A server tells its number when it is connected to; a pooler in between tells one of its
+        # own.
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
-            pooler.refuse_shared_sessions(self.address, raw)
+            refuse_shared_sessions(self.address, raw)
             self._keeps_sessions = True
 
 
 class _Lent:
-    """A connection for the block of a `with`. A class of its own, since this is on the way of every single call."""
+    """A connection for the block of a `with`. A class of its own, since this is on the way of every
+    single call.
+    """
 
     __slots__ = ("_connections", "_deadline", "_pool", "_raw")
 

@@ -1,6 +1,7 @@
 """The port's one-statement paths: one message that latches and changes, one that commits.
 
-They could be a single message, but then a connection lost at the commit would leave no name by which to ask how it ended.
+They could be a single message, but then a connection lost at the commit would leave no name by
+which to ask how it ended.
 """
 
 from collections.abc import Sequence
@@ -19,17 +20,28 @@ _COMMIT, _ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
 
 
 def put_new(
-    raw: Connection, namespace: str, space: Space[R], items: Sequence[tuple[str, R]], deadline: Deadline
+    raw: Connection,
+    namespace: str,
+    space: Space[R],
+    items: Sequence[tuple[str, R]],
+    deadline: Deadline,
 ) -> Ended[int | None]:
     """Insert all items and return their revision, or nothing and None if any key exists."""
     table = table_of(space, schema.DIALECT)
     parameters: list[Any] = []
     for key, record in items:
-        parameters += [namespace, key, schema.DIALECT.dump(space.encode(record)), *space.index_keys(record)]
-    # Each key is latched before the revision is taken: otherwise one that waited could put a smaller token on a key than
-    # another that came and went meanwhile.
+        parameters += [
+            namespace,
+            key,
+            schema.DIALECT.dump(space.encode(record)),
+            *space.index_keys(record),
+        ]
+    # Each key is latched before the revision is taken: otherwise one that waited could put a
+    # smaller token on a key than another that came and went meanwhile.
     stripes = [latches.stripe_key(namespace, table.name, key) for key, _ in items]
-    found = _changed(raw, namespace, space, deadline, stripes, _put_new(space, len(items)), parameters)
+    found = _changed(
+        raw, namespace, space, deadline, stripes, _put_new(space, len(items)), parameters
+    )
     if len(found) < len(items):
         exchange(raw, [_ROLLBACK])
         return Ended(None)
@@ -37,10 +49,20 @@ def put_new(
 
 
 def delete_if(
-    raw: Connection, namespace: str, space: Space[Any], keys: Sequence[str], token: int, deadline: Deadline
+    raw: Connection,
+    namespace: str,
+    space: Space[Any],
+    keys: Sequence[str],
+    token: int,
+    deadline: Deadline,
 ) -> Ended[int]:
-    """Delete those of the keys whose record has the revision `token`; return how many there were."""
-    sql = table_of(space, schema.DIALECT).delete_if(len(keys), schema.DIALECT) + f" RETURNING 0, {schema.THIS_TRANSACTION}"
+    """Delete those of the keys whose record has the revision `token`; return how many there
+    were.
+    """
+    sql = (
+        table_of(space, schema.DIALECT).delete_if(len(keys), schema.DIALECT)
+        + f" RETURNING 0, {schema.THIS_TRANSACTION}"
+    )
     found = _changed(raw, namespace, space, deadline, [], sql, [namespace, token, *keys])
     if not found:
         exchange(raw, [_ROLLBACK])
@@ -59,7 +81,9 @@ def _changed(
 ) -> list[tuple[Any, ...]]:
     latching = latches.shared(namespace, space.name, stripes, latches.limit_ms(deadline))
     faults.reach("postgres.write")
-    return exchange(raw, [bound(*one) for one in (*latches.begin(deadline), latching, (sql, parameters))])[-1].rows
+    return exchange(
+        raw, [bound(*one) for one in (*latches.begin(deadline), latching, (sql, parameters))]
+    )[-1].rows
 
 
 def _commit(raw: Connection) -> None:

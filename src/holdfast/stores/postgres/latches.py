@@ -1,8 +1,9 @@
 """Latches: advisory locks of a transaction, and the one message that takes them.
 
-A space in a scope is one lock, exclusive when it is latched whole and shared when only single rows of it are. A row is
-latched by the row's own lock; a key without a row by the lock of its stripe. There are STRIPES of those in a space, so that
-no transaction, however many keys it makes, can fill the server's table of locks.
+A space in a scope is one lock, exclusive when it is latched whole and shared when only single rows
+of it are. A row is latched by the row's own lock; a key without a row by the lock of its stripe.
+There are STRIPES of those in a space, so that no transaction, however many keys it makes, can fill
+the server's table of locks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,10 +18,14 @@ from holdfast.stores.postgres.connections import WAIT_S, Deadline
 STRIPES = 1024
 LISTENER_LOCKS = 16
 _USUAL_S = 0.1
-"""How much less than the default limit may be left without telling the server: it is less than the client's own grace."""
+"""How much less than the default limit may be left without telling the server: it is less than the
+client's own grace.
+"""
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""The server's clock, in microseconds: as a number it does not depend on the session's DateStyle and time zone."""
+"""The server's clock, in microseconds: as a number it does not depend on the session's DateStyle
+and time zone.
+"""
 
 
 @lru_cache(maxsize=4096)
@@ -47,8 +52,9 @@ def session_key(namespace: str, name: str) -> int:
 
 @lru_cache(maxsize=256)
 def listeners_class(namespace: str) -> int:
-    """The class of the locks that everyone who listens shares. There are LISTENER_LOCKS of them, so that those who try
-    whether anybody does seldom take each other for one who does."""
+    """The class of the locks that everyone who listens shares. There are LISTENER_LOCKS of them, so
+    that those who try whether anybody does seldom take each other for one who does.
+    """
     return _number("listeners", namespace) >> 32
 
 
@@ -57,31 +63,41 @@ Asked = tuple[str, list[Any]]
 
 
 def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Asked:
-    """The statement that takes these locks, in one order for everyone; if they are several, within a limit from the
-    transaction's beginning."""
+    """The statement that takes these locks, in one order for everyone; if they are several, within
+    a limit from the transaction's beginning.
+    """
     return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
 
 
 def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: int = 0) -> Asked:
-    """The statement that latches a space for work on single rows of it, and these stripes of its keys."""
+    """The statement that latches a space for work on single rows of it, and these stripes of its
+    keys.
+    """
     keys = [(_WHOLE, key) for key in sorted(set(stripes))]
     return _taking([(_SHARED, space_key(namespace, space)), *keys], limit_ms)
 
 
 def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Asked:
-    """The statement that latches a scope, in the one global order of spaces, within a limit from the beginning."""
+    """The statement that latches a scope, in the one global order of spaces, within a limit from
+    the beginning.
+    """
     return _taking(_of_scope(namespace, scope), limit_ms)
 
 
 @lru_cache(maxsize=1024)
 def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tuple[str, int]]:
     whole = {space.name for space in scope if isinstance(space, Space)}
-    return [(_WHOLE if space.name in whole else _SHARED, space_key(namespace, space.name)) for space in spaces_of(scope)]
+    return [
+        (_WHOLE if space.name in whole else _SHARED, space_key(namespace, space.name))
+        for space in spaces_of(scope)
+    ]
 
 
 def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Asked:
-    """One statement that takes these locks. The server bounds each wait by itself: before every further one it is told what is
-    left of the limit, or all of them together could take as many times that long."""
+    """One statement that takes these locks. The server bounds each wait by itself: before every
+    further one it is told what is left of the limit, or all of them together could take as many
+    times that long.
+    """
     parameters = [limit_ms] * (2 * len(locks) - 1)
     parameters[::2] = [key for _, key in locks]
     return "SELECT " + f", {_LEFT}, ".join(call for call, _ in locks), parameters
@@ -111,8 +127,8 @@ def limit_ms(deadline: Deadline) -> int:
 def limit(deadline: Deadline) -> Asked:
     """The statement that tells the server what is left of a time limit.
 
-    It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements would. What else may
-    take too long is ended by the client.
+    It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements
+    would. What else may take too long is ended by the client.
     """
     return "SELECT set_config('lock_timeout', %s, true)", [str(limit_ms(deadline))]
 

@@ -1,8 +1,10 @@
-"""Messages: several statements in one, each executed by the name that the session knows it by, and their answers.
+"""Messages: several statements in one, each executed by the name that the session knows it by, and
+their answers.
 
-A transaction is a few messages of several statements. Parsing and planning them would be most of the server's work, so that a
-statement is prepared in each session when it is first sent, in the same message, and from then on named. Its parameters travel
-beside it, so that none of them is ever read as SQL.
+A transaction is a few messages of several statements. Parsing and planning them would be most of
+the server's work, so that a statement is prepared in each session when it is first sent, in the
+same message, and from then on named. Its parameters travel beside it, so that none of them is ever
+read as SQL.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,7 +22,9 @@ from holdfast.stores.postgres.connections import Connection
 _PREPARED_MAX = 512
 """Most statements that are kept prepared in a session; what comes beyond is sent with its text."""
 _PARAMETERS_MAX = 128
-"""Most parameters of one that is kept: so many are those of a number of records that seldom comes again."""
+"""Most parameters of one that is kept: so many are those of a number of records that seldom comes
+again.
+"""
 
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
 _END = ExecStatus.PIPELINE_SYNC
@@ -41,14 +45,17 @@ class Answer(NamedTuple):
 
 
 def bound(sql: str, parameters: Sequence[Any] = ()) -> Statement:
-    """A statement with its parameters, each marked in it by %s. Raises InvalidValue for text that cannot be sent."""
+    """A statement with its parameters, each marked in it by %s. Raises InvalidValue for text that
+    cannot be sent.
+    """
     return Statement(sql, [_written(value) for value in parameters])
 
 
 def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
     """Send statements in one message, and return the answers to them. Raises the driver's errors.
 
-    What follows one that failed is not done. A connection that is left in the middle of a message is of no use any more.
+    What follows one that failed is not done. A connection that is left in the middle of a message
+    is of no use any more.
     """
     pgconn, known = raw.pgconn, raw.prepared
     fresh: dict[str, bytes] = {}
@@ -63,15 +70,19 @@ def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
     pgconn.pipeline_sync()
     results = raw.hear(_results(raw))
     for number in unasked:
-        # Each comes before its statement's, so that what is left before it is one answer a statement.
+        # Each comes before its statement's, so that what is left before it is one answer a
+        # statement.
         del results[number]
-    # Known by their names only now: had something before them failed, they would not have been prepared.
+    # Known by their names only now: had something before them failed, they would not have been
+    # prepared.
     known.update(fresh)
     return [_answer(raw, result) for result in results]
 
 
 def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
-    """Add to the message that a statement is prepared; return its name, which is put into `fresh` if it is to be kept."""
+    """Add to the message that a statement is prepared; return its name, which is put into `fresh`
+    if it is to be kept.
+    """
     name = b""
     if len(raw.prepared) + len(fresh) < _PREPARED_MAX and parameters <= _PARAMETERS_MAX:
         name = fresh[sql] = b"holdfast_%d" % next(_names)
@@ -81,7 +92,9 @@ def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]
 
 
 def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
-    """The results of a message, one for each statement, once its end has come. Raises what the first that failed says."""
+    """The results of a message, one for each statement, once its end has come. Raises what the
+    first that failed says.
+    """
     pgconn = raw.pgconn
     results: list[Any] = []
     failed = None
@@ -135,7 +148,9 @@ def _written(value: Any) -> bytes | None:
         return b"\\x" + value.hex().encode()
     if isinstance(value, datetime):
         return value.isoformat().encode()
-    return b"{%b}" % b",".join(b'"%b"' % _text(item.replace("\\", r"\\").replace('"', r"\"")) for item in value)
+    return b"{%b}" % b",".join(
+        b'"%b"' % _text(item.replace("\\", r"\\").replace('"', r"\"")) for item in value
+    )
 
 
 def _text(text: str) -> bytes:
@@ -145,7 +160,9 @@ def _text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidValue("a lone surrogate is no character and cannot be stored: encode such text first") from None
+        raise InvalidValue(
+            "a lone surrogate is no character and cannot be stored: encode such text first"
+        ) from None
 
 
 _names = count(1)

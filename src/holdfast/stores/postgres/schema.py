@@ -3,7 +3,7 @@
     meta      name -> number: `layout`, and `journal`, by which the journal knows its own cursors
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry, with the transaction that wrote it
-    revision  the sequence that all revisions and tokens come from; uncached, so that it grows from session to session
+    revision  the sequence of all revisions and tokens; uncached, so that it grows across sessions
     life      the life of the server that the store is in (life.py)
     s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
 
@@ -16,9 +16,9 @@ from typing import Any
 from holdfast.kernel import token
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
+from holdfast.stores.checks import new_journal
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.scoping import new_journal
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 
 DIALECT = Dialect(
@@ -41,12 +41,16 @@ _MIGRATIONS = (
         "CREATE SCHEMA IF NOT EXISTS holdfast",
         "CREATE TABLE holdfast.meta (name text PRIMARY KEY, number bigint NOT NULL)",
         "INSERT INTO holdfast.meta (name, number) VALUES ('layout', 1)",
-        "CREATE TABLE holdfast.spaces (name text PRIMARY KEY, schema_version integer NOT NULL, indexes text NOT NULL)",
-        "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(), "
-        'ns text COLLATE "C" NOT NULL, at timestamptz NOT NULL, actor text NOT NULL, kind text NOT NULL, '
+        "CREATE TABLE holdfast.runtime.spaces (name text PRIMARY KEY, schema_version integer NOT "
+        "NULL, indexes text NOT NULL)",
+        "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, xid xid8 NOT NULL DEFAULT "
+        "pg_current_xact_id(), "
+        'ns text COLLATE "C" NOT NULL, at timestamptz NOT NULL, actor text NOT NULL, kind text '
+        "NOT NULL, "
         "subject text NOT NULL, data text NOT NULL)",
         "CREATE INDEX journal_order ON holdfast.journal (ns, xid, revision)",
-        "CREATE SEQUENCE holdfast.revision AS bigint NO CYCLE CACHE 1 START WITH {start} MINVALUE {start}",
+        "CREATE SEQUENCE holdfast.revision AS bigint NO CYCLE CACHE 1 START WITH {start} MINVALUE "
+        "{start}",
     ),
     (
         "CREATE UNLOGGED TABLE holdfast.life (number bigint NOT NULL, origin text NOT NULL, "
@@ -70,8 +74,9 @@ def instant(microseconds: int) -> datetime:
 
 
 def migrate(raw: Connection) -> None:
-    """Bring the layout up to this program's. Raises StoreUnavailable for a server that cannot be used, SchemaTooNew for a
-    newer layout."""
+    """Bring the layout up to this program's. Raises StoreUnavailable for a server that cannot be
+    used, SchemaTooNew for a newer layout.
+    """
     _refuse_unfit(raw)
     if _layout(raw) == LAYOUT_VERSION:
         return
@@ -87,8 +92,12 @@ def migrate(raw: Connection) -> None:
 
 
 def is_current(raw: Connection, space: Space[Any]) -> bool:
-    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
-    found = raw.execute("SELECT schema_version, indexes FROM holdfast.spaces WHERE name = %s", (space.name,)).fetchone()
+    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer
+    one wrote it.
+    """
+    found = raw.execute(
+        "SELECT schema_version, indexes FROM holdfast.runtime.spaces WHERE name = %s", (space.name,)
+    ).fetchone()
     return is_declared(space, found)
 
 
@@ -97,7 +106,8 @@ def declare(raw: Connection, space: Space[Any]) -> None:
     table = table_of(space, DIALECT)
     bare = table.name.removeprefix(DIALECT.schema)
     raw.execute(
-        f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
+        f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, key text COLLATE '
+        '"C" NOT NULL, '
         "rev bigint NOT NULL, value text NOT NULL, PRIMARY KEY (ns, key))".encode()
     )
     # Writers of all namespaces wait until the indexes are true again; readers do not.
@@ -110,7 +120,8 @@ def declare(raw: Connection, space: Space[Any]) -> None:
         )
     _reindex(raw, space)
     raw.execute(
-        "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) ON CONFLICT (name) DO UPDATE "
+        "INSERT INTO holdfast.runtime.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) "
+        "ON CONFLICT (name) DO UPDATE "
         "SET schema_version = excluded.schema_version, indexes = excluded.indexes",
         (space.name, space.schema_version, signature(space)),
     )
@@ -122,22 +133,29 @@ def _reindex(raw: Connection, space: Space[Any]) -> None:
         return
     sets = ", ".join(f"{column} = %s" for column in table.columns)
     placed = []
-    for ns, key, value in raw.execute(f"SELECT ns, key, value FROM {table.name}".encode()).fetchall():
+    for ns, key, value in raw.execute(
+        f"SELECT ns, key, value FROM {table.name}".encode()
+    ).fetchall():
         try:
             placed.append((*space.index_keys(space.decode(key, value)), ns, key))
         except RecordInvalid:
             # It stays where `holdfast store check` finds it, and hides no other.
             continue
-    raw.cursor().executemany(f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed)
+    raw.cursor().executemany(
+        f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed
+    )
 
 
 def refuse_standby(raw: Connection) -> None:
     """Raise StoreUnavailable if the server is a standby."""
     says = raw.info.parameter_status("in_hot_standby")
     # Before version 14 it had to be asked.
-    if says == "on" or (says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]):
+    if says == "on" or (
+        says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]
+    ):
         raise StoreUnavailable(
-            "the server is a standby, which only reads: give the URL of the primary, or of all with a comma between the hosts",
+            "the server is a standby, which only reads: give the URL of the primary, or of all "
+            "with a comma between the hosts",
             outcome="none",
         )
 
@@ -147,21 +165,31 @@ def _refuse_unfit(raw: Connection) -> None:
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnavailable(
-            f"the database's encoding is {encoding}, and Holdfast's text is UTF-8: create one with ENCODING 'UTF8'",
+            f"the database's encoding is {encoding}, and Holdfast's text is UTF-8: create one "
+            "with ENCODING 'UTF8'",
             outcome="none",
         )
     if raw.info.server_version < _SERVER_VERSION_MIN:
-        raise StoreUnavailable("PostgreSQL 13 is the oldest that Holdfast works with: upgrade the server", outcome="none")
+        raise StoreUnavailable(
+            "PostgreSQL 13 is the oldest that Holdfast works with: upgrade the server",
+            outcome="none",
+        )
 
 
 def _layout(raw: Connection) -> int:
-    # Not by to_regclass: that may rest on what the session knew before it waited for another who makes the tables.
-    if not raw.execute("SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'").fetchall():
+    # Not by to_regclass: that may rest on what the session knew before it waited for another who
+    # makes the tables.
+    if not raw.execute(
+        "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'"
+    ).fetchall():
         return 0
-    found = int(raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0])
+    found = int(
+        raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0]
+    )
     if found > LAYOUT_VERSION:
         raise SchemaTooNew(
-            f"schema holdfast has layout {found} and this program knows up to {LAYOUT_VERSION}: use a newer holdfast",
+            f"schema holdfast has layout {found} and this program knows up to {LAYOUT_VERSION}: "
+            "use a newer holdfast",
             version=found,
         )
     return found

@@ -1,7 +1,8 @@
-"""A lock of a database session: it ends with the connection that has it, and so with its process, wherever that ran.
+"""A lock of a database session: it ends with the connection that has it, and so with its process,
+wherever that ran.
 
-Each contender has a connection of its own, which a forked child does not keep open. Whether the lock is held is read in the
-server's table of locks, so that asking takes nothing.
+Each contender has a connection of its own, which a forked child does not keep open. Whether the
+lock is held is read in the server's table of locks, so that asking takes nothing.
 """
 
 import contextlib
@@ -15,17 +16,22 @@ import psycopg
 
 from holdfast.kernel import threads
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.listener import readable
 from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.latches import session_key
-from holdfast.stores.postgres.translate import translated
-from holdfast.stores.waking import readable
 
 _HELD = (
-    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = {high} "
-    "AND objid::bigint = {low} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND "
+    "classid::bigint = {high} "
+    "AND objid::bigint = {low} AND database = (SELECT oid FROM pg_database WHERE datname = "
+    "current_database())"
 )
 
-_PATIENT = "SELECT count(set_config(name, '0', false)) FROM pg_settings WHERE name = 'idle_session_timeout'"
+_PATIENT = (
+    "SELECT count(set_config(name, '0', false)) FROM pg_settings WHERE name = "
+    "'idle_session_timeout'"
+)
 """Nothing is said for as long as it is held. Servers before version 14 know no such limit."""
 
 
@@ -43,14 +49,17 @@ class SessionLock:
         self.begin_process()
 
     def begin_process(self) -> None:
-        """Begin with no connection, as in a forked child: its parent's are its parent's, and a thread that the child lacks may
-        have been asking."""
+        """Begin with no connection, as in a forked child: its parent's are its parent's, and a
+        thread that the child lacks may have been asking.
+        """
         self._mutex = threading.Lock()
         self._asking: Connection | None = None
 
     def contender(self) -> "SessionContender":
         """Open the connection that is to carry it. Raises StoreUnavailable."""
-        return SessionContender(self._connections, self._key, f"{self._held} AND pid = pg_backend_pid()")
+        return SessionContender(
+            self._connections, self._key, f"{self._held} AND pid = pg_backend_pid()"
+        )
 
     def is_held(self) -> bool:
         """Has any session got it at this moment? Raises StoreUnavailable."""
@@ -58,7 +67,8 @@ class SessionLock:
             try:
                 return bool(_asked(self._connection(), self._held))
             except psycopg.Error:
-                # The connection had been idle, and lost. A new one answers, or tells why there is no answer.
+                # The connection had been idle, and lost. A new one answers, or tells why there is
+                # no answer.
                 self._asking = None
             try:
                 return bool(_asked(self._connection(), self._held))
@@ -93,14 +103,17 @@ class SessionContender:
         self._raw = self._connected()
 
     def try_take(self) -> bool:
-        """Take it if no other session has it. One who waits is given a new connection when it has lost its own; one who had
-        the lock has lost that too. Raises StoreUnavailable."""
+        """Take it if no other session has it. One who waits is given a new connection when it has
+        lost its own; one who had the lock has lost that too. Raises StoreUnavailable.
+        """
         if not self._taken and not self._answers():
             self._raw.close()
             self._raw = self._connected()
         try:
             # Taken twice by one session, it would have to be let go twice.
-            self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(_asked(self._raw, self._take))
+            self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(
+                _asked(self._raw, self._take)
+            )
         except psycopg.Error as error:
             raise translated(self._connections.address, error) from None
         return self._taken
@@ -121,7 +134,9 @@ class SessionContender:
             return False
 
     def has_it(self) -> bool:
-        """Is it still ours? Asked of the server: a session that was lost has no lock, whatever this process believes."""
+        """Is it still ours? Asked of the server: a session that was lost has no lock, whatever this
+        process believes.
+        """
         if not self._taken or self._pid != os.getpid():
             return False
         try:
@@ -130,13 +145,18 @@ class SessionContender:
             return False
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call back once, from another thread, when the session that has the lock is found to have ended. Until `close`."""
+        """Call back once, from another thread, when the session that has the lock is found to have
+        ended. Until `close`.
+        """
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._watching = threading.Thread(target=self._watch, args=(self._stop_fd, lost), name="holdfast-session", daemon=True)
+        self._watching = threading.Thread(
+            target=self._watch, args=(self._stop_fd, lost), name="holdfast-session", daemon=True
+        )
         threads.start(self._watching)
 
     def _watch(self, stop_fd: int, lost: Callable[[], None]) -> None:
-        # The server says nothing unasked, but that it ends; and so does the kernel when the server cannot be reached any more.
+        # The server says nothing unasked, but that it ends; and so does the kernel when the server
+        # cannot be reached any more.
         with contextlib.suppress(psycopg.Error):
             while not readable([stop_fd, self._raw.fileno()], _QUIET_S) & {stop_fd}:
                 if not self.has_it():
@@ -152,7 +172,8 @@ class SessionContender:
         if self._pid == os.getpid():
             with contextlib.suppress(psycopg.Error):
                 if taken:
-                    # The server notices a closed connection a moment later, and whoever is woken then would come too early.
+                    # The server notices a closed connection a moment later, and whoever is woken
+                    # then would come too early.
                     _asked(self._raw, self._free)
             with contextlib.suppress(psycopg.Error):
                 self._raw.close()
@@ -162,7 +183,8 @@ class SessionContender:
         if watching is None or self._pid != os.getpid():
             return
         os.eventfd_write(self._stop_fd, 1)
-        # One that an exception kept from beginning cannot be joined. It may still begin, so its descriptor stays open.
+        # One that an exception kept from beginning cannot be joined. It may still begin, so its
+        # descriptor stays open.
         if watching is not threading.current_thread() and watching.ident is not None:
             watching.join()
             os.close(self._stop_fd)

@@ -1,4 +1,13 @@
-"""The store port on PostgreSQL."""
+"""The store port on PostgreSQL.
+
+Reading the journal so that nothing is skipped and nothing is read twice.
+
+Transactions commit in another order than that of their revisions. So entries are read in the order
+of the transactions that wrote them, and only those below the oldest transaction still running:
+nothing can appear before them any more. A server that lost its last transactions gives their
+numbers again, so that the order begins with its life (life.py). A cursor is the place of an entry
+in that order.
+"""
 
 import os
 import weakref
@@ -12,19 +21,79 @@ from holdfast.kernel.clock import Passing, since_boot
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
-from holdfast.stores.postgres import attempt, hotpath, journal, latches, life, schema
+from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.stores.checks import (
+    check_keys,
+    check_limit,
+    cursor_at,
+    no_cursor,
+    places_of,
+    plan_of,
+    storable,
+)
+from holdfast.stores.copy import entry_data
+from holdfast.stores.listener import FdListener
+from holdfast.stores.postgres import attempt, hotpath, incarnation, latches, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import passing_s
 from holdfast.stores.postgres.connections import Connection, Connections, Deadline
-from holdfast.stores.postgres.listening import Listening
+from holdfast.stores.postgres.errors import closed, translated
+from holdfast.stores.postgres.listener import Listening
 from holdfast.stores.postgres.messages import bound, exchange
 from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
-from holdfast.stores.postgres.translate import closed, translated
-from holdfast.stores.scoping import check_keys, plan_of, storable
 from holdfast.stores.sql import table_of
-from holdfast.stores.waking import FdListener
+
+# What an earlier life of the server wrote is all there is of it.
+_SELECT = (
+    "SELECT j.life, j.xid::text, revision, (extract(epoch FROM at) * 1000000)::bigint, actor, "
+    "kind, subject, data "
+    "FROM holdfast.journal AS j WHERE ns = %s AND (j.life < %s OR j.xid < "
+    "pg_snapshot_xmin(pg_current_snapshot()))"
+)
+# A bare `xid` in ORDER BY would mean the text that is selected, in which 999 comes after 1000.
+_FORWARD = (
+    _SELECT
+    + " AND (j.life, j.xid, revision) > (%s, %s::xid8, %s) ORDER BY j.life, j.xid, revision LIMIT "
+    "%s"
+)
+_BACKWARD = _SELECT + " ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s"
+
+
+def read(raw: Connection, namespace: str, cursor: Cursor, limit: int, *, reverse: bool) -> Batch:
+    """The entries behind a cursor (life, transaction and revision), or the last ones. Raises
+    InvalidValue for one that this journal did not give, RecordInvalid for a damaged entry.
+    """
+    check_limit(limit)
+    places = places_of(cursor, 3, raw.journal)
+    if places[0] > raw.life:
+        # That life began on another server, with a copy of this one's files or dump.
+        raise no_cursor(cursor)
+    here = (namespace, raw.life)
+    if reverse:
+        rows = raw.execute(_BACKWARD, (*here, limit)).fetchall()
+        return Batch(
+            [_entry(row) for row in rows],
+            cursor_at(raw.journal, rows[0][:3]) if rows else BEGINNING,
+        )
+    life, xid, revision = places
+    rows = raw.execute(_FORWARD, (*here, life, str(xid), revision, limit)).fetchall()
+    return Batch(
+        [_entry(row) for row in rows], cursor_at(raw.journal, rows[-1][:3] if rows else places)
+    )
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    _, _, revision, at, actor, kind, subject, data = row
+    return Entry(
+        revision=revision,
+        at=schema.instant(at),
+        actor=actor,
+        kind=kind,
+        subject=subject,
+        data=entry_data(revision, data),
+    )
+
 
 T = TypeVar("T")
 
@@ -32,16 +101,19 @@ T = TypeVar("T")
 class PostgresStore:
     """A store in a PostgreSQL database, for any number of machines.
 
-    Promised: the port, for every process that opens the same database and namespace. Its clock is the database's. All
-    spaces are durable, volatile ones too; only a transaction that asks for `durable=False` may be taken back by a crash of
-    the server. A commit whose connection was lost is looked up, not guessed. A call ends a moment after its time limit even
-    if the server falls silent.
+    Promised: the port, for every process that opens the same database and namespace. Its clock is
+    the database's. All spaces are durable, volatile ones too; only a transaction that asks for
+    `durable=False` may be taken back by a crash of the server. A commit whose connection was lost
+    is looked up, not guessed. A call ends a moment after its time limit even if the server falls
+    silent.
 
-    Not promised: that a reader of the journal sees an entry at once. It does not while any older writing transaction of the
-    same server is open, of whatever program. Nor that a standby that took over knows the last commits, unless the server
-    was set to replicate synchronously. A URL through a pooler must give each client a session of its own.
+    Not promised: that a reader of the journal sees an entry at once. It does not while any older
+    writing transaction of the same server is open, of whatever program. Nor that a standby that
+    took over knows the last commits, unless the server was set to replicate synchronously. A URL
+    through a pooler must give each client a session of its own.
 
-    Raises StoreUnavailable when the server cannot be reached or used, InvalidValue for a bad URL, SchemaTooNew.
+    Raises StoreUnavailable when the server cannot be reached or used, InvalidValue for a bad URL,
+    SchemaTooNew.
     """
 
     kind = "postgres"
@@ -49,7 +121,7 @@ class PostgresStore:
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
-        self.connections = Connections(Address(url), life.join)
+        self.connections = Connections(Address(url), incarnation.join)
         self._listening = Listening(self.connections, namespace)
         self._declared: set[Space[Any]] = set()
         self._session_locks: list[SessionLock] = []
@@ -78,14 +150,18 @@ class PostgresStore:
         self._declare(plan_of(tuple(scope)).spaces, deadline)
         return attempt.transact(self.connections, self.namespace, body, scope, deadline, durable)
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+    def read(
+        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> T:
         deadline = Deadline.after(timeout_s)
         spaces, names, _ = plan_of(tuple(scope))
         self._declare(spaces, deadline)
 
         def snapshot(raw: Connection) -> T:
             asked_s = passing_s()
-            cursor = raw.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}")
+            cursor = raw.execute(
+                f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {latches.NOW}"
+            )
             cursor.nextset()
             now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]), asked_s)
             tx = PostgresReadTx(raw, self.namespace, names, now)
@@ -96,7 +172,9 @@ class PostgresStore:
 
         return self.connections.persist(snapshot, deadline)
 
-    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+    def get(
+        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> Row[R] | None:
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         if not storable(key):
@@ -109,28 +187,48 @@ class PostgresStore:
         found = self.connections.persist(look, deadline)
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
-    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+    def put_new(
+        self,
+        space: Space[R],
+        items: Sequence[tuple[str, R]],
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int | None:
         check_keys([key for key, _ in items], distinct=True)
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         return attempt.certain(
-            self.connections, lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline), deadline
+            self.connections,
+            lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline),
+            deadline,
         )
 
-    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+    def delete_if(
+        self,
+        space: Space[Any],
+        keys: Sequence[str],
+        token: int,
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int:
         check_keys(keys)
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
         return attempt.certain(
-            self.connections, lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline), deadline
+            self.connections,
+            lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline),
+            deadline,
         )
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self._listening.listen(topics)
 
-    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+    def journal(
+        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
+    ) -> Batch:
         return self.connections.persist(
-            lambda raw: journal.read(raw, self.namespace, cursor, limit, reverse=reverse), Deadline.after(TRANSACT_TIMEOUT_S)
+            lambda raw: read(raw, self.namespace, cursor, limit, reverse=reverse),
+            Deadline.after(TRANSACT_TIMEOUT_S),
         )
 
     def session_lock(self, name: str) -> SessionLock:
@@ -161,11 +259,15 @@ class PostgresStore:
     def _ask_now(self) -> datetime:
         asked = f"SELECT {latches.NOW}"
         return schema.instant(
-            self.connections.persist(lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S))
+            self.connections.persist(
+                lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S)
+            )
         )
 
     def _migrate(self) -> None:
-        """Make or upgrade the tables, over a connection of its own: its error says best what is wrong with the URL."""
+        """Make or upgrade the tables, over a connection of its own: its error says best what is
+        wrong with the URL.
+        """
         raw = self.connections.connect()
         try:
             schema.migrate(raw)
@@ -187,7 +289,13 @@ class PostgresStore:
 def _declare(raw: Connection, space: Space[Any], deadline: Deadline) -> None:
     if schema.is_current(raw, space):
         return
-    exchange(raw, [bound(*one) for one in (*latches.begin(deadline), latches.exclusive([latches.migration_key()]))])
+    exchange(
+        raw,
+        [
+            bound(*one)
+            for one in (*latches.begin(deadline), latches.exclusive([latches.migration_key()]))
+        ],
+    )
     if not schema.is_current(raw, space):
         schema.declare(raw, space)
     raw.execute("COMMIT")

@@ -1,8 +1,9 @@
 """The port's verbs on a connection, sent in as few messages as their answers allow.
 
-A write is kept back until an answer is needed or the commit comes, and then travels in the same message; the beginning of a
-transaction waits for its first statement. With what is latched there comes a revision, in case it is wanted. So a claim is two
-messages: begin, take a record and a revision; write, commit and notify.
+A write is kept back until an answer is needed or the commit comes, and then travels in the same
+message; the beginning of a transaction waits for its first statement. With what is latched there
+comes a revision, in case it is wanted. So a claim is two messages: begin, take a record and a
+revision; write, commit and notify.
 """
 
 import time
@@ -14,22 +15,26 @@ from typing import Any, NamedTuple
 import psycopg
 
 from holdfast.kernel import faults
-from holdfast.kernel.ordering import Parts
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
+from holdfast.stores.checks import ENDED, check_entry, check_key, plan_of, storable
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock, passing_s
 from holdfast.stores.postgres.connections import Again, Connection, Deadline
-from holdfast.stores.postgres.listening import SOMEBODY, notices
+from holdfast.stores.postgres.listener import SOMEBODY, notices
 from holdfast.stores.postgres.messages import Answer, Statement, bound, exchange
-from holdfast.stores.scoping import ENDED, check_entry, check_key, plan_of, storable
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
 _APPEND = (
-    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) VALUES "
+    "(%s, %s, %s, %s, %s, %s, %s, %s)"
 )
 _PLACE = "(life, xid, revision)"
-_ENDS = "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
+_ENDS = (
+    "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid "
+    "DESC, revision DESC LIMIT 1"
+)
 _TRIM = (
     f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) "
     f"AND (at < %s AND {_PLACE} <= {_ENDS} OFFSET %s) OR {_PLACE} <= {_ENDS} OFFSET %s))"
@@ -46,8 +51,10 @@ _REVISIONS_AT_ONCE_MAX = 256
 
 
 class LateLatch(Again):
-    """A key without a row was latched after the revision was taken, so that another transaction may have put and removed it
-    with a greater one in between. Raised at the end, when all of them are known: the next run latches these stripes first."""
+    """A key without a row was latched after the revision was taken, so that another transaction may
+    have put and removed it with a greater one in between. Raised at the end, when all of them are
+    known: the next run latches these stripes first.
+    """
 
     def __init__(self, stripes: set[int]) -> None:
         self.stripes = stripes
@@ -58,7 +65,9 @@ class PostgresReadTx(SqlReadTx):
 
     dialect = schema.DIALECT
 
-    def __init__(self, raw: Connection, namespace: str, names: frozenset[str], now: datetime) -> None:
+    def __init__(
+        self, raw: Connection, namespace: str, names: frozenset[str], now: datetime
+    ) -> None:
         super().__init__(namespace, names)
         self._raw = raw
         self.now = now
@@ -161,11 +170,16 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._send()
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        if space.name not in self._by_row or not storable(key) or (space.name, key) in self._latched:
+        if (
+            space.name not in self._by_row
+            or not storable(key)
+            or (space.name, key) in self._latched
+        ):
             return super().get(space, key)
         found = self._locked(space, key) if expected else []
         if not found:
-            # Nothing there to lock: latch the key itself, and only then look, for what came in between.
+            # Nothing there to lock: latch the key itself, and only then look, for what came in
+            # between.
             found = self._latch(space, key)
         self._latched.add((space.name, key))
         if not found:
@@ -180,12 +194,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._latch(space, key)
             self._latched.add((space.name, key))
         elif not known:
-            # All of them are latched at once, when the first is needed, and then there is a revision that is theirs.
+            # All of them are latched at once, when the first is needed, and then there is a
+            # revision that is theirs.
             table = self._table(space)
             self._new[space.name, key] = _New(table, key, self.row_of(space, key, record, 0))
             return
         if (space.name, key) in self._there:
-            # Its row is locked, so that it is there still; to look for it and a place for a new one costs twice as much.
+            # Its row is locked, so that it is there still; to look for it and a place for a new one
+            # costs twice as much.
             ns, name, *values = self.row_of(space, key, record, self.revision)
             self.write(self._table(space).update, [*values, ns, name])
             return
@@ -211,10 +227,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._there.add((space.name, row.key))
         return row
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         encoded = check_entry(data).decode()
         revision = self._entry_revision()
-        self.write(_APPEND, (revision, self._raw.life, self._ns, self.now, actor, kind, subject, encoded))
+        self.write(
+            _APPEND, (revision, self._raw.life, self._ns, self.now, actor, kind, subject, encoded)
+        )
         self._appended += 1
         self.notify(JOURNAL_TOPIC)
         return revision
@@ -226,7 +246,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._topics[topic] = None
 
     def prepare(self) -> None:
-        """Make the transaction ready for its commit. Raises what kept it from that: nothing was changed."""
+        """Make the transaction ready for its commit. Raises what kept it from that: nothing was
+        changed.
+        """
         if self._failure is not None:
             raise self._failure
         self._place_new()
@@ -234,8 +256,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
             raise LateLatch(self._stripes)
 
     def commit(self) -> None:
-        """Send what was kept back, commit and notify. A driver's error leaves the outcome open if the connection is lost, or
-        if no transaction is open behind it."""
+        """Send what was kept back, commit and notify. A driver's error leaves the outcome open if
+        the connection is lost, or if no transaction is open behind it.
+        """
         ending = []
         if self._wrote or self._revision:
             ending.append(_COMMIT)
@@ -253,7 +276,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
         faults.reach("postgres.commit.after")
 
     def _entry_revision(self) -> int:
-        """The transaction's own for the first entry; more from the sequence, some at a time, for the rest."""
+        """The transaction's own for the first entry; more from the sequence, some at a time, for
+        the rest.
+        """
         if not self._appended:
             return self.revision
         if not self._spare:
@@ -265,7 +290,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
         """Lock a row, and take a revision if there is one to lock and none is used yet."""
         self._place_new()
         sql = self._table(space).get_locked
-        found = self.rows(sql, (self._ns, key)) if self._revision else self._first_locked(sql, "value, rev", (self._ns, key))
+        found = (
+            self.rows(sql, (self._ns, key))
+            if self._revision
+            else self._first_locked(sql, "value, rev", (self._ns, key))
+        )
         if found:
             self._refuse_younger(found[0][1])
         return found
@@ -281,7 +310,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
             found = self._send_and_take(look)[0]
         else:
             found, given = self._send(look, bound(_GIVEN))
-            # Whoever took the revisions since may have put the key with one of them, and removed it.
+            # Whoever took the revisions since may have put the key with one of them, and removed
+            # it.
             self._late |= fresh and given.rows[0][0] > self._taken
         if found.rows:
             self._refuse_younger(found.rows[0][1])
@@ -293,7 +323,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
             return
         new, self._new = self._new, {}
         self._latched.update(new)
-        stripes = {latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()} - self._stripes
+        stripes = {
+            latches.stripe_key(self._ns, one.table.name, one.key) for one in new.values()
+        } - self._stripes
         if stripes:
             self._stripes |= stripes
             self._pending.append(bound(*latches.exclusive(stripes, self._limit_ms)))
@@ -308,13 +340,17 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self.write(one.table.put, one.row)
 
     def _take(self, row: Sequence[Any]) -> None:
-        """A revision that was taken after everything latched so far, and maybe another. It counts once it is used."""
+        """A revision that was taken after everything latched so far, and maybe another. It counts
+        once it is used.
+        """
         revision, self.xid, *more = row
         self._taken = self._in_hand = min((revision, *more))
         self._keep([number for number in (revision, *more) if number != self._in_hand])
 
     def _keep(self, numbers: list[int]) -> None:
-        """Have these for further entries. They count as the last that were given only up to one that is somebody else's."""
+        """Have these for further entries. They count as the last that were given only up to one
+        that is somebody else's.
+        """
         self._spare = sorted(numbers, reverse=True)
         for number in reversed(self._spare):
             if number != self._taken + 1:
@@ -328,15 +364,19 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return [row[:-taken] for row in found]
 
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        # First of all: one that is taken beside a revision in use would hide those that others took in between.
+        # First of all: one that is taken beside a revision in use would hide those that others took
+        # in between.
         self._place_new()
         if self._revision or not self._by_row:
             return self.rows(sql, parameters)
         return self._first_locked(sql, "key, value, rev", parameters)
 
-    def _first_locked(self, sql: str, columns: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows of a statement that locks them, and with them a revision; at the beginning of the transaction what that
-        has to know, too."""
+    def _first_locked(
+        self, sql: str, columns: str, parameters: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a statement that locks them, and with them a revision; at the beginning of
+        the transaction what that has to know, too.
+        """
         if self._begun and self._in_hand:
             # What changes two records mostly tells two things.
             return self._with_revision(self.rows(_taking(sql, columns, more=True), parameters), 3)
@@ -350,17 +390,24 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def _refuse_younger(self, revision: int) -> None:
         if self._revision and revision > self._revision:
-            # It was put after this transaction took its own revision; with that one it would go back.
+            # It was put after this transaction took its own revision; with that one it would go
+            # back.
             raise Again
 
     def _send(self, *statements: Statement, opens: bool = False) -> list[Answer]:
-        """Send what was kept back and these, in one message; return the answers to these. `opens`: they ask themselves what
-        has to be known at the beginning."""
+        """Send what was kept back and these, in one message; return the answers to these. `opens`:
+        they ask themselves what has to be known at the beginning.
+        """
         self._place_new()
-        opening = [] if self._begun or opens else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
+        opening = (
+            []
+            if self._begun or opens
+            else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
+        )
         message = [*self._pending, *statements, *opening]
         if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
-            # Locks of rows are waited for one by one, and all of them together have what is left of the time.
+            # Locks of rows are waited for one by one, and all of them together have what is left of
+            # the time.
             message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
             self._told_at = time.monotonic()
         self._pending = []
@@ -382,7 +429,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
             *answers, taken = self._send(*statements, bound(_TAKE))
             self._take(taken.rows[0])
             return answers
-        *answers, first = self._send(*statements, bound(_look(_beginning(latches.NOW, self._ns), taking=True)), opens=True)
+        *answers, first = self._send(
+            *statements, bound(_look(_beginning(latches.NOW, self._ns), taking=True)), opens=True
+        )
         self._begun = True
         self._opened(first.rows[0])
         return answers
@@ -396,7 +445,9 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
 
 class _New(NamedTuple):
-    """A record that was put under a key of which nothing is known yet; its revision is still to come."""
+    """A record that was put under a key of which nothing is known yet; its revision is still to
+    come.
+    """
 
     table: Table
     key: str
@@ -414,13 +465,19 @@ def _look(beginning: str, *, taking: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) -> str:
-    """A statement that locks rows, and that takes a revision once it has, or one more; none where it found nothing to lock.
-    With what a transaction has to know at its beginning there is one row in any case, which ends with that."""
-    revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}" + (f", {schema.NEXT_REVISION}" if more else "")
+    """A statement that locks rows, and that takes a revision once it has, or one more; none where
+    it found nothing to lock. With what a transaction has to know at its beginning there is one row
+    in any case, which ends with that.
+    """
+    revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}" + (
+        f", {schema.NEXT_REVISION}" if more else ""
+    )
     locking = f"WITH locked AS MATERIALIZED ({sql}) SELECT {columns}, "
     if not beginning:
         return f"{locking}{revision} FROM locked"
-    each = ", ".join(f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", "))
+    each = ", ".join(
+        f"CASE WHEN rev IS NULL THEN NULL ELSE {call} END" for call in revision.split(", ")
+    )
     return f"{locking}{each}, {beginning} FROM (SELECT) AS one LEFT JOIN locked ON true"
 
 

@@ -1,7 +1,9 @@
-"""Wake-ups between the processes of one machine: a FIFO for each listener, linked under every topic it hears.
+"""Wake-ups between the processes of one machine: a FIFO for each listener, linked under every topic
+it hears.
 
-A notifier lists a topic's folder, which mostly does not exist, and writes a byte to each FIFO in it. FIFOs work between
-containers that share the folder, and a path of any length will do, which a Unix socket's would not.
+A notifier lists a topic's folder, which mostly does not exist, and writes a byte to each FIFO in
+it. FIFOs work between containers that share the folder, and a path of any length will do, which a
+Unix socket's would not.
 """
 
 import contextlib
@@ -17,11 +19,11 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.access import Access, in_folder, make_folder_in, make_node_in, make_one_folder
-from holdfast.folder_walk import is_exposed
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.stores.sqlite.translate import opening_failed
-from holdfast.stores.waking import FdListener, check_topics, drain
+from holdfast.stores.listener import FdListener, check_topics, drain
+from holdfast.stores.sqlite.errors import opening_failed
+from holdfast.system.access import Access, in_folder, make_folder_in, make_node_in, make_one_folder
+from holdfast.system.folder_walk import is_exposed
 
 _POOL_MAX = 8
 _TOPIC = "t-"
@@ -32,7 +34,9 @@ _ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
 
 
 class _Fifo:
-    """A FIFO of ours. One that nobody refers to any more, since an exception came before its user had it, goes."""
+    """A FIFO of ours. One that nobody refers to any more, since an exception came before its user
+    had it, goes.
+    """
 
     def __init__(self, name: str, remove: Callable[[str], None]) -> None:
         self.name = name
@@ -41,7 +45,9 @@ class _Fifo:
         self._pid = os.getpid()
 
     def is_ours(self) -> bool:
-        """Not in a forked child: there it is the parent's, and only the copy of its descriptor can be closed."""
+        """Not in a forked child: there it is the parent's, and only the copy of its descriptor can
+        be closed.
+        """
         return os.getpid() == self._pid
 
     def close(self) -> None:
@@ -72,15 +78,21 @@ class Fifos:
         self._exposed: bool | None = None
         self._closed = False
 
-    def listen(self, topics: Sequence[str], keep_in_use: Callable[[], int] | None = None) -> FdListener:
-        """Open an ear. It hears the topics, and its own address. `keep_in_use` is for `Listener.outlive`."""
+    def listen(
+        self, topics: Sequence[str], keep_in_use: Callable[[], int] | None = None
+    ) -> FdListener:
+        """Open an ear. It hears the topics, and its own address. `keep_in_use` is for
+        `Listener.outlive`.
+        """
         check_topics(topics)
         fifo = self._idle() or self._make()
         folders = [os.path.basename(self._topic(topic)) for topic in dict.fromkeys(topics)]
         try:
             for folder in folders:
                 self._link(fifo.name, folder)
-            return FdListener(fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders), keep_in_use)
+            return FdListener(
+                fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders), keep_in_use
+            )
         except BaseException:
             # Whoever listens through a full disk tries again and again.
             self._leave(fifo, folders)
@@ -89,7 +101,8 @@ class Fifos:
     def notify(self, topic: str) -> None:
         """Wake whoever hears the topic. Never raises: a wake-up is a hint."""
         if topic.startswith("@"):
-            # Only what `_make` makes: an address may come from a record, and must not lead out of the folder.
+            # Only what `_make` makes: an address may come from a record, and must not lead out of
+            # the folder.
             if _ADDRESS.match(topic):
                 with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
                     self._signal(wake, wake, topic[1:])
@@ -102,8 +115,9 @@ class Fifos:
             self._each(wake, os.path.basename(folder), self._signal)
 
     def close(self, *, forked: bool = False) -> None:
-        """Let the idle FIFOs go, and those still in use when their listeners leave. A forked child only closes its copies, as
-        the files are its parent's, and goes on with others."""
+        """Let the idle FIFOs go, and those still in use when their listeners leave. A forked child
+        only closes its copies, as the files are its parent's, and goes on with others.
+        """
         self._closed = not forked
         with contextlib.suppress(IndexError):
             while True:
@@ -128,7 +142,8 @@ class Fifos:
             make_one_folder(self._folder, self._access)
             with self._opened() as wake:
                 self._each(wake, ".", self._sweep)
-                # It gets its name once it is open: another's sweep would take it for one that a killed listener left.
+                # It gets its name once it is open: another's sweep would take it for one that a
+                # killed listener left.
                 make_node_in(wake, unfinished, stat.S_IFIFO, self._access)
                 _open_both(fifo, wake, unfinished)
                 os.rename(unfinished, name, src_dir_fd=wake, dst_dir_fd=wake)
@@ -137,12 +152,17 @@ class Fifos:
             raise opening_failed(self._folder / name, error) from None
 
     def _sweep(self, wake: int, folder: int, name: str) -> bool:
-        """Remove what a listener left behind that was killed: a FIFO that nobody has open takes no writer."""
+        """Remove what a listener left behind that was killed: a FIFO that nobody has open takes no
+        writer.
+        """
         if name.startswith(_TOPIC) and folder == wake:
             self._each(wake, name, self._sweep)
         elif name.startswith(_UNFINISHED):
             with contextlib.suppress(OSError):
-                if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime > _UNFINISHED_S:
+                if (
+                    time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime
+                    > _UNFINISHED_S
+                ):
                     os.unlink(name, dir_fd=folder)
         elif _ADDRESS.match(f"@{name}"):
             fd = self._reach(wake, folder, name)
@@ -152,7 +172,9 @@ class Fifos:
         return True
 
     def _each(self, wake: int, name: str, work: "_Work") -> None:
-        """Do something with each FIFO of a topic, and remove the topic's folder if one of them is gone and none is left."""
+        """Do something with each FIFO of a topic, and remove the topic's folder if one of them is
+        gone and none is left.
+        """
         with contextlib.suppress(OSError):
             folder = wake if name == "." else os.open(name, _FOLDER, dir_fd=wake)
             try:
@@ -165,12 +187,16 @@ class Fifos:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The wake-up folder, reached through no link of somebody else's. Raises OSError and StoreUnavailable."""
+        """The wake-up folder, reached through no link of somebody else's. Raises OSError and
+        StoreUnavailable.
+        """
         if self._exposed is None:
             self._exposed = is_exposed(str(self._folder))
         # Where nobody else can change the way there, its name will do, and costs a fifth.
         if self._exposed:
-            wake = in_folder(self._folder, lambda around, name: os.open(name, _FOLDER, dir_fd=around))
+            wake = in_folder(
+                self._folder, lambda around, name: os.open(name, _FOLDER, dir_fd=around)
+            )
         else:
             wake = os.open(self._folder, _FOLDER)
         try:
@@ -179,7 +205,8 @@ class Fifos:
             os.close(wake)
 
     def _topic_folder(self, topic: str) -> str:
-        # Two topics that share a checksum wake each other's listeners in vain, which the port allows.
+        # Two topics that share a checksum wake each other's listeners in vain, which the port
+        # allows.
         return f"{self._folder}/{_TOPIC}{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
 
     def _link(self, name: str, topic: str) -> None:
@@ -189,7 +216,9 @@ class Fifos:
                     make_folder_in(wake, topic, self._access)
                     folder = os.open(topic, _FOLDER, dir_fd=wake)
                     try:
-                        os.link(name, name, src_dir_fd=wake, dst_dir_fd=folder, follow_symlinks=False)
+                        os.link(
+                            name, name, src_dir_fd=wake, dst_dir_fd=folder, follow_symlinks=False
+                        )
                     finally:
                         os.close(folder)
             except FileExistsError:
@@ -197,7 +226,9 @@ class Fifos:
                 return
             except FileNotFoundError:
                 if not os.path.lexists(self._folder / name):
-                    raise opening_failed(self._folder / topic / name, FileNotFoundError(2, "")) from None
+                    raise opening_failed(
+                        self._folder / topic / name, FileNotFoundError(2, "")
+                    ) from None
                 # The last listener of the topic removed its folder between our two steps.
                 continue
             except OSError as error:
@@ -225,7 +256,8 @@ class Fifos:
             return
         self._pool.append(fifo)
         if self._closed:
-            # Looked at only now: of the one that leaves and the one that closes, one sees the other.
+            # Looked at only now: of the one that leaves and the one that closes, one sees the
+            # other.
             self.close()
 
     def _unlink(self, name: str) -> None:
@@ -242,12 +274,16 @@ class Fifos:
         return True
 
     def _reach(self, wake: int, folder: int, name: str) -> int | None:
-        """The writing end of a listener's FIFO. None when nobody has it open: its listener died, and what it left goes. None
-        too for anything else that was put there."""
+        """The writing end of a listener's FIFO. None when nobody has it open: its listener died,
+        and what it left goes. None too for anything else that was put there.
+        """
         try:
-            fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+            fd = os.open(
+                name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder
+            )
         except OSError as error:
-            # One that is gone has left the topic since that was listed, and may live on by its address.
+            # One that is gone has left the topic since that was listed, and may live on by its
+            # address.
             if error.errno == errno.ENXIO:
                 for place in (wake, folder):
                     with contextlib.suppress(OSError):
@@ -263,7 +299,9 @@ _Work = Callable[[int, int, str], bool]
 
 
 def _open_both(fifo: _Fifo, folder: int, name: str) -> None:
-    """Open a FIFO for both, so that it never reports an end of file when a notifier closes its side. Raises OSError."""
+    """Open a FIFO for both, so that it never reports an end of file when a notifier closes its
+    side. Raises OSError.
+    """
     fifo.fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISFIFO(os.fstat(fifo.fd).st_mode):
         raise FileExistsError(errno.EEXIST, "another file was put in its place", name)

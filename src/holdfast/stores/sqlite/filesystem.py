@@ -6,17 +6,26 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from holdfast.access import Access, access_like, check_names, check_shared, make_folder, make_node
-from holdfast.folder_walk import untrusted
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
-from holdfast.stores.sqlite.translate import opening_failed
+from holdfast.stores.sqlite.errors import opening_failed
+from holdfast.system.access import (
+    Access,
+    access_like,
+    check_names,
+    check_shared,
+    make_folder,
+    make_node,
+)
+from holdfast.system.folder_walk import untrusted
 
 LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
     | {"tmpfs", "ramfs", "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs"}
 )
-"""File systems of one machine, with locks, shared memory and syncs that hold. SQLite's log needs all of them. Of any other it
-is not known: several machines may share it, each with a memory of its own."""
+"""File systems of one machine, with locks, shared memory and syncs that hold. SQLite's log needs
+all of them. Of any other it is not known: several machines may share it, each with a memory of its
+own.
+"""
 
 UNKNOWN = "unknown"
 VARIABLE = "HOLDFAST_FILESYSTEMS"
@@ -24,8 +33,9 @@ VARIABLE = "HOLDFAST_FILESYSTEMS"
 
 
 class Place:
-    """Where a file was when it was opened. SQLite goes on in a file that has no name any more, and nobody would find there what
-    was acknowledged."""
+    """Where a file was when it was opened. SQLite goes on in a file that has no name any more, and
+    nobody would find there what was acknowledged.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -35,8 +45,10 @@ class Place:
         """Raises StoreUnavailable when another file is there, or none."""
         if self._now() != self._file:
             raise StoreUnavailable(
-                f"{self._path} is not the file any more that this process has open: it was moved, deleted or replaced. Put it "
-                "back, or stop every program that uses it and run `holdfast store restore FILE`; nothing was changed",
+                f"{self._path} is not the file any more that this process has open: it was moved, "
+                "deleted or replaced. Put it "
+                "back, or stop every program that uses it and run `holdfast store restore FILE`; "
+                "nothing was changed",
                 path=self._path,
                 outcome="none",
             )
@@ -50,10 +62,11 @@ class Place:
 
 
 def prepare(path: Path, access: Access) -> None:
-    """Make the store's folder and an empty database file, for those who are to have access, unless they are there.
+    """Make the store's folder and an empty database file, for those who are to have access, unless
+    they are there.
 
-    Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue for a path that is a
-    folder or special file.
+    Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue
+    for a path that is a folder or special file.
     """
     try:
         make_folder(path.parent, access)
@@ -64,22 +77,30 @@ def prepare(path: Path, access: Access) -> None:
             make_empty(path, access)
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise InvalidValue(f"{path} is not a plain file: give --store sqlite:PATH the path of a file", path=str(path))
+            raise InvalidValue(
+                f"{path} is not a plain file: give --store sqlite:PATH the path of a file",
+                path=str(path),
+            )
         check_database(path, access_like(path))
     except OSError as error:
         raise opening_failed(path, error) from None
 
 
 def check_database(path: Path, access: Access) -> None:
-    """Before SQLite opens a database, and what it keeps beside it, by name: refuse what others put under one of these names.
-    Raises StoreUnavailable and OSError."""
-    check_names([path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))], access)
+    """Before SQLite opens a database, and what it keeps beside it, by name: refuse what others put
+    under one of these names. Raises StoreUnavailable and OSError.
+    """
+    check_names(
+        [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))], access
+    )
 
 
 def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreUnavailable if SQLite has followed a link to another file, before anything of it is read.
+    """Raise StoreUnavailable if SQLite has followed a link to another file, before anything of it
+    is read.
 
-    SQLite makes out a path by itself; a link may have been put there after this program made it out.
+    SQLite makes out a path by itself; a link may have been put there after this program made it
+    out.
     """
     raw.text_factory = bytes
     try:
@@ -91,10 +112,11 @@ def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Make the names of the folder and of those above it survive a power loss: any of them may be new.
+    """Make the names of the folder and of those above it survive a power loss: any of them may be
+    new.
 
-    Done before the database file is made. So whoever finds that file knows that its folder lasts, whichever process made
-    it; and whoever finds only the folder does this again.
+    Done before the database file is made. So whoever finds that file knows that its folder lasts,
+    whichever process made it; and whoever finds only the folder does this again.
     """
     device = folder.stat().st_dev
     for parent in folder.parents:
@@ -114,20 +136,24 @@ def sync_names(folder: Path) -> None:
 def make_empty(path: Path, access: Access) -> None:
     """Make an empty file, unless there is one.
 
-    Without opening it: closing a descriptor of a database drops the locks that SQLite holds on it in this process.
+    Without opening it: closing a descriptor of a database drops the locks that SQLite holds on it
+    in this process.
     """
     with contextlib.suppress(FileExistsError):
         make_node(path, stat.S_IFREG, access)
 
 
 def refuse_network(folder: Path) -> None:
-    """Raise StoreUnavailable if the folder is on a file system that several machines may share, or of which that is not
-    known."""
+    """Raise StoreUnavailable if the folder is on a file system that several machines may share, or
+    of which that is not known.
+    """
     kind = type_of(folder)
     if not is_local(kind):
         raise StoreUnavailable(
-            f"{folder} is on a file system of type {kind}, which is not known to be of this machine alone, with locks and "
-            "shared memory that hold: use a local disk, or PostgreSQL (--store postgresql://...) for several machines. If you "
+            f"{folder} is on a file system of type {kind}, which is not known to be of this "
+            "machine alone, with locks and "
+            "shared memory that hold: use a local disk, or PostgreSQL (--store postgresql://...) "
+            "for several machines. If you "
             f"know that it is as good as a local disk, set {VARIABLE}={kind}",
             path=str(folder),
             filesystem=kind,
@@ -141,12 +167,17 @@ def is_local(kind: str) -> bool:
 
 
 def type_of(folder: Path) -> str:
-    """The type of the file system a folder is on, from the mount table; `unknown` when that does not tell. Raises OSError."""
+    """The type of the file system a folder is on, from the mount table; `unknown` when that does
+    not tell. Raises OSError.
+    """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         device = os.fstat(fd).st_dev
         said = Path(f"/proc/self/fdinfo/{fd}").read_text()
-        table = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()]
+        table = [
+            line.split(" ")
+            for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        ]
     except FileNotFoundError:
         # No /proc.
         return UNKNOWN
@@ -154,6 +185,9 @@ def type_of(folder: Path) -> str:
         os.close(fd)
     mount = next((line.split()[1] for line in said.splitlines() if line.startswith("mnt_id:")), "")
     number = f"{os.major(device)}:{os.minor(device)}"
-    # By the mount first: parts of a btrfs have numbers of their own, which are in no table. In a chroot only the number may be.
-    found = [words for words in table if words[0] == mount] or [words for words in table if words[2] == number]
+    # By the mount first: parts of a btrfs have numbers of their own, which are in no table. In a
+    # chroot only the number may be.
+    found = [words for words in table if words[0] == mount] or [
+        words for words in table if words[2] == number
+    ]
     return found[-1][found[-1].index("-") + 1] if found else UNKNOWN

@@ -1,8 +1,8 @@
 """The gate: one writer at a time among all threads and processes, in turn.
 
-SQLite's own busy handler polls, and under load some writers get nothing for seconds. A blocking flock on a side file sleeps
-in the kernel's queue instead. It knows no time limit, so where the gate is shut, a thread of its own blocks in it
-(gate_thread.py) while the callers wait with theirs.
+SQLite's own busy handler polls, and under load some writers get nothing for seconds. A blocking
+flock on a side file sleeps in the kernel's queue instead. It knows no time limit, so where the gate
+is shut, a thread of its own blocks in it (gate_thread.py) while the callers wait with theirs.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from holdfast.access import Access, open_file
 from holdfast.kernel.errors import InvalidValue, LockTimeout
 from holdfast.stores.owned_lock import owned_lock
+from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.gate_thread import GateThread, closed
-from holdfast.stores.sqlite.translate import opening_failed
+from holdfast.system.access import Access, open_file
 
 T = TypeVar("T")
 
@@ -45,13 +45,17 @@ class Beside(Protocol):
 
 
 class Gate:
-    """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one transaction.
+    """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one
+    transaction.
 
-    `beside` is what only those inside use; it is closed with the gate. `tries` is how often a shut gate is tried, giving way
-    in between, before a thread is set to wait for it: where turns are short, it is open again before a thread could be.
+    `beside` is what only those inside use; it is closed with the gate. `tries` is how often a shut
+    gate is tried, giving way in between, before a thread is set to wait for it: where turns are
+    short, it is open again before a thread could be.
     """
 
-    def __init__(self, path: Path, access: Access, beside: Beside | None = None, *, tries: int = 1) -> None:
+    def __init__(
+        self, path: Path, access: Access, beside: Beside | None = None, *, tries: int = 1
+    ) -> None:
         self.path = path
         self._tries = tries
         self._beside = beside
@@ -65,22 +69,29 @@ class Gate:
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
 
-        It may run in another thread of this process. `sleepy` says that the caller itself sleeps or gives way soon after.
-        Raises LockTimeout when its turn did not come in time, naming the process inside where the kernel tells it; work that
-        has begun is waited for. Raises InvalidValue inside of other work. What the work raises comes through.
+        It may run in another thread of this process. `sleepy` says that the caller itself sleeps or
+        gives way soon after. Raises LockTimeout when its turn did not come in time, naming the
+        process inside where the kernel tells it; work that has begun is waited for. Raises
+        InvalidValue inside of other work. What the work raises comes through.
         """
         inside = self._inside
         if inside._is_owned():
-            raise InvalidValue("a transaction cannot be begun inside another: do both in one, with both scopes")
+            raise InvalidValue(
+                "a transaction cannot be begun inside another: do both in one, with both scopes"
+            )
         began = monotonic()
         if self._thread is None or not self._thread.busy:
             mine = done = False
             try:
-                # Ctrl-C can come out of any call here. Python runs no signal's handler between the end of a `try` and the
-                # first C function that its `finally` calls, so however often it comes, both of these are called.
+                # Ctrl-C can come out of any call here. Python runs no signal's handler between the
+                # end of a `try` and the first C function that its `finally` calls, so however often
+                # it comes, both of these are called.
                 try:
-                    # An open gate costs one lock and two system calls. Threads of one process wait for each other right here.
-                    mine = inside.acquire(False) or inside.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
+                    # An open gate costs one lock and two system calls. Threads of one process wait
+                    # for each other right here.
+                    mine = inside.acquire(False) or inside.acquire(
+                        timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)
+                    )
                     if not mine:
                         raise self._late(timeout_s)
                     for _ in range(self._tries):
@@ -111,7 +122,8 @@ class Gate:
                 if self._closing:
                     self._close_if_empty()
                 if not sleepy and self.crowded():
-                    # flock lets in whoever runs next; without this that would mostly be the one that just left.
+                    # flock lets in whoever runs next; without this that would mostly be the one
+                    # that just left.
                     sched_yield()
                 return result
         if self._closing:
@@ -130,8 +142,9 @@ class Gate:
             return False
 
     def is_empty(self) -> bool:
-        """Is there nothing in the side file? By its descriptor, which costs less than a look by name. Raises OSError when it
-        is closed."""
+        """Is there nothing in the side file? By its descriptor, which costs less than a look by
+        name. Raises OSError when it is closed.
+        """
         return not os.pread(self._fd, 1, 0)
 
     def close(self) -> None:
@@ -158,7 +171,9 @@ class Gate:
             raise opening_failed(path, error) from None
 
     def _leave(self) -> None:
-        """After an exception: open what this thread may have left shut, as when memory ran out on its way out."""
+        """After an exception: open what this thread may have left shut, as when memory ran out on
+        its way out.
+        """
         while self._inside._is_owned():
             with contextlib.suppress(OSError, ValueError):
                 flock(self._fd, LOCK_UN)
@@ -166,7 +181,9 @@ class Gate:
         self._close_if_empty()
 
     def _close_if_empty(self) -> None:
-        """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one of both sees the other."""
+        """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one
+        of both sees the other.
+        """
         inside = self._inside
         if not self._closing or inside._is_owned():
             return
@@ -180,7 +197,9 @@ class Gate:
     def _begun_thread(self) -> GateThread:
         with self._beginning:
             if self._thread is None:
-                self._thread = GateThread(self._flock, self._unlock, self._close_if_empty, self._inside)
+                self._thread = GateThread(
+                    self._flock, self._unlock, self._close_if_empty, self._inside
+                )
             return self._thread
 
     def _flock(self, operation: int) -> bool:
@@ -202,7 +221,8 @@ class Gate:
         holder = flock_holder(self.path)
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
-            f"no turn to write {self.path.name} within {timeout_s:.3g} s: {who} inside a transaction; nothing was changed. "
+            f"no turn to write {self.path.name} within {timeout_s:.3g} s: {who} inside a "
+            "transaction; nothing was changed. "
             "If it is stopped, continue or kill it",
             resource=str(self.path),
             holder_pid=holder,
@@ -214,8 +234,9 @@ _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child: a descriptor that it shares with its parent would keep the gate shut after the parent's death, also
-    that of a store which a thread was just opening."""
+    """In a forked child: a descriptor that it shares with its parent would keep the gate shut after
+    the parent's death, also that of a store which a thread was just opening.
+    """
     for gate in list(_gates):
         with contextlib.suppress(Exception):
             gate.abandon()

@@ -1,7 +1,7 @@
 """The thread that waits at a shut gate for the callers of this process.
 
-When the turn comes, it does the work at once, and what else of this process is waiting by then: handing the turn to the caller
-first would keep all other processes waiting for a change of threads.
+When the turn comes, it does the work at once, and what else of this process is waiting by then:
+handing the turn to the caller first would keep all other processes waiting for a change of threads.
 """
 
 import contextlib
@@ -25,7 +25,9 @@ _LOOK_AGAIN_S = 1.0
 
 
 class Task:
-    """Work that waits for its turn. The first to claim it decides: the thread to do it, or its caller to give up."""
+    """Work that waits for its turn. The first to claim it decides: the thread to do it, or its
+    caller to give up.
+    """
 
     __slots__ = ("_claimed", "_ended", "_error", "_result", "_signal", "_work")
 
@@ -34,14 +36,16 @@ class Task:
         self._result: Any = None
         self._error: BaseException | None = None
         self._ended = False
-        # Bare locks as signals, which cost a tenth of an Event. This one is acquired until the work has ended.
+        # Bare locks as signals, which cost a tenth of an Event. This one is acquired until the work
+        # has ended.
         self._signal = threading.Lock()
         self._signal.acquire()
         self._claimed: dict[None, int] = {}
 
     def claim(self) -> bool:
-        """Decide about it; False when another thread has. A second call has the same answer, so a thread that was interrupted
-        here asks again."""
+        """Decide about it; False when another thread has. A second call has the same answer, so a
+        thread that was interrupted here asks again.
+        """
         me = get_ident()
         return self._claimed.setdefault(None, me) == me
 
@@ -50,7 +54,9 @@ class Task:
         return bool(self._claimed)
 
     def do(self) -> bool:
-        """Do the work, unless its caller has given up, and tell the caller. Raises only when it could not be told."""
+        """Do the work, unless its caller has given up, and tell the caller. Raises only when it
+        could not be told.
+        """
         if not self.claim():
             return False
         try:
@@ -77,8 +83,9 @@ class Task:
         return True
 
     def cancel(self) -> None:
-        """After an exception in its caller: what has not begun will not, and what has is let finish, however often Ctrl-C is
-        pressed. The caller's connection is in use until then."""
+        """After an exception in its caller: what has not begun will not, and what has is let
+        finish, however often Ctrl-C is pressed. The caller's connection is in use until then.
+        """
         while True:
             try:
                 if self.claim():
@@ -141,7 +148,9 @@ class GateThread:
         return result
 
     def end(self) -> None:
-        """Refuse every task that has not begun, and end the thread, which may still be waiting for its turn."""
+        """Refuse every task that has not begun, and end the thread, which may still be waiting for
+        its turn.
+        """
         self._over = True
         self._refuse_all()
         self._tasks.put(None)

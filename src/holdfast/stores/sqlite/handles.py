@@ -1,12 +1,14 @@
 """The SQLite handles of this process. None may be open while it forks.
 
-SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks, and believe for ever that
-it has them: every connection that it opens to the same file, by whatever store, would trust locks that the kernel has not
-given, and others would delete the log under it. SQLite's mutexes may also be held by a thread that the child lacks, and then
-any call of SQLite hangs, whatever file it is for.
+SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks,
+and believe for ever that it has them: every connection that it opens to the same file, by whatever
+store, would trust locks that the kernel has not given, and others would delete the log under it.
+SQLite's mutexes may also be held by a thread that the child lacks, and then any call of SQLite
+hangs, whatever file it is for.
 
-So a process that forks closes what is idle and waits for the rest. A child that is born while a handle is open uses no SQLite
-at all, nor do its own children: every open is refused, until another program is begun by exec.
+So a process that forks closes what is idle and waits for the rest. A child that is born while a
+handle is open uses no SQLite at all, nor do its own children: every open is refused, until another
+program is begun by exec.
 """
 
 import os
@@ -36,22 +38,26 @@ class Handle:
     __slots__ = ("admitted", "cursor", "owner", "raw")
 
     def __init__(self) -> None:
-        # The thread that uses it; NOBODY while it is idle. A fork does not wait for handles of its own thread, so it must not
-        # mistake one that another thread has just picked up for its own.
+        # The thread that uses it; NOBODY while it is idle. A fork does not wait for handles of its
+        # own thread, so it must not mistake one that another thread has just picked up for its own.
         self.owner = get_ident()
-        # True once its thread may call SQLite. Before that, the handle makes no forked child unsound.
+        # True once its thread may call SQLite. Before that, the handle makes no forked child
+        # unsound.
         self.admitted = False
         self.raw: sqlite3.Connection | None = None
         # Freeing a cursor resets its statement, so it is kept as long as its connection.
         self.cursor: sqlite3.Cursor | None = None
 
     def begin(self, path: Path, timeout_s: float) -> None:
-        """Before the connection is opened: wait while this process forks. The caller closes the handle, also after an error.
-        Raises LockTimeout when a fork takes too long, and StoreUnavailable as `check` does."""
+        """Before the connection is opened: wait while this process forks. The caller closes the
+        handle, also after an error. Raises LockTimeout when a fork takes too long, and
+        StoreUnavailable as `check` does.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             check()
-            # Added first and then looked: of a thread that opens and one that forks, one sees the other.
+            # Added first and then looked: of a thread that opens and one that forks, one sees the
+            # other.
             _open.add(self)
             # A thread that has one open already is waited for itself.
             if not _forking or _count_of(self.owner) > 1:
@@ -59,7 +65,10 @@ class Handle:
                 return
             _open.discard(self)
             if not _forked.wait(max(deadline - time.monotonic(), 0)):
-                raise LockTimeout(f"{path} could not be opened within {timeout_s:g} s: this process is forking", outcome="none")
+                raise LockTimeout(
+                    f"{path} could not be opened within {timeout_s:g} s: this process is forking",
+                    outcome="none",
+                )
 
     def is_ours(self) -> bool:
         """Is it open, and not one that a forked child inherited?"""
@@ -67,11 +76,13 @@ class Handle:
 
     def close(self) -> None:
         """Close the connection. In a forked child that inherited it: leave it alone."""
-        # In this order: whoever forks takes an empty set for the proof that no thread is inside SQLite.
+        # In this order: whoever forks takes an empty set for the proof that no thread is inside
+        # SQLite.
         if self in _open:
             try:
                 if self.cursor is not None:
-                    # SQLite keeps a closed connection, with its locks, while a cursor has a statement that did not end.
+                    # SQLite keeps a closed connection, with its locks, while a cursor has a
+                    # statement that did not end.
                     self.cursor.close()
             finally:
                 try:
@@ -102,8 +113,10 @@ def check() -> None:
 def refusal() -> StoreUnavailable:
     """What is raised in a process that was forked while SQLite was in use."""
     return StoreUnavailable(
-        "this process was forked while a thread of its parent was using the store, so SQLite cannot be used here: begin it by "
-        "`spawn` or `forkserver` (multiprocessing.set_start_method), or as a program of its own; nothing was changed",
+        "this process was forked while a thread of its parent was using the store, so SQLite "
+        "cannot be used here: begin it by "
+        "`spawn` or `forkserver` (multiprocessing.set_start_method), or as a program of its own; "
+        "nothing was changed",
         outcome="none",
         forked=True,
     )
@@ -111,9 +124,10 @@ def refusal() -> StoreUnavailable:
 
 @contextmanager
 def opened(path: Path, *, mode: str | None = None, **options: Any) -> Iterator[sqlite3.Connection]:
-    """A connection for the block, outside of the connections of a store. `mode` is that of a SQLite URI. Does not wait while
-    this process forks, since a connection of a store may be waiting for it. Raises sqlite3.Error, and StoreUnavailable as
-    `check` does."""
+    """A connection for the block, outside of the connections of a store. `mode` is that of a SQLite
+    URI. Does not wait while this process forks, since a connection of a store may be waiting for
+    it. Raises sqlite3.Error, and StoreUnavailable as `check` does.
+    """
     check()
     handle = Handle()
     handle.admitted = True
@@ -127,8 +141,9 @@ def opened(path: Path, *, mode: str | None = None, **options: Any) -> Iterator[s
 
 
 def begin_fork(close_idle: Callable[[], None]) -> None:
-    """Before this process forks: let nobody open a handle, and wait until none is open, but not for long. `close_idle` closes
-    what nobody uses."""
+    """Before this process forks: let nobody open a handle, and wait until none is open, but not for
+    long. `close_idle` closes what nobody uses.
+    """
     global _forking
     _fork.acquire()
     _forked.clear()
@@ -179,7 +194,8 @@ def _after_fork_in_child() -> None:
     _fork = threading.RLock()
     _forked = threading.Event()
     if inherited:
-        # Never freed, also not when the interpreter ends: closing a connection of the parent's would do harm, or hang.
+        # Never freed, also not when the interpreter ends: closing a connection of the parent's
+        # would do harm, or hang.
         _inherited.append(inherited)
         import ctypes
 
@@ -187,5 +203,6 @@ def _after_fork_in_child() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
-# Hooks of children run in the order in which they were registered: this one comes before those of the stores.
+# Hooks of children run in the order in which they were registered: this one comes before those of
+# the stores.
 os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,8 +1,10 @@
-"""The port's one-statement paths on the volatile file: one statement that checks, changes and commits by itself.
+"""The port's one-statement paths on the volatile file: one statement that checks, changes and
+commits by itself.
 
-This is the usual case alone, told in a straight line since locks are taken through it. Every other case is declined: no idle
-connection, a bound that is reached or was moved (counter.py), a database that another program has locked, tables that are
-gone. Then nothing was changed, and a general transaction does it.
+This is the usual case alone, told in a straight line since locks are taken through it. Every other
+case is declined: no idle connection, a bound that is reached or was moved (counter.py), a database
+that another program has locked, tables that are gone. Then nothing was changed, and a general
+transaction does it.
 """
 
 import sqlite3
@@ -15,8 +17,8 @@ from holdfast.kernel.space import R, Space
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import SharedCounter
 from holdfast.stores.sqlite.database import Connection, Database
+from holdfast.stores.sqlite.errors import TablesChanged, busy
 from holdfast.stores.sqlite.transaction import UNFIT, unfit
-from holdfast.stores.sqlite.translate import TablesChanged, busy
 
 T = TypeVar("T")
 
@@ -28,7 +30,9 @@ class Declined(Exception):
 class HotPath(Generic[R]):
     """The way to the records of one volatile space, whose table is there."""
 
-    def __init__(self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]) -> None:
+    def __init__(
+        self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]
+    ) -> None:
         self._database = database
         self._gate = database.gate
         self._counter = counter
@@ -36,7 +40,9 @@ class HotPath(Generic[R]):
         self._space = space
 
     def put_new(self, items: Sequence[tuple[str, R]], timeout_s: float) -> int | None:
-        """Insert all items and return their revision, or nothing and None if any key exists. Raises Declined."""
+        """Insert all items and return their revision, or nothing and None if any key exists. Raises
+        Declined.
+        """
         space = self._space
         parameters: list[Any] = []
         encoded: tuple[Any, ...] = ()
@@ -68,7 +74,9 @@ class HotPath(Generic[R]):
         return self._in_turn(connection, insert, timeout_s)
 
     def delete_if(self, keys: Sequence[str], token: int, timeout_s: float) -> int:
-        """Delete those of the keys whose record has the revision `token`; return how many there were. Raises Declined."""
+        """Delete those of the keys whose record has the revision `token`; return how many there
+        were. Raises Declined.
+        """
         sql = schema.delete_if(self._space, len(keys))
         connection = self._database.lend_idle()
         if connection is None:
@@ -86,7 +94,9 @@ class HotPath(Generic[R]):
         return self._in_turn(connection, delete, timeout_s)
 
     def _in_turn(self, connection: Connection, change: Callable[[], T], timeout_s: float) -> T:
-        """Make the change, which is one statement, inside the gate; and give the connection back."""
+        """Make the change, which is one statement, inside the gate; and give the connection
+        back.
+        """
         database = self._database
         try:
             if connection.log.size() > LOG_BYTES_MAX:

@@ -1,14 +1,16 @@
 """Tables, versions and eras of one database file.
 
-    meta      name -> number: `revision` (the last one given without a journal entry), `era` (the last one begun), `journal`
-              (by which it knows its own cursors), and `boot <id>` (the era in which the boot began that last used the file)
+    meta      name -> number: `revision` (last given without entry), `era` (last begun), `journal`
+              (by which it knows its own cursors), and `boot <id>` (the era in which the boot began
+              that last used the file)
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry; its revision is the row's id
     s_<space> one row a record
 
-The next revision is one more than the greater of the journal's last and `meta.revision`: a transaction that tells of itself,
-as nearly all do, needs no counter row beside. In a volatile file that greater one is the bound of all revisions given, and
-which of them was the last is in shared memory (counter.py).
+The next revision is one more than the greater of the journal's last and `meta.revision`: a
+transaction that tells of itself, as nearly all do, needs no counter row beside. In a volatile file
+that greater one is the bound of all revisions given, and which of them was the last is in shared
+memory (counter.py).
 """
 
 import sqlite3
@@ -16,52 +18,63 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.access import access_like
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.space import Space
-from holdfast.stores.scoping import new_journal
+from holdfast.stores.checks import new_journal
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 from holdfast.stores.sqlite import handles
+from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.filesystem import check_database
-from holdfast.stores.sqlite.translate import translated
+from holdfast.system.access import access_like
 
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
 
 _MAGIC = b"SQLite format 3\0"
 
-# A bytearray is bound at once. Of bytes and None the driver asks first whether anything adapts them, which costs as much as a
-# third of a small statement.
+# A bytearray is bound at once. Of bytes and None the driver asks first whether anything adapts
+# them, which costs as much as a third of a small statement.
 DIALECT = Dialect(mark="?", schema="", dump=bytearray)
 
-_LAST = "max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) FROM journal))"
+_LAST = (
+    "max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) "
+    "FROM journal))"
+)
 LAST_REVISION = f"SELECT {_LAST}"
 KEEP_REVISION = "UPDATE meta SET number = ? WHERE name = 'revision'"
 
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE spaces (name TEXT PRIMARY KEY, schema_version INTEGER NOT NULL, indexes TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE journal (revision INTEGER PRIMARY KEY, ns TEXT NOT NULL, at INTEGER NOT NULL, actor TEXT NOT NULL, "
+    "CREATE TABLE spaces (name TEXT PRIMARY KEY, schema_version INTEGER NOT NULL, indexes TEXT "
+    "NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE journal (revision INTEGER PRIMARY KEY, ns TEXT NOT NULL, at INTEGER NOT NULL, "
+    "actor TEXT NOT NULL, "
     "kind TEXT NOT NULL, subject TEXT NOT NULL, data BLOB NOT NULL)",
 )
 
 
 def layout_of(connection: sqlite3.Connection, path: Path) -> int:
-    """The file's layout version, 0 when it is new. Raises StoreCorrupt for another program's file, SchemaTooNew for a newer
-    layout."""
+    """The file's layout version, 0 when it is new. Raises StoreCorrupt for another program's file,
+    SchemaTooNew for a newer layout.
+    """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version == LAYOUT_VERSION:
         return version
-    # In this order: another process may make the tables at this moment, and then the id that is read after them is ours.
+    # In this order: another process may make the tables at this moment, and then the id that is
+    # read after them is ours.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     if application != APPLICATION_ID and (application or version or tables):
-        raise StoreCorrupt(f"{path} is another program's SQLite database: give --store a path of its own", path=str(path))
+        raise StoreCorrupt(
+            f"{path} is another program's SQLite database: give --store a path of its own",
+            path=str(path),
+        )
     if version > LAYOUT_VERSION:
         raise SchemaTooNew(
-            f"{path} has layout {version} and this program knows up to {LAYOUT_VERSION}: use a newer holdfast",
+            f"{path} has layout {version} and this program knows up to {LAYOUT_VERSION}: use a "
+            "newer holdfast",
             path=str(path),
             version=version,
         )
@@ -69,20 +82,26 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreCorrupt for a file of ours that lacks one of the tables that every store has, or the numbers by which tokens
-    are given."""
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """Raise StoreCorrupt for a file of ours that lacks one of the tables that every store has, or
+    the numbers by which tokens are given.
+    """
+    tables = {
+        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
     if tables.issuperset(("meta", "spaces", "journal")):
         numbers = {row[0] for row in connection.execute("SELECT name FROM meta")}
         if numbers.issuperset(("revision", "era")):
             return
     raise StoreCorrupt(
-        f"{path} lacks what every store has: put a backup in its place with `holdfast store restore FILE`", path=str(path)
+        f"{path} lacks what every store has: put a backup in its place with `holdfast store "
+        "restore FILE`",
+        path=str(path),
     )
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a file that is no store of ours before anything is put beside it. Raises StoreCorrupt or SchemaTooNew.
+    """Refuse a file that is no store of ours before anything is put beside it. Raises StoreCorrupt
+    or SchemaTooNew.
 
     Only looks where no store has been opened yet: a gate beside the file shows that one has.
     """
@@ -99,7 +118,9 @@ def refuse_foreign(path: Path) -> None:
 
 
 def _refuse_no_database(path: Path) -> None:
-    """Raise StoreCorrupt for a file that no SQLite has made: to restore a backup over it is no advice."""
+    """Raise StoreCorrupt for a file that no SQLite has made: to restore a backup over it is no
+    advice.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -108,7 +129,8 @@ def _refuse_no_database(path: Path) -> None:
         return
     if not _MAGIC.startswith(head):
         raise StoreCorrupt(
-            f"{path} is not a Holdfast store, nor any other database: give --store a path of its own",
+            f"{path} is not a Holdfast store, nor any other database: give --store a path of its "
+            "own",
             path=str(path),
         )
 
@@ -123,11 +145,13 @@ def create(connection: sqlite3.Connection, era: int) -> None:
     connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
 
 
-def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0, carried: int = 0) -> int:
+def begin_era(
+    connection: sqlite3.Connection, clock: Clock, *, known: int = 0, carried: int = 0
+) -> int:
     """Record and return a new era, inside a transaction of the durable file.
 
-    It passes `known`, another one that is certain, and `carried`, which was read from a file that was never synced and is
-    believed within reason only.
+    It passes `known`, another one that is certain, and `carried`, which was read from a file that
+    was never synced and is believed within reason only.
     """
     last = max(last_era(connection), known)
     era = token.next_era(max(last, min(carried, last + token.STRIDE)), clock.now())
@@ -136,23 +160,32 @@ def begin_era(connection: sqlite3.Connection, clock: Clock, *, known: int = 0, c
 
 
 def boot_of(connection: sqlite3.Connection) -> str | None:
-    """The boot id that the volatile file in use is named by: of the boot that last began here. None for a new store."""
-    found = connection.execute("SELECT name FROM meta WHERE name LIKE 'boot %' ORDER BY number DESC LIMIT 1").fetchone()
+    """The boot id that the volatile file in use is named by: of the boot that last began here. None
+    for a new store.
+    """
+    found = connection.execute(
+        "SELECT name FROM meta WHERE name LIKE 'boot %' ORDER BY number DESC LIMIT 1"
+    ).fetchone()
     return None if found is None else str(found[0]).removeprefix("boot ")
 
 
 def keep_boot(connection: sqlite3.Connection, boot_id: str | None) -> None:
-    """Put the boot id of another file in place of this one's, inside a transaction: its volatile file stays in use."""
+    """Put the boot id of another file in place of this one's, inside a transaction: its volatile
+    file stays in use.
+    """
     connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
     if boot_id is not None:
-        connection.execute("INSERT INTO meta (name, number) VALUES (?, ?)", (f"boot {boot_id}", last_era(connection)))
+        connection.execute(
+            "INSERT INTO meta (name, number) VALUES (?, ?)",
+            (f"boot {boot_id}", last_era(connection)),
+        )
 
 
 def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> None:
     """Go on in a new era, inside a transaction of the durable file.
 
-    A power loss may have taken back the last revisions, which followers and readers had seen before they were synced. They
-    are not given again, to anything else.
+    A power loss may have taken back the last revisions, which followers and readers had seen before
+    they were synced. They are not given again, to anything else.
     """
     era = begin_era(connection, clock)
     connection.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
@@ -162,24 +195,32 @@ def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> No
 
 
 def journal_number(connection: sqlite3.Connection) -> int:
-    """By which the journal knows its own cursors; 0 for that of a file from before there were such numbers."""
+    """By which the journal knows its own cursors; 0 for that of a file from before there were such
+    numbers.
+    """
     found = connection.execute("SELECT number FROM meta WHERE name = 'journal'").fetchone()
     return 0 if found is None else int(found[0])
 
 
 def begin_journal(connection: sqlite3.Connection) -> None:
     """From here on, cursors given before are another journal's. Inside a transaction."""
-    connection.execute("INSERT OR REPLACE INTO meta (name, number) VALUES ('journal', ?)", (new_journal(),))
+    connection.execute(
+        "INSERT OR REPLACE INTO meta (name, number) VALUES ('journal', ?)", (new_journal(),)
+    )
 
 
 def last_era(connection: sqlite3.Connection) -> int:
-    """The last era known to this file, by its own tokens or because it began one for another file."""
+    """The last era known to this file, by its own tokens or because it began one for another
+    file.
+    """
     begun = connection.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
     return int(max(begun, token.era(connection.execute(LAST_REVISION).fetchone()[0])))
 
 
 def carried_era(path: Path) -> int:
-    """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0 otherwise."""
+    """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0
+    otherwise.
+    """
     try:
         check_database(path, access_like(path))
         # A look makes no file: it would have the modes of the umask, and become the store's own.
@@ -191,8 +232,12 @@ def carried_era(path: Path) -> int:
 
 
 def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
-    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer one wrote it."""
-    found = connection.execute("SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)).fetchone()
+    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer
+    one wrote it.
+    """
+    found = connection.execute(
+        "SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)
+    ).fetchone()
     return is_declared(space, found)
 
 
@@ -201,7 +246,8 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
     table = table_of(space, DIALECT)
     columns = "".join(f", {column} BLOB" for column in table.columns)
     connection.execute(
-        f"CREATE TABLE IF NOT EXISTS {table.name} (ns TEXT NOT NULL, key TEXT NOT NULL, rev INTEGER NOT NULL, "
+        f"CREATE TABLE IF NOT EXISTS {table.name} (ns TEXT NOT NULL, key TEXT NOT NULL, rev "
+        "INTEGER NOT NULL, "
         f"value BLOB NOT NULL{columns}, PRIMARY KEY (ns, key)) WITHOUT ROWID"
     )
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")}
@@ -209,7 +255,8 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
         if column not in present:
             connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column} BLOB")
         connection.execute(
-            f"CREATE INDEX IF NOT EXISTS {table.name}_{column} ON {table.name} (ns, {column}) WHERE {column} IS NOT NULL"
+            f"CREATE INDEX IF NOT EXISTS {table.name}_{column} ON {table.name} (ns, {column}) "
+            f"WHERE {column} IS NOT NULL"
         )
     _reindex(connection, space)
     connection.execute(
@@ -220,10 +267,12 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
 
 @lru_cache(maxsize=1024)
 def put_new(space: Space[Any], items: int) -> str:
-    """Insert that many new records of a volatile space if the bound of revisions is still the one that their revision is
-    below (counter.py). Takes namespace, revision and bound, then each record's key, value and places in the indexes.
+    """Insert that many new records of a volatile space if the bound of revisions is still the one
+    that their revision is below (counter.py). Takes namespace, revision and bound, then each
+    record's key, value and places in the indexes.
 
-    Breaks the constraint NOT NULL where the bound is another, and that of the primary key where a key is taken.
+    Breaks the constraint NOT NULL where the bound is another, and that of the primary key where a
+    key is taken.
     """
     table = table_of(space, DIALECT)
     revision, rows = f"CASE {_LAST} WHEN ?3 THEN ?2 END", []
@@ -233,7 +282,9 @@ def put_new(space: Space[Any], items: int) -> str:
         rows.append(f"(?1, {key}, {revision}, {', '.join(rest)})")
         revision = "?2"
     # Nothing else is open that the statement could be undone in.
-    return f"INSERT OR ROLLBACK INTO {table.name} ({', '.join(table.names)}) VALUES {', '.join(rows)}"
+    return (
+        f"INSERT OR ROLLBACK INTO {table.name} ({', '.join(table.names)}) VALUES {', '.join(rows)}"
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -253,4 +304,6 @@ def _reindex(connection: sqlite3.Connection, space: Space[Any]) -> None:
         except RecordInvalid:
             # It stays where `holdfast store check` finds it, and hides no other.
             continue
-        connection.execute(f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key))
+        connection.execute(
+            f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key)
+        )

@@ -1,4 +1,6 @@
-"""The store port on SQLite: a durable file, and beside it a volatile one for the state of one boot."""
+"""The store port on SQLite: a durable file, and beside it a volatile one for the state of one
+boot.
+"""
 
 import contextlib
 import os
@@ -8,11 +10,10 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.access import PRIVATE, Access, access_like
-from holdfast.folder_walk import resolve
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock, Passing, SystemClock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
@@ -20,17 +21,19 @@ from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
-from holdfast.stores.scoping import Plan, check_keys, check_limit, plan_of, storable
+from holdfast.stores.checks import Plan, check_keys, check_limit, plan_of, storable
+from holdfast.stores.listener import FdListener
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.database import Connection, Database
+from holdfast.stores.sqlite.errors import TablesChanged, corrupt, translated
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
 from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
-from holdfast.stores.sqlite.translate import TablesChanged, corrupt, translated
 from holdfast.stores.sqlite.users import Users, leave_inherited
-from holdfast.stores.waking import FdListener
+from holdfast.system.access import PRIVATE, Access, access_like
+from holdfast.system.folder_walk import resolve
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,10 +42,11 @@ T = TypeVar("T")
 class SqliteStore:
     """A store in SQLite files on one machine.
 
-    Promised: the port, for every process of this machine that opens the same path, containers that share the folder
-    included, also those with a boot id of their own. Volatile spaces live in `<name>.locks-<boot_id>.sqlite` beside the
-    durable file and end with the boot. A child that was forked while SQLite was in use is refused (handles.py).
-    Not promised: network file systems, which are refused; and a time limit on a disk that does not answer a sync.
+    Promised: the port, for every process of this machine that opens the same path, containers that
+    share the folder included, also those with a boot id of their own. Volatile spaces live in
+    `<name>.locks-<boot_id>.sqlite` beside the durable file and end with the boot. A child that was
+    forked while SQLite was in use is refused (handles.py). Not promised: network file systems,
+    which are refused; and a time limit on a disk that does not answer a sync.
     """
 
     kind = "sqlite"
@@ -72,7 +76,11 @@ class SqliteStore:
         with contextlib.ExitStack() as undone:
             undone.callback(self._users.close)
             self.durable = Database(
-                self.path, access=self.access, synced=True, create=self._create_durable, forget=self._forget
+                self.path,
+                access=self.access,
+                synced=True,
+                create=self._create_durable,
+                forget=self._forget,
             )
             undone.callback(self.durable.close)
             self._begin_boot()
@@ -108,7 +116,9 @@ class SqliteStore:
         except TablesChanged:
             return self._again_if_changed(self._transact, body, plan, deadline, durable)
 
-    def _transact(self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True) -> T:
+    def _transact(
+        self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True
+    ) -> T:
         database = self._database(plan.volatile, deadline)
         if durable:
             database.certain(_left(deadline))
@@ -121,18 +131,23 @@ class SqliteStore:
                 if database.counter is None:
                     tx = SqliteTx(connection.cursor, self.namespace, plan.names, now)
                 else:
-                    tx = VolatileTx(connection.cursor, self.namespace, plan.names, now, database.counter)
+                    tx = VolatileTx(
+                        connection.cursor, self.namespace, plan.names, now, database.counter
+                    )
                 try:
                     result = body(tx)
                     tx.finish()
                     if not connection.handle.is_ours():
-                        # The body has forked, and this is the child: what it did is its parent's to commit.
+                        # The body has forked, and this is the child: what it did is its parent's to
+                        # commit.
                         raise handles.refusal()
                 finally:
                     tx.end()
                 return tx, result
 
-            tx, result = database.write(connection, run, _left(deadline), sleepy=True, committed=_committed)
+            tx, result = database.write(
+                connection, run, _left(deadline), sleepy=True, committed=_committed
+            )
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
                 self._fifos.notify(topic)
@@ -141,7 +156,9 @@ class SqliteStore:
             database.tidy(connection)
         return result
 
-    def read(self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+    def read(
+        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> T:
         plan = plan_of(tuple(scope))
         deadline = time.monotonic() + timeout_s
 
@@ -158,11 +175,15 @@ class SqliteStore:
             database = self._database(plan.volatile, deadline)
             with database.connection(_left(deadline)) as connection:
                 self._declare(database, connection, plan.spaces, deadline)
-                return database.reading(connection, lambda _: snapshot(connection.cursor), _left(deadline))
+                return database.reading(
+                    connection, lambda _: snapshot(connection.cursor), _left(deadline)
+                )
 
         return self._again_if_changed(run)
 
-    def get(self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> Row[R] | None:
+    def get(
+        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> Row[R] | None:
         sql = table_of(space, schema.DIALECT).get
         deadline = time.monotonic() + timeout_s
 
@@ -173,14 +194,22 @@ class SqliteStore:
                 if not storable(key):
                     return None
                 found: tuple[Any, ...] | None = database.reading(
-                    connection, lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(), _left(deadline)
+                    connection,
+                    lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(),
+                    _left(deadline),
                 )
                 return found
 
         found = self._again_if_changed(run)
         return None if found is None else Row(key, space.decode(key, found[0]), found[1])
 
-    def put_new(self, space: Space[R], items: Sequence[tuple[str, R]], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int | None:
+    def put_new(
+        self,
+        space: Space[R],
+        items: Sequence[tuple[str, R]],
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int | None:
         check_keys([key for key, _ in items], distinct=True)
         deadline = time.monotonic() + timeout_s
         if (hot := self._hot.get(space)) is not None:
@@ -199,7 +228,14 @@ class SqliteStore:
         except KeyTaken:
             return None
 
-    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, *, timeout_s: float = TRANSACT_TIMEOUT_S) -> int:
+    def delete_if(
+        self,
+        space: Space[Any],
+        keys: Sequence[str],
+        token: int,
+        *,
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> int:
         check_keys(keys)
         deadline = time.monotonic() + timeout_s
         if (hot := self._hot.get(space)) is not None:
@@ -218,17 +254,19 @@ class SqliteStore:
         self._check_open()
         return self._fifos.listen(topics, self._users.keep)
 
-    def journal(self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False) -> Batch:
+    def journal(
+        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
+    ) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
         # Who only changes something has no use for it, nor for what it needs.
-        from holdfast.stores.sqlite import journal
+        from holdfast.stores.sqlite import transaction
 
         self._check_open()
         check_limit(limit)
         files = [self.durable]
         if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
-        return journal.read(files, self.namespace, cursor, limit, reverse=reverse)
+        return transaction.read(files, self.namespace, cursor, limit, reverse=reverse)
 
     def close(self) -> None:
         if self._closed:
@@ -242,7 +280,9 @@ class SqliteStore:
         self._users.close()
 
     def after_fork(self) -> None:
-        """In a forked child: begin with no connection, descriptor or lock of the parent's. Where that fails it is closed."""
+        """In a forked child: begin with no connection, descriptor or lock of the parent's. Where
+        that fails it is closed.
+        """
         closed, volatile, users = self._closed, self._volatile, self._users
         files = [self.durable] if volatile is None else [self.durable, volatile]
         self._begin_process()
@@ -257,7 +297,8 @@ class SqliteStore:
             if closed:
                 return
             self._users = Users(self.path, self.access, self._boot_id)
-            # The parent's mark is closed last: without any, another boot could begin a volatile file of its own.
+            # The parent's mark is closed last: without any, another boot could begin a volatile
+            # file of its own.
             self._users.share_volatile()
         finally:
             users.close()
@@ -267,7 +308,9 @@ class SqliteStore:
         self._closed = False
 
     def before_fork(self) -> None:
-        """Before this process forks: close every connection that nobody uses, since none may be open then."""
+        """Before this process forks: close every connection that nobody uses, since none may be
+        open then.
+        """
         self.durable.close_idle()
         if self._volatile is not None:
             self._volatile.close_idle()
@@ -276,13 +319,17 @@ class SqliteStore:
         return self._users.has_boot(boot_id)
 
     def _again_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run; and once more if a restore by another process has put older tables in place of those that were known."""
+        """Run; and once more if a restore by another process has put older tables in place of those
+        that were known.
+        """
         for _ in range(2):
             try:
                 return run(*args, **kwargs)
             except TablesChanged:
                 continue
-        raise StoreUnavailable(f"{self.path} is being restored again and again: try later", outcome="none")
+        raise StoreUnavailable(
+            f"{self.path} is being restored again and again: try later", outcome="none"
+        )
 
     def _database(self, volatile: bool, deadline: float) -> Database:
         self._check_open()
@@ -295,13 +342,17 @@ class SqliteStore:
 
     def _open_volatile(self, deadline: float) -> None:
         if not self._mutex.acquire(timeout=_left(deadline)):
-            raise LockTimeout("the volatile file could not be opened in time: another thread is at it", outcome="none")
+            raise LockTimeout(
+                "the volatile file could not be opened in time: another thread is at it",
+                outcome="none",
+            )
         try:
             if self._volatile is None:
                 path = self.volatile_path()
                 prepare(path, self.access)
                 self.durable.certain(_left(deadline))
-                # Lent before, since `create` may run in the gate's thread, which cannot open one while this thread does.
+                # Lent before, since `create` may run in the gate's thread, which cannot open one
+                # while this thread does.
                 with self.durable.connection(_left(deadline)) as connection:
                     self._volatile = Database(
                         path,
@@ -314,12 +365,20 @@ class SqliteStore:
         finally:
             self._mutex.release()
 
-    def _declare(self, database: Database, connection: Connection, spaces: Sequence[Space[Any]], deadline: float) -> None:
+    def _declare(
+        self,
+        database: Database,
+        connection: Connection,
+        spaces: Sequence[Space[Any]],
+        deadline: float,
+    ) -> None:
         if self._declared.issuperset(spaces):
             return
         for space in spaces:
-            if not database.reading(connection, lambda raw, s=space: schema.is_current(raw, s), _left(deadline)):  # type: ignore[misc]
-                database.write(connection, lambda s=space: self._bring_up(connection, s), _left(deadline))  # type: ignore[misc]
+            is_current = partial(schema.is_current, space=space)
+            if not database.reading(connection, is_current, _left(deadline)):
+                bring_up = partial(self._bring_up, connection, space)
+                database.write(connection, bring_up, _left(deadline))
             self._declared.add(space)
             if database.counter is not None:
                 self._hot[space] = HotPath(database, database.counter, self.namespace, space)
@@ -329,13 +388,17 @@ class SqliteStore:
             schema.declare(connection.raw, space)
 
     def _forget(self) -> None:
-        """After an error of SQLite's: what was known of the tables may no longer hold, as after a restore by another."""
+        """After an error of SQLite's: what was known of the tables may no longer hold, as after a
+        restore by another.
+        """
         self._declared.clear()
         self._hot.clear()
 
     def _begin_boot(self) -> None:
-        """Find the volatile file in use. All who have the store open use the same one, whatever their boot ids are; its name
-        is kept in the durable file, and changes only while nobody uses it."""
+        """Find the volatile file in use. All who have the store open use the same one, whatever
+        their boot ids are; its name is kept in the durable file, and changes only while nobody uses
+        it.
+        """
 
         def recorded(raw: sqlite3.Connection) -> str | None:
             schema.refuse_gutted(raw, self.path)
@@ -344,7 +407,9 @@ class SqliteStore:
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
             def is_mine() -> bool:
-                return self.durable.reading(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
+                return (
+                    self.durable.reading(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
+                )
 
             # Once this mark is there the name stays, so it is read again.
             if is_mine() and self._users.share_volatile() and is_mine():
@@ -358,7 +423,8 @@ class SqliteStore:
                     lambda: self._begin_boot_in(connection.raw),
                     TRANSACT_TIMEOUT_S,
                     sleepy=True,
-                    # Still at the gate: the next one that comes there must find this one among the users.
+                    # Still at the gate: the next one that comes there must find this one among the
+                    # users.
                     committed=lambda _: self._share_volatile(),
                 )
             except BaseException:
@@ -368,7 +434,8 @@ class SqliteStore:
 
     def _begin_boot_in(self, raw: sqlite3.Connection) -> str:
         recorded = schema.boot_of(raw)
-        # Locks prove that their holders run on this kernel, so a file that has users is as good as one of this boot.
+        # Locks prove that their holders run on this kernel, so a file that has users is as good as
+        # one of this boot.
         if recorded is not None and recorded != self._boot_id and not self._users.own_volatile():
             return recorded
         if recorded != self._boot_id:
@@ -382,7 +449,9 @@ class SqliteStore:
         schema.create(raw, token.next_era(0, self._clock.now()))
         schema.begin_boot(raw, self._boot_id, self._clock)
 
-    def _create_volatile(self, raw: sqlite3.Connection, connection: Connection, deadline: float) -> None:
+    def _create_volatile(
+        self, raw: sqlite3.Connection, connection: Connection, deadline: float
+    ) -> None:
         """Begin a durable era for the new file's tokens, before the first of them can be given."""
         carried = self._end_other_boots()
         try:
@@ -401,8 +470,10 @@ class SqliteStore:
         schema.create(raw, era)
 
     def _end_other_boots(self) -> int:
-        """Remove the files of earlier boots, which nobody has open any more, since all who have the store open use this one;
-        return the last era of their tokens, whose counters may have carried beyond the one they were begun in."""
+        """Remove the files of earlier boots, which nobody has open any more, since all who have the
+        store open use this one; return the last era of their tokens, whose counters may have
+        carried beyond the one they were begun in.
+        """
         # Once a boot.
         import glob
 
@@ -418,13 +489,17 @@ class SqliteStore:
         return known
 
     def volatile_path(self) -> Path:
-        """Where the volatile file in use is, or would be: this boot's, unless a process with another boot id was first."""
+        """Where the volatile file in use is, or would be: this boot's, unless a process with
+        another boot id was first.
+        """
         return self.path.with_name(f"{self.path.name}.locks-{self._volatile_boot}.sqlite")
 
     def _check_open(self) -> None:
         if self._closed:
             handles.check()
-            raise StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+            raise StoreUnavailable(
+                "the store is closed: connect again", outcome="none", closed=True
+            )
 
 
 def _committed(done: tuple[SqliteTx, Any]) -> None:
@@ -458,7 +533,8 @@ def _all_stores() -> list[SqliteStore]:
 
 def _after_fork() -> None:
     for store in _all_stores():
-        # One store that fails, in whatever way, must not leave the next with its parent's connections.
+        # One store that fails, in whatever way, must not leave the next with its parent's
+        # connections.
         with contextlib.suppress(Exception):
             store.after_fork()
     leave_inherited()

@@ -1,25 +1,42 @@
-"""The port's verbs on a SQLite connection."""
+"""The port's verbs on a SQLite connection.
+
+Reading what happened, of a durable and a volatile file at once.
+"""
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.stores.scoping import check_entry, check_key, check_texts, has_ended
+from holdfast.kernel.store import JOURNAL_TOPIC, Batch, Cursor, Entry
+from holdfast.stores.checks import (
+    check_entry,
+    check_key,
+    check_texts,
+    cursor_at,
+    has_ended,
+    places_of,
+)
 from holdfast.stores.sql import SqlReadTx, SqlTx
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.counter import STRIDE, SharedCounter
+from holdfast.stores.sqlite.database import Database
 
 Execute = Callable[[str, Sequence[Any]], sqlite3.Cursor]
 
 UNFIT = (UnicodeEncodeError, OverflowError)
 """What the driver raises for a parameter that it cannot take."""
 
-_APPEND = "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_APPEND = (
+    "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, ?, ?, ?, ?, "
+    "?)"
+)
 
 
 class KeyTaken(Exception):
@@ -31,7 +48,9 @@ class SqliteReadTx(SqlReadTx):
 
     dialect = schema.DIALECT
 
-    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime) -> None:
+    def __init__(
+        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
+    ) -> None:
         super().__init__(namespace, names)
         self._execute: Execute = cursor.execute
         self.now = now
@@ -53,7 +72,9 @@ class SqliteTx(SqliteReadTx, SqlTx):
     _revision = 0
     _appended = 0
 
-    def __init__(self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime) -> None:
+    def __init__(
+        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
+    ) -> None:
         super().__init__(cursor, namespace, names, now)
         self.topics: dict[str, None] = {}
 
@@ -86,17 +107,24 @@ class SqliteTx(SqliteReadTx, SqlTx):
         except sqlite3.IntegrityError:
             raise KeyTaken(key) from None
 
-    def append(self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None) -> int:
+    def append(
+        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
+    ) -> int:
         encoded = check_entry(data)
         revision = self.revision + self._appended
         self._appended += 1
-        self.change(_APPEND, (revision, self._ns, microseconds(self.now), actor, kind, subject, bytearray(encoded)))
+        self.change(
+            _APPEND,
+            (revision, self._ns, microseconds(self.now), actor, kind, subject, bytearray(encoded)),
+        )
         self.topics[JOURNAL_TOPIC] = None
         return revision
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         newest = "(SELECT max(revision) FROM journal WHERE ns = ?1)"
-        nth = "(SELECT revision FROM journal WHERE ns = ?1 ORDER BY revision DESC LIMIT 1 OFFSET {})"
+        nth = (
+            "(SELECT revision FROM journal WHERE ns = ?1 ORDER BY revision DESC LIMIT 1 OFFSET {})"
+        )
         return self.change(
             f"DELETE FROM journal WHERE ns = ?1 AND revision < {newest} "
             f"AND (at < ?3 AND revision <= {nth.format('?4')} OR revision <= {nth.format('?2')})",
@@ -127,7 +155,12 @@ class VolatileTx(SqliteTx):
     _begun: tuple[int, int] | None = None
 
     def __init__(
-        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime, counter: SharedCounter
+        self,
+        cursor: sqlite3.Cursor,
+        namespace: str,
+        names: frozenset[str],
+        now: datetime,
+        counter: SharedCounter,
     ) -> None:
         super().__init__(cursor, namespace, names, now)
         self._counter = counter
@@ -173,3 +206,66 @@ def microseconds(at: datetime) -> int:
 def instant(at: int) -> datetime:
     """The same back again."""
     return _EPOCH + timedelta(microseconds=at)
+
+
+def number_of(durable: Database) -> int:
+    """The number of the journal, which a restore by another process may change."""
+    with durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        return durable.reading(connection, schema.journal_number, TRANSACT_TIMEOUT_S)
+
+
+def read(
+    files: Sequence[Database], namespace: str, cursor: Cursor, limit: int, *, reverse: bool
+) -> Batch:
+    """The entries of all files behind their places, merged by time; or the last ones. The batch's
+    cursor has a place in each.
+
+    Raises RecordInvalid for a damaged entry, InvalidValue for a cursor that this journal did not
+    give, StoreUnavailable when a file is not where it was opened.
+    """
+    for database in files:
+        database.place.check()
+    number = number_of(files[0])
+    places = places_of(cursor, 2, number)
+    # From the end at least one of each, whose place is the cursor.
+    most = max(limit, 1) if reverse else limit
+    found = [
+        _entries(database, namespace, place, most, reverse)
+        for database, place in zip(files, places, strict=False)
+    ]
+    # Merging keeps the order within each file, whatever a stepped clock says.
+    numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
+    merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
+    for file, entries in enumerate(found):
+        seen = entries if reverse else [entry for origin, entry in merged if origin == file]
+        places[file] = max((entry.revision for entry in seen), default=places[file])
+    return Batch([entry for _, entry in merged], cursor_at(number, places))
+
+
+def _entries(
+    database: Database, namespace: str, after: int, limit: int, reverse: bool
+) -> list[Entry]:
+    """A file's entries behind a revision, or its last ones."""
+    select = (
+        "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > "
+        "? ORDER BY revision"
+    )
+    sql, after = (f"{select} DESC LIMIT ?", 0) if reverse else (f"{select} LIMIT ?", after)
+    with database.connection(TRANSACT_TIMEOUT_S) as connection:
+        rows = database.reading(
+            connection,
+            lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall(),
+            TRANSACT_TIMEOUT_S,
+        )
+    return [_entry(*row) for row in rows]
+
+
+def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: bytes) -> Entry:
+    # Loaded when there is an entry: a short command such as `jobs pick` reads the journal, and
+    # mostly finds none.
+    from holdfast.stores.copy import entry_data
+
+    told = entry_data(revision, data)
+    return Entry(
+        revision=revision, at=instant(at), actor=actor, kind=kind, subject=subject, data=told
+    )

@@ -2,10 +2,10 @@
 
 from msgspec.structs import asdict
 
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.liveness import Parts
 from holdfast.kernel.codec import Plain
+from holdfast.runtime.connection import Holdfast
 
 
 class AgentView(Agent, frozen=True, kw_only=True):
@@ -28,7 +28,9 @@ def agent_view(hf: Holdfast, asked: str) -> AgentView:
 
 
 def id_of(hf: Holdfast, asked: str) -> str:
-    """The id that a name or an id means, of a live agent or of one that is not. Raises Ambiguous, and InvalidName."""
+    """The id that a name or an id means, of a live agent or of one that is not. Raises Ambiguous,
+    and InvalidName.
+    """
     found = hf.agents.resolve(asked)
     if found.record is not None or found.reason is Reason.AMBIGUOUS:
         return found.unwrap().agent_id

@@ -1,7 +1,7 @@
 """Counted holds: what is answered of them."""
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.claims import claimant, refuse_unseen
 
 
@@ -19,8 +19,12 @@ class HoldsSwept(Plain, frozen=True, kw_only=True):
     swept: int
 
 
-def taken(hf: Holdfast, subject: str, *, by: str, ttl_s: float | None, pid: int | None) -> HoldCount:
-    """Hold a subject, for one whose own process is not there to hold it. Raises what `Holds.take` does."""
+def taken(
+    hf: Holdfast, subject: str, *, by: str, ttl_s: float | None, pid: int | None
+) -> HoldCount:
+    """Hold a subject, for one whose own process is not there to hold it. Raises what `Holds.take`
+    does.
+    """
     refuse_unseen(hf, pid, ttl_s, "hold")
     count = hf.holds.take(subject, by=by, process=claimant(hf, pid, by), ttl_s=ttl_s)
     return HoldCount(subject=subject, by=by, count=count)

@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import Event
-from holdfast.domains.jobs.record import LateResult, PastAttempt, shown
+from holdfast.domains.jobs.records import LateResult, PastAttempt, shown
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import BrokerUnavailable, Corrupt, InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_job_id
+from holdfast.runtime.connection import Holdfast
 
 
 class BrokerView(Plain, frozen=True, kw_only=True):
@@ -88,8 +88,14 @@ def view_of(job: Job) -> JobView:
 
 
 def logged(hf: Holdfast, *, wait: bool = False) -> str | None:
-    """Bring the audit log of jobs up to date; return in words what went wrong, which breaks nothing, or None."""
-    return None if hf.job_log is None else hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)
+    """Bring the audit log of jobs up to date; return in words what went wrong, which breaks
+    nothing, or None.
+    """
+    return (
+        None
+        if hf.job_log is None
+        else hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)
+    )
 
 
 def found(hf: Holdfast, job_id: str) -> Job | None:
@@ -101,17 +107,24 @@ def found(hf: Holdfast, job_id: str) -> Job | None:
 
 
 def sent(hf: Holdfast, event: Event | None = None) -> int:
-    """Send what the broker of an event's job has not had yet, or all brokers; return how many events those were. Raises
-    BrokerUnavailable, and InvalidValue for a topic that nothing can be sent to; what is not sent stays kept."""
-    from holdfast.adapters.courier import Courier
+    """Send what the broker of an event's job has not had yet, or all brokers; return how many
+    events those were. Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be
+    sent to; what is not sent stays kept.
+    """
+    from holdfast.adapters.event_sender import Courier
 
-    before = "" if event is None else f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+    before = (
+        ""
+        if event is None
+        else f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+    )
     courier = Courier(hf.job_events)
     try:
         return courier.send(None if event is None else [event.job_id])
     except BrokerUnavailable as error:
         raise BrokerUnavailable(
-            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept", **error.fields
+            f"{before}{error.message}. `holdfast jobs publish --unsent` sends what is kept",
+            **error.fields,
         ) from None
     except InvalidValue as error:
         raise InvalidValue(f"{before}{error.message}", **error.fields) from None
@@ -120,10 +133,17 @@ def sent(hf: Holdfast, event: Event | None = None) -> int:
 
 
 def timeline(hf: Holdfast, job_id: str, tail: int | None) -> list[dict[str, Any]]:
-    """The last lines of a job's audit log, or all. Raises NotFound when it is not logged, InvalidName."""
+    """The last lines of a job's audit log, or all. Raises NotFound when it is not logged,
+    InvalidName.
+    """
     if hf.job_log is None:
-        raise NotFound("this store keeps nothing, so there is no log of its jobs: use another --store")
+        raise NotFound(
+            "this store keeps nothing, so there is no log of its jobs: use another --store"
+        )
     lines = list(hf.job_log.events(check_job_id(job_id)))
     if not lines:
-        raise NotFound(f"no job {job_id} is logged in {hf.job_log.folder}: `holdfast jobs logs --list` shows those that are")
+        raise NotFound(
+            f"no job {job_id} is logged in {hf.job_log.folder}: `holdfast jobs logs --list` shows "
+            "those that are"
+        )
     return lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import LeaseLost, NotFound
 from holdfast.kernel.histogram import BUCKETS_S
@@ -11,13 +10,16 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.obstruction import Blocker, Obstruction
-from holdfast.primitives.locks.record import Hold
+from holdfast.primitives.locks.records import Hold
 from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.claims import claimant, refuse_unseen
 
 
 class GrantView(Plain, frozen=True, kw_only=True):
-    """What was granted. `token` is shown with every write to what it guards; `tokens` has that of each name."""
+    """What was granted. `token` is shown with every write to what it guards; `tokens` has that of
+    each name.
+    """
 
     token: int
     names: tuple[str, ...]
@@ -66,7 +68,9 @@ class Kicked(Plain, frozen=True, kw_only=True):
 
 
 class Free(Plain, frozen=True, kw_only=True):
-    """Whether all the names were free at one moment; if not, `holders` held them when the time was over."""
+    """Whether all the names were free at one moment; if not, `holders` held them when the time was
+    over.
+    """
 
     free: bool
     holders: tuple[Blocker, ...] = ()
@@ -81,7 +85,9 @@ class InForce(Plain, frozen=True, kw_only=True):
 
 
 class StatisticsView(Plain, frozen=True, kw_only=True):
-    """What a resource has been through. Times that half (p50) and nearly all (p95) stayed within are bounds of buckets."""
+    """What a resource has been through. Times that half (p50) and nearly all (p95) stayed within
+    are bounds of buckets.
+    """
 
     resource: str
     schema_version: int
@@ -118,7 +124,9 @@ def acquired(
     on_wait: Callable[[Any], None] | None = None,
     stop_fd: int | None = None,
 ) -> Grant:
-    """Take locks for one whose own process is not there to hold them. Raises what `Locks.acquire` does."""
+    """Take locks for one whose own process is not there to hold them. Raises what `Locks.acquire`
+    does.
+    """
     refuse_unseen(hf, pid, ttl_s, "lock")
     return hf.locks.acquire(
         names,
@@ -148,19 +156,31 @@ def grant_view(grant: Grant) -> GrantView:
 
 def renewed_view(hold: Hold) -> Renewed:
     """A grant that was renewed."""
-    return Renewed(token=hold.token, names=hold.names, by=hold.by, mode=hold.mode, expires_at=hold.lease.expires_at)
+    return Renewed(
+        token=hold.token,
+        names=hold.names,
+        by=hold.by,
+        mode=hold.mode,
+        expires_at=hold.lease.expires_at,
+    )
 
 
 def kicked_view(kicked: Iterable[Hold]) -> Kicked:
     """Grants that were taken away."""
-    return Kicked(kicked=[KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process) for hold in kicked])
+    return Kicked(
+        kicked=[
+            KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process)
+            for hold in kicked
+        ]
+    )
 
 
 def released(hf: Holdfast, token: int) -> Released:
     """Release the grant that has this token. Raises LeaseLost when there is none any more."""
     if not hf.locks.release_token(token):
         raise LeaseLost(
-            f"no lock has token {token}: it was released, ran out or was taken away. `holdfast locks status` shows those that "
+            f"no lock has token {token}: it was released, ran out or was taken away. `holdfast "
+            "locks status` shows those that "
             "are held",
             token=token,
         )
@@ -184,7 +204,8 @@ def not_held(names: Sequence[str], by: str) -> NotFound:
     """A job does not hold these."""
     listed = list(dict.fromkeys(names))
     return NotFound(
-        f"job {by} does not hold {', '.join(listed)}: `holdfast locks status {' '.join(listed)}` shows how it stands",
+        f"job {by} does not hold {', '.join(listed)}: `holdfast locks status {' '.join(listed)}` "
+        "shows how it stands",
         names=listed,
     )
 
@@ -213,7 +234,9 @@ def statistics_view(name: str, one: LockStatistics) -> StatisticsView:
 
 
 def times(total_s: float, counts: Sequence[int]) -> tuple[float | None, float | None, float | None]:
-    """The mean, and what half and 95 of a hundred stayed within; None where there were none, or they were beyond all bounds."""
+    """The mean, and what half and 95 of a hundred stayed within; None where there were none, or
+    they were beyond all bounds.
+    """
     number = sum(counts)
     return total_s / number if number else None, _within(counts, 0.5), _within(counts, 0.95)
 

@@ -18,7 +18,9 @@ class Dropped(Plain, frozen=True, kw_only=True):
 
 
 def since_of(text: str) -> datetime:
-    """The instant that a text means: itself, or one so long ago, as in 90s, 15m, 2h and 7d. Raises InvalidValue."""
+    """The instant that a text means: itself, or one so long ago, as in 90s, 15m, 2h and 7d. Raises
+    InvalidValue.
+    """
     try:
         if text[-1:] in _UNITS and text[:-1].isdecimal():
             return clock.SystemClock().now() - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
@@ -26,4 +28,6 @@ def since_of(text: str) -> datetime:
     except InvalidValue as error:
         raise InvalidValue(f"{error.message}, or an age like 15m", field="since") from None
     except (OverflowError, ValueError):
-        raise InvalidValue("that lies before the calendar begins: leave it out for everything", field="since") from None
+        raise InvalidValue(
+            "that lies before the calendar begins: leave it out for everything", field="since"
+        ) from None

@@ -1,12 +1,14 @@
-"""Hosts, leases and neighbours: what is answered of them, and what is looked up before they are asked for."""
+"""Hosts, leases and neighbours: what is answered of them, and what is looked up before they are
+asked for.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import RegistryNotFound
 from holdfast.kernel.names import check_label
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.claims import refuse_unseen
 
 HostInfo = dict[str, Any]
@@ -89,7 +91,9 @@ def leased(
     pid: int | None,
     ttl_s: float | None,
 ) -> dict[str, int]:
-    """Lease hosts for a run, all or none, each with its own router unless one is said; return how many lease each."""
+    """Lease hosts for a run, all or none, each with its own router unless one is said; return how
+    many lease each.
+    """
     refuse_unseen(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
     wanted = [
         {
@@ -109,7 +113,9 @@ def lease_dropped(hf: Holdfast, name: str, by: str) -> LeaseDropped:
     return LeaseDropped(host=name, count=count, should_delete=should_delete)
 
 
-def neighbor_taken(hf: Holdfast, host: str, address: str, *, by: str, pid: int | None, ttl_s: float | None) -> NeighborTaken:
+def neighbor_taken(
+    hf: Holdfast, host: str, address: str, *, by: str, pid: int | None, ttl_s: float | None
+) -> NeighborTaken:
     """Lease a neighbour entry for a run."""
     refuse_unseen(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
     count = hf.network.acquire_neighbor_lease(by, host, address, pid=pid, ttl_s=ttl_s)
@@ -129,7 +135,9 @@ def swept(hf: Holdfast) -> SweptView:
 
 def router_priority(hf: Holdfast, job_type: str | None, priority: int | None) -> int:
     """The priority that was said, else that of the kind of job."""
-    return hf.settings.network.job_priorities.get(job_type or "", 0) if priority is None else priority
+    return (
+        hf.settings.network.job_priorities.get(job_type or "", 0) if priority is None else priority
+    )
 
 
 def router_limit_s(hf: Holdfast, names: Sequence[str], timeout_s: float | None) -> float:
@@ -142,4 +150,6 @@ def router_limit_s(hf: Holdfast, names: Sequence[str], timeout_s: float | None) 
 
 def no_such_host(name: str) -> RegistryNotFound:
     """There is no such host."""
-    return RegistryNotFound(f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name)
+    return RegistryNotFound(
+        f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name
+    )

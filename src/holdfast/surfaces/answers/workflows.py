@@ -2,7 +2,14 @@
 
 from msgspec.structs import asdict
 
-from holdfast.domains.workflows import CurrentRecipe, Registered, SwapMarker, SwapStatus, UnknownRecipe, Workflow
+from holdfast.domains.workflows import (
+    CurrentRecipe,
+    Registered,
+    SwapMarker,
+    SwapStatus,
+    UnknownRecipe,
+    Workflow,
+)
 from holdfast.domains.workflows.registry import Reconciled
 from holdfast.kernel.codec import Plain
 
@@ -14,8 +21,9 @@ class RegisteredView(Workflow, frozen=True, kw_only=True):
 
 
 class SwapView(Plain, frozen=True, kw_only=True):
-    """What is loaded, the swap that is under way, and the workflows that live. `unknown` tells of a load that failed or has not
-    ended: then nobody knows what is loaded, and `current` is null."""
+    """What is loaded, the swap that is under way, and the workflows that live. `unknown` tells of a
+    load that failed or has not ended: then nobody knows what is loaded, and `current` is null.
+    """
 
     current: CurrentRecipe | None
     unknown: UnknownRecipe | None
@@ -37,7 +45,9 @@ def registered_view(registered: Registered) -> RegisteredView:
 
 def swap_view(found: SwapStatus) -> SwapView:
     """How things stand."""
-    return SwapView(current=found.current, unknown=found.unknown, swap=found.marker, workflows=found.workflows)
+    return SwapView(
+        current=found.current, unknown=found.unknown, swap=found.marker, workflows=found.workflows
+    )
 
 
 def reconciled_view(found: Reconciled) -> SwapReconciled:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from holdfast.app import Holdfast, connect
+from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import hints
 from holdfast.surfaces.cli.output import remark
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
@@ -30,19 +30,29 @@ class Given:
     @property
     def registry(self) -> str | None:
         """The folder of jobs to work on in place of a store."""
-        return self.registry_around if self.registry_dir is None and self.store is None else self.registry_dir
+        return (
+            self.registry_around
+            if self.registry_dir is None and self.store is None
+            else self.registry_dir
+        )
 
 
 def store_options(command: F) -> F:
     """Add --store and --namespace to a command."""
     for name, words in (
-        ("namespace", "The part of the store to work in  [HOLDFAST_NAMESPACE, holdfast.toml; default]"),
+        (
+            "namespace",
+            "The part of the store to work in  [HOLDFAST_NAMESPACE, holdfast.toml; default]",
+        ),
         (
             "store",
-            "sqlite:PATH, files:DIR, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; the user's state folder]",
+            "sqlite:PATH, files:DIR, postgresql://... or memory:  [HOLDFAST_STORE, holdfast.toml; "
+            "the user's state folder]",
         ),
     ):
-        command = click.option(f"--{name}", expose_value=False, callback=_remember, help=words, metavar=name.upper())(command)
+        command = click.option(
+            f"--{name}", expose_value=False, callback=_remember, help=words, metavar=name.upper()
+        )(command)
     return command
 
 
@@ -50,7 +60,12 @@ def registry_option(command: F) -> F:
     """Add --registry-dir to a command about jobs."""
     words = "A folder with one file per job, instead of a store  [HOLDFAST_REGISTRY_DIR]"
     return click.option(
-        "--registry-dir", envvar=REGISTRY_DIR_ENV, expose_value=False, callback=_remember, help=words, metavar="DIR"
+        "--registry-dir",
+        envvar=REGISTRY_DIR_ENV,
+        expose_value=False,
+        callback=_remember,
+        help=words,
+        metavar="DIR",
     )(command)
 
 
@@ -60,22 +75,31 @@ def given() -> Given:
 
 
 def connected(*, create: bool = True) -> Holdfast:
-    """Connect as the user said. A command that only looks makes no store: it says `create=False`."""
+    """Connect as the user said. A command that only looks makes no store: it says
+    `create=False`.
+    """
     said = given()
     if said.registry is not None:
         return _registry(said, said.registry, create=create)
     hf = connect(said.store, namespace=said.namespace, create=create)
     if create and hf.store.kind == "memory":
-        remark("memory: is seen by this process alone, and ends with it: it keeps nobody apart and no work")
+        remark(
+            "memory: is seen by this process alone, and ends with it: it keeps nobody apart and "
+            "no work"
+        )
     return hf
 
 
 def _registry(said: Given, registry: str, *, create: bool) -> Holdfast:
     """A folder of jobs in place of a store."""
     if said.store is not None or not registry:
-        raise click.UsageError("--registry-dir is a folder, and takes the place of --store: say one of them")
+        raise click.UsageError(
+            "--registry-dir is a folder, and takes the place of --store: say one of them"
+        )
     folder = Path(registry).absolute()
-    return connect(f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."})
+    return connect(
+        f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."}
+    )
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -10,14 +10,20 @@ from contextlib import suppress
 import click
 import msgspec
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Holder, survivors_named
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.primitives.locks.grant import SavedGrant, Suspended
-from holdfast.processes.claim import Claim
-from holdfast.processes.command import LEFTOVERS, Caretaker, Command, SavedCommand, shell_status
+from holdfast.processes.command import (
+    LEFTOVERS,
+    Caretaker,
+    Claim,
+    Command,
+    SavedCommand,
+    shell_status,
+)
 from holdfast.processes.signals import Interrupted, Passing, drop
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import remark
 
@@ -58,7 +64,13 @@ class Custody:
     """A command that waits for its claim, and then runs under it."""
 
     def __init__(
-        self, command: Command, passing: Passing, words: list[str], leftovers: str, undone: str, saved: _Saved | None
+        self,
+        command: Command,
+        passing: Passing,
+        words: list[str],
+        leftovers: str,
+        undone: str,
+        saved: _Saved | None,
     ) -> None:
         self.command = command
         self._passing = passing
@@ -68,7 +80,8 @@ class Custody:
         self._named = saved is not None and saved.named
         self._status = None if saved is None else saved.command.status
         self.grant = None if saved is None else saved.grant
-        """The grant that an earlier program of this process suspended. The command has begun then."""
+        """The grant that an earlier program of this process suspended. The command has begun then.
+        """
         self.kept = False
         """Do processes go on under the claim, so that it must not be released?"""
 
@@ -78,7 +91,9 @@ class Custody:
         return hf.processes.of(self.command.pid, name, self.command.enter(hf.processes.trees))
 
     def drop_signals(self) -> None:
-        """From here on, signals do nothing: what cleans up after a claim must not be interrupted."""
+        """From here on, signals do nothing: what cleans up after a claim must not be
+        interrupted.
+        """
         self._passing.deliver = drop
 
     def run(
@@ -89,10 +104,12 @@ class Custody:
         on_end: Callable[[int], None] = lambda _: None,
         suspend: Suspend | None = None,
     ) -> int:
-        """Let the command begin, wait for its tree, and return its exit status as a shell tells it. `claim` is cared for on
-        other machines' behalf if this process is killed. `on_end` gets the status as soon as the command has ended, before its
-        tree is waited for. With `suspend`, this process goes on standby if that takes long: the command line is run again then,
-        with `Custody.grant`, when there is something to do."""
+        """Let the command begin, wait for its tree, and return its exit status as a shell tells it.
+        `claim` is cared for on other machines' behalf if this process is killed. `on_end` gets the
+        status as soon as the command has ended, before its tree is waited for. With `suspend`, this
+        process goes on standby if that takes long: the command line is run again then, with
+        `Custody.grant`, when there is something to do.
+        """
         if self.grant is not None:
             self.command.use(hf.processes.trees)
         else:
@@ -114,14 +131,18 @@ class Custody:
         return status
 
     def finish(self) -> int:
-        """Wait for a command that was resumed, and its tree, without the store; return its exit status as a shell tells it."""
+        """Wait for a command that was resumed, and its tree, without the store; return its exit
+        status as a shell tells it.
+        """
         status = shell_status(self.command.wait())
         if self._leftovers != "keep":
             self.command.wait_for_tree()
         return status
 
     def _wait(self, hf: Holdfast, over: Callable[[float], bool], suspend: Suspend | None) -> None:
-        """Wait for as long as this process stays loaded, and then on standby, from which it does not come back here."""
+        """Wait for as long as this process stays loaded, and then on standby, from which it does
+        not come back here.
+        """
         after_s = hf.settings.locks.standby_after_s
         while suspend is not None and after_s < float("inf") and not over(after_s):
             with suppress(HoldfastError):
@@ -129,7 +150,9 @@ class Custody:
                 return
 
     def _stand_by(self, hf: Holdfast, suspend: Suspend) -> None:
-        """Wait on standby; returns where that cannot be done. Raises HoldfastError when the store does not answer."""
+        """Wait on standby; returns where that cannot be done. Raises HoldfastError when the store
+        does not answer.
+        """
         arguments, command = given().arguments, self.command.save()
         if arguments is None or command is None or (suspended := suspend()) is None:
             return
@@ -166,7 +189,8 @@ class Custody:
         return EXIT_NOT_EXECUTABLE
 
     def _see_to_leftovers(self, hf: Holdfast, suspend: Suspend | None) -> None:
-        # If the guardian was killed, only this process knows those that lost both signs, and only this one renews the claim.
+        # If the guardian was killed, only this process knows those that lost both signs, and only
+        # this one renews the claim.
         if self._leftovers == LEAVE or (self._leftovers == "keep" and not self.command.unguarded):
             self.command.leave()
             self.kept = True
@@ -180,7 +204,8 @@ class Custody:
             if left:
                 living = counted(len(left), "process of it lives", "processes of it live")
                 remark(
-                    f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The claim stays until they end; "
+                    f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The "
+                    "claim stays until they end; "
                     "Ctrl-C ends them"
                 )
         self._wait(hf, self.command.wait_for_tree, suspend)
@@ -204,19 +229,24 @@ def attended(
     leftovers: str = LEFTOVERS[0],
     bound: bool = False,
 ) -> int:
-    """Run a command under a claim, and return its exit status. `attend` takes the claim, and runs the command; if it ends
-    before that, however it ends, the command never begins. A `bound` command is ended when this process dies.
+    """Run a command under a claim, and return its exit status. `attend` takes the claim, and runs
+    the command; if it ends before that, however it ends, the command never begins. A `bound`
+    command is ended when this process dies.
 
-    A command that cannot be run is refused before anything is claimed or waited for, with `unbegun`.
+    A command that cannot be run is refused before anything is claimed or waited for, with
+    `unbegun`.
     """
     saved = _resumed()
     if saved is None and (unfit := _unfit(words)) is not None:
         remark(f"{unfit[1]}; {unbegun}")
         return unfit[0]
     passing = Passing()
-    # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of the store.
+    # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of
+    # the store.
     resumed = None if saved is None else Command.resume(words, saved.command)
-    command = resumed or Command(words, mask=passing.before, bound=bound, adopts=True, hands_on=True)
+    command = resumed or Command(
+        words, mask=passing.before, bound=bound, adopts=True, hands_on=True
+    )
     custody = Custody(command, passing, words, leftovers, undone, saved)
     try:
         passing.begin(_Interrupting(passing, command) if saved is None else custody.deliver)
@@ -224,7 +254,9 @@ def attended(
     except Interrupted as stopped:
         if stopped.number != signal.SIGCHLD:
             raise
-        remark(f"the process that was to become {words[0]} was killed while it waited: it was not run")
+        remark(
+            f"the process that was to become {words[0]} was killed while it waited: it was not run"
+        )
         return shell_status(command.wait())
     finally:
         passing.deliver = drop
@@ -238,7 +270,8 @@ def _resumed() -> _Saved | None:
     if text is None:
         return None
     saved = msgspec.json.decode(text, type=_Saved)
-    # Open for as long as this program runs: they keep the store in use until it has opened the store itself.
+    # Open for as long as this program runs: they keep the store in use until it has opened the
+    # store itself.
     for fd in saved.fds:
         os.set_inheritable(fd, False)
     return saved
@@ -248,35 +281,40 @@ def _caretaker(hf: Holdfast, command: Command, claim: Claim) -> Caretaker | None
     if hf.store.embedded and not claim.by_lease:
         # The tree alone keeps it, and loading the caretaker takes time.
         return None
-    from holdfast.caretaker import caretaker_for
+    from holdfast.runtime.caretaker import caretaker_for
 
     return caretaker_for(hf, command, claim)
 
 
 class _Interrupting:
-    """What signals do as long as the command has not begun: they end the wait for the claim, once, so that cleaning up is not
-    interrupted in turn."""
+    """What signals do as long as the command has not begun: they end the wait for the claim, once,
+    so that cleaning up is not interrupted in turn.
+    """
 
     def __init__(self, passing: Passing, command: Command) -> None:
         self._passing = passing
         self._command = command
 
     def __call__(self, arrived: signal.struct_siginfo) -> None:
-        # SIGCHLD also comes when the guardian is stopped or continued. It may interrupt the very read that waits for the
-        # command's pid: a second read in here would take that line away from the first, which then waits for ever.
+        # SIGCHLD also comes when the guardian is stopped or continued. It may interrupt the very
+        # read that waits for the command's pid: a second read in here would take that line away
+        # from the first, which then waits for ever.
         if arrived.si_signo != signal.SIGCHLD or (self._command.known and self._command.ended()):
             self._passing.deliver = drop
             raise Interrupted(arrived.si_signo)
 
 
 def _unfit(words: list[str]) -> tuple[int, str] | None:
-    """The exit status and the words for a command that cannot be run, as far as that can be known before; None for any
-    other."""
+    """The exit status and the words for a command that cannot be run, as far as that can be known
+    before; None for any other.
+    """
     import shutil
 
     if shutil.which(words[0]) is not None:
         return None
-    if shutil.which(words[0], os.F_OK) is not None or (os.sep in words[0] and os.path.isdir(words[0])):
+    if shutil.which(words[0], os.F_OK) is not None or (
+        os.sep in words[0] and os.path.isdir(words[0])
+    ):
         return EXIT_NOT_EXECUTABLE, _not_executable(words)
     return EXIT_NOT_FOUND, _not_there(words)
 

@@ -7,8 +7,8 @@ import textwrap
 import click
 from msgspec.structs import replace
 
-from holdfast.doctor import Finding, Verdict, examine
-from holdfast.doctor.finding import exit_status
+from holdfast.runtime.doctor import Finding, Verdict, examine
+from holdfast.runtime.doctor.finding import exit_status
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import printable
@@ -24,8 +24,9 @@ _INDENT = 19
 def doctor(as_json: bool) -> int:
     """Look for what is wrong here, and say how to mend it. Changes nothing.
 
-    Settings, disk, permissions, store, clock, tmux, broker, gateways, server, what dead processes left, what is yet to be told;
-    none is waited for long. Exits 0 when nothing fails, else with the worst status of what does.
+    Settings, disk, permissions, store, clock, tmux, broker, gateways, server, what dead processes
+    left, what is yet to be told; none is waited for long. Exits 0 when nothing fails, else with the
+    worst status of what does.
     """
     said = given()
     findings: list[Finding] = []
@@ -43,19 +44,29 @@ def doctor(as_json: bool) -> int:
 
 
 def _line(finding: Finding) -> str:
-    verdict = click.style(f"{finding.verdict.value:<4}", fg=_COLOURS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
-    words = printable(f"{finding.says}. To mend: {completed(finding.mend)}" if finding.mend else finding.says).replace(
-        "\n", " "
+    verdict = click.style(
+        f"{finding.verdict.value:<4}",
+        fg=_COLOURS[finding.verdict],
+        bold=finding.verdict is Verdict.FAIL,
     )
+    words = printable(
+        f"{finding.says}. To mend: {completed(finding.mend)}" if finding.mend else finding.says
+    ).replace("\n", " ")
     if sys.stdout.isatty():
         width = max(shutil.get_terminal_size().columns, _INDENT + 20)
-        lines = textwrap.wrap(words, width - _INDENT, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(
+            words, width - _INDENT, break_long_words=False, break_on_hyphens=False
+        )
         words = ("\n" + " " * _INDENT).join(lines)
     return f"{verdict}  {finding.check:<11}  {words}"
 
 
 def _summed(findings: list[Finding]) -> str:
-    counts = [(number, what) for what in ("fail", "warn") if (number := sum(one.verdict.value == what for one in findings))]
+    counts = [
+        (number, what)
+        for what in ("fail", "warn")
+        if (number := sum(one.verdict.value == what for one in findings))
+    ]
     if not counts:
         return click.style("all well", fg="green")
     return ", ".join(f"{number} {what}" for number, what in counts)

@@ -14,10 +14,12 @@ EXIT_INTERRUPTED = 130
 def main() -> None:
     """Run the command line and exit."""
     if sys.stdout is None:
-        # Before anything is done: the next file opened would be standard output, and a claim would be nobody's.
+        # Before anything is done: the next file opened would be standard output, and a claim would
+        # be nobody's.
         _complain("standard output is closed: nothing was done. Use >/dev/null for none")
         sys.exit(EXIT_UNAVAILABLE)
-    # What the locale cannot say is written out rather than refused: by now a change may have been made.
+    # What the locale cannot say is written out rather than refused: by now a change may have been
+    # made.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = sys.argv[1:]
     status = guarded(lambda: quick.run(arguments))
@@ -27,13 +29,16 @@ def main() -> None:
 
 
 def guarded(run: "quick.Command") -> int | None:
-    """Run a command; a known error is told in one line. Only an unknown one is a bug, and says so."""
+    """Run a command; a known error is told in one line. Only an unknown one is a bug, and says
+    so.
+    """
     try:
         status = run()
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output has had enough. Commands that change something see to it themselves.
+        # Whoever read our output has had enough. Commands that change something see to it
+        # themselves.
         _abandon_output()
         return 0
     except KeyboardInterrupt:
@@ -43,8 +48,9 @@ def guarded(run: "quick.Command") -> int | None:
 
 
 def _leave(status: int) -> None:
-    """End at once. Taking the interpreter down in order costs a short command a tenth of its time, and by now the store is
-    closed and nothing is left to do but to write out what was printed."""
+    """End at once. Taking the interpreter down in order costs a short command a tenth of its time,
+    and by now the store is closed and nothing is left to do but to write out what was printed.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -63,11 +69,15 @@ def _told(error: Exception) -> int:
         _complain(error.message)
         status = status_of(error).exit
     elif isinstance(error, OSError) and error.filename is None:
-        # The stores let no such error through, and one about a file names it: this is our own output.
+        # The stores let no such error through, and one about a file names it: this is our own
+        # output.
         _complain(f"standard output cannot be written: {error.strerror}")
         status = EXIT_UNAVAILABLE
     else:
-        _complain(f"unexpected {type(error).__name__}: {error}. This is a bug; HOLDFAST_TRACEBACK=1 shows where")
+        _complain(
+            f"unexpected {type(error).__name__}: {error}. This is a bug; HOLDFAST_TRACEBACK=1 "
+            "shows where"
+        )
         status = EXIT_BUG
     try:
         sys.stdout.flush()

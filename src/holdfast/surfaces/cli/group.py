@@ -14,8 +14,10 @@ _ELSEWHERE = {"ls": "list", "rm": "remove", "show": "get"}
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added, each with its whole first sentence, names them to
-    whoever asks for another, and refuses an option that is given twice where it takes one value."""
+    """A group that lists its commands in the order in which they were added, each with its whole
+    first sentence, names them to whoever asks for another, and refuses an option that is given
+    twice where it takes one value.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _check_once(ctx, args)
@@ -24,7 +26,9 @@ class InOrder(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         asked, known = args[0], self.list_commands(ctx)
         if asked not in known and not asked.startswith("-") and not ctx.resilient_parsing:
             meant = _meant(asked, known)
@@ -39,18 +43,26 @@ class InOrder(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE_CHARS)) for name, one in commands if one])
+            formatter.write_dl(
+                [(name, one.get_short_help_str(_SENTENCE_CHARS)) for name, one in commands if one]
+            )
 
 
 def _check_once(ctx: click.Context, args: list[str]) -> None:
-    """Raises UsageError for an option with one value that is given more often: click would take the last without a word."""
+    """Raises UsageError for an option with one value that is given more often: click would take the
+    last without a word.
+    """
     if ctx.resilient_parsing:
         return
     _, _, order = ctx.command.make_parser(ctx).parse_args(list(args))
     for parameter, number in Counter(order).items():
-        single = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count or parameter.is_flag)
+        single = isinstance(parameter, click.Option) and not (
+            parameter.multiple or parameter.count or parameter.is_flag
+        )
         if single and number > 1:
-            raise click.UsageError(f"{max(parameter.opts, key=len)} is given {number} times, and takes one value", ctx)
+            raise click.UsageError(
+                f"{max(parameter.opts, key=len)} is given {number} times, and takes one value", ctx
+            )
 
 
 def _meant(asked: str, known: list[str]) -> str | None:

@@ -1,7 +1,9 @@
-"""Commands that a message tells its reader to run, completed with the options that this command was given.
+"""Commands that a message tells its reader to run, completed with the options that this command was
+given.
 
-Whoever writes the message does not know which store the command line chose. Without its options a pasted command looks into
-another store, and finds nothing there. What the environment or `holdfast.toml` chose needs no option.
+Whoever writes the message does not know which store the command line chose. Without its options a
+pasted command looks into another store, and finds nothing there. What the environment or
+`holdfast.toml` chose needs no option.
 """
 
 import re
@@ -38,7 +40,8 @@ def _with_options(found: "re.Match[str]") -> str:
     area, verb = found[1], found[2] or ""
     if area in _ABOUT_NO_STORE:
         return found[0]
-    # Every command takes these two before its area. Only those about jobs take a folder of jobs, behind the verb.
+    # Every command takes these two before its area. Only those about jobs take a folder of jobs,
+    # behind the verb.
     before = _options(STORE, NAMESPACE)
     behind = _options(REGISTRY_DIR) if area == "jobs" and verb else ""
     return f"holdfast{before} {area}{verb}{behind}"
@@ -54,7 +57,9 @@ def _options(*names: str) -> str:
 
 def _shown(value: str) -> str:
     """Without a database's password: messages end up in logs."""
-    return re.sub(r"^(postgres(?:ql)?://[^:/@]*):[^@]*@|((?:ssl)?password=)[^&\s]*", _redacted, value)
+    return re.sub(
+        r"^(postgres(?:ql)?://[^:/@]*):[^@]*@|((?:ssl)?password=)[^&\s]*", _redacted, value
+    )
 
 
 def _redacted(found: "re.Match[str]") -> str:

@@ -3,7 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.primitives.holds import Hold
 from holdfast.surfaces.answers.holds import HoldsSwept, dropped, taken
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -19,7 +19,8 @@ _by = by_option("Who holds it.", required=True)
 
 @click.group(cls=InOrder)
 def holds() -> None:
-    """Counted holds: how many use a subject, where whoever dies or runs out of time no longer counts.
+    """Counted holds: how many use a subject, where whoever dies or runs out of time no longer
+    counts.
 
     \b
         holdfast holds take host-7 --by run-1 --pid $$
@@ -32,12 +33,16 @@ def holds() -> None:
 @_by
 @ttl_option("It ends after this long, unless taken again.")
 @click.option(
-    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
+    "--pid",
+    type=click.IntRange(1, PID_MAX),
+    help="It ends when this process does, such as a script's own: --pid $$.",
 )
 @json_option
 @store_options
 def take(subject: str, by: str, ttl_s: float | None, pid: int | None, as_json: bool) -> None:
-    """Hold SUBJECT, and print how many do now. Taking it again is one hold, with a new time; --ttl or --pid ends it."""
+    """Hold SUBJECT, and print how many do now. Taking it again is one hold, with a new time; --ttl
+    or --pid ends it.
+    """
     refuse_endless(ttl_s, pid, "hold")
     with connected() as hf:
         done = taken(hf, subject, by=by, ttl_s=ttl_s, pid=pid)
@@ -67,13 +72,20 @@ def list_(subject: str | None, as_json: bool) -> None:
             counts = hf.holds.subjects()
             rows = [[name, str(count)] for name, count in counts.items()]
             empty = "Nothing is held. Try: holdfast holds take SUBJECT --by NAME --ttl 60"
-            json_document(counts) if as_json else table(["subject", "holders"], rows, elastic=["subject"], empty=empty)
+            json_document(counts) if as_json else table(
+                ["subject", "holders"], rows, elastic=["subject"], empty=empty
+            )
             return
         found = hf.holds.holders(subject)
     if as_json:
         json_document(found)
     else:
-        table(["holder", "process", "ends"], [_row(hold) for hold in found], elastic=["holder"], empty="Nobody holds it.")
+        table(
+            ["holder", "process", "ends"],
+            [_row(hold) for hold in found],
+            elastic=["holder"],
+            empty="Nobody holds it.",
+        )
 
 
 @holds.command()

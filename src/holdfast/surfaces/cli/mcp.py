@@ -5,18 +5,29 @@ import sys
 import click
 from msgspec.structs import replace
 
-from holdfast.app import connected
-from holdfast.configuration import load_settings
 from holdfast.kernel.errors import InvalidValue, Unavailable
-from holdfast.kernel.extras import installing
+from holdfast.kernel.text import installing
+from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.connection import connected
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.json_log import log_json_lines
 
 
 @click.command(short_help="The tools of agents, for an MCP client.")
-@click.option("--as", "label", metavar="LABEL", help="Who the agent is.  [HOLDFAST_ACTOR; the agent that runs it; mcp]")
-@click.option("--queue", "queues", multiple=True, metavar="LABEL", help="A queue it may claim jobs from; repeatable.  [--as]")
+@click.option(
+    "--as",
+    "label",
+    metavar="LABEL",
+    help="Who the agent is.  [HOLDFAST_ACTOR; the agent that runs it; mcp]",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="LABEL",
+    help="A queue it may claim jobs from; repeatable.  [--as]",
+)
 @click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
 @store_options
 def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
@@ -28,16 +39,20 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
         {"mcpServers": {"holdfast":
             {"command": "holdfast", "args": ["mcp", "--as", "claude-a"]}}}
 
-    What the agent holds is this process's: its locks, jobs, recipes and swaps end with it, however it ends. Standard output
-    belongs to the protocol; logs go to stderr.
+    What the agent holds is this process's: its locks, jobs, recipes and swaps end with it, however
+    it ends. Standard output belongs to the protocol; logs go to stderr.
     """
     if sys.stdin is None:
-        raise InvalidValue("standard input is closed, and the client speaks there: start it from an MCP client")
+        raise InvalidValue(
+            "standard input is closed, and the client speaks there: start it from an MCP client"
+        )
     # Here, so that no other command loads the SDK.
     try:
         from holdfast.surfaces.mcp.serving import serve
     except ImportError as error:
-        raise Unavailable(f"the MCP server needs {error.name}: {installing('mcp')}", outcome="none") from None
+        raise Unavailable(
+            f"the MCP server needs {error.name}: {installing('mcp')}", outcome="none"
+        ) from None
     from holdfast.surfaces.mcp.claims import Hand
     from holdfast.surfaces.mcp.identity import agent_above, identify
 

@@ -19,14 +19,15 @@ def metrics() -> None:
     A store that cannot be used is a value (holdfast_store_up 0), and no failure.
     """
     # Here, as it is not cheap to load and nothing else needs it.
-    from holdfast.measuring import metrics_of
-    from holdfast.views.metrics import without_store
+    from holdfast.runtime.metrics import without_store
+    from holdfast.runtime.metrics.sources import metrics_of
 
     try:
         with connected(create=False) as hf:
             told = metrics_of(hf, version=__version__).text()
     except (StoreUnavailable, Corrupt) as error:
-        # A value, and no failure: what was written last would be believed for as long as nothing takes its place.
+        # A value, and no failure: what was written last would be believed for as long as nothing
+        # takes its place.
         remark(error.message)
         told = without_store()
     click.echo(told, nl=False)

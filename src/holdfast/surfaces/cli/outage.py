@@ -1,4 +1,6 @@
-"""A store that is away while a command has nothing to lose by waiting for it: told once, and waited for."""
+"""A store that is away while a command has nothing to lose by waiting for it: told once, and waited
+for.
+"""
 
 import time
 
@@ -9,7 +11,9 @@ _PAUSE_S = 0.5
 
 
 class Outage:
-    """The outages of one command's store, one after the other; waited for without a word if it is to be quiet."""
+    """The outages of one command's store, one after the other; waited for without a word if it is
+    to be quiet.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet

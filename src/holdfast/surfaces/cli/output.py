@@ -14,7 +14,9 @@ printable = shown
 
 
 def write(line: str | bytes) -> None:
-    """Write a line to standard output, through to whoever reads it. Raises OSError when that cannot be done."""
+    """Write a line to standard output, through to whoever reads it. Raises OSError when that cannot
+    be done.
+    """
     if isinstance(line, bytes):
         # JSON is UTF-8 in every locale.
         sys.stdout.buffer.write(line + b"\n")
@@ -24,21 +26,28 @@ def write(line: str | bytes) -> None:
 
 
 def answer(line: str | bytes) -> None:
-    """Write what a command that changed something has to say. Raises HoldfastError when nobody can read it."""
+    """Write what a command that changed something has to say. Raises HoldfastError when nobody can
+    read it.
+    """
     try:
         write(line)
     except OSError as error:
-        raise HoldfastError(f"the change was made, but its answer could not be written: {error.strerror}") from None
+        raise HoldfastError(
+            f"the change was made, but its answer could not be written: {error.strerror}"
+        ) from None
 
 
 def abandon(stream: TextIO | None = None) -> None:
-    """Give up what could not be written to standard output, or another stream, so that the interpreter does not stumble over it
-    once more when it ends."""
+    """Give up what could not be written to standard output, or another stream, so that the
+    interpreter does not stumble over it once more when it ends.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def remark(text: str) -> None:
-    """Say something on standard error, if anybody can read it there; unless the library's own warning of it was just said."""
+    """Say something on standard error, if anybody can read it there; unless the library's own
+    warning of it was just said.
+    """
     # Whoever has not loaded `logging` has heard no warning; loading it costs a short command dear.
     warned = sys.modules.get("holdfast.surfaces.cli.warned")
     if warned is None or warned.WARNINGS.tells(text):
@@ -56,7 +65,9 @@ def say(text: str) -> None:
 
 
 def damage_told(damaged: Sequence[Corrupt]) -> int:
-    """Say which records a list had to leave out, and return the exit status: that of the first, or 0 when there are none."""
+    """Say which records a list had to leave out, and return the exit status: that of the first, or
+    0 when there are none.
+    """
     for error in damaged:
         remark(error.message)
     return status_of(damaged[0]).exit if damaged else 0

@@ -13,16 +13,20 @@ _SIGN_S = 1.0
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say on a terminal that the work of the block goes on, and for how long it has, as soon as that is longer than a moment.
+    """Say on a terminal that the work of the block goes on, and for how long it has, as soon as
+    that is longer than a moment.
 
-    It stands on standard error and is gone when the block ends. Anywhere but on a terminal nothing is said.
+    It stands on standard error and is gone when the block ends. Anywhere but on a terminal nothing
+    is said.
     """
     stream = sys.stderr
     if stream is None or not stream.isatty():
         yield
         return
     over = threading.Event()
-    teller = threading.Thread(target=_tell, args=(stream, what, over), name="holdfast-progress", daemon=True)
+    teller = threading.Thread(
+        target=_tell, args=(stream, what, over), name="holdfast-progress", daemon=True
+    )
     teller.start()
     try:
         yield

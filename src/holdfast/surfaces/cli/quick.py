@@ -1,7 +1,8 @@
-"""What scripts call in loops, without loading the full command line, which costs more than the work itself.
+"""What scripts call in loops, without loading the full command line, which costs more than the work
+itself.
 
-Only the plain forms are taken here; anything else, help and mistakes included, is left to root.py. Both end in the same
-function of picking.py, and a test holds their outcomes equal.
+Only the plain forms are taken here; anything else, help and mistakes included, is left to root.py.
+Both end in the same function of picking.py, and a test holds their outcomes equal.
 """
 
 import os
@@ -18,13 +19,17 @@ _PICK_OPTIONS = {
     "--pid": "pid",
 }
 REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
-"""Names the folder of jobs of the worker around a command, in which that works unless it is told another place."""
+"""Names the folder of jobs of the worker around a command, in which that works unless it is told
+another place.
+"""
 DIGITS_MAX = 10
 PID_MAX = 2**31 - 1
 
 
 def run(arguments: Sequence[str]) -> int | None:
-    """Run the command if it is one of the plain ones and return its exit status; None to leave it to the full program."""
+    """Run the command if it is one of the plain ones and return its exit status; None to leave it
+    to the full program.
+    """
     if list(arguments) == ["--version"]:
         from holdfast import __version__
 
@@ -32,7 +37,11 @@ def run(arguments: Sequence[str]) -> int | None:
         return 0
     if list(arguments[:2]) == ["jobs", "pick"]:
         options = _parse(arguments[2:])
-        if options is not None and "agent_session" in options and ("store" in options or not os.environ.get(REGISTRY_DIR_ENV)):
+        if (
+            options is not None
+            and "agent_session" in options
+            and ("store" in options or not os.environ.get(REGISTRY_DIR_ENV))
+        ):
             return _pick(options)
     return None
 
@@ -45,17 +54,30 @@ def _parse(words: Sequence[str]) -> dict[str, str] | None:
         word = rest.pop(0)
         if word == "--json":
             options["json"] = "yes"
-        elif word in _PICK_OPTIONS and _PICK_OPTIONS[word] not in options and rest and not rest[0].startswith("-"):
+        elif (
+            word in _PICK_OPTIONS
+            and _PICK_OPTIONS[word] not in options
+            and rest
+            and not rest[0].startswith("-")
+        ):
             options[_PICK_OPTIONS[word]] = rest.pop(0)
         else:
             return None
-    if not (_plain_number(options.get("wait_s", "0")) and _plain_number(options.get("pid", "1"), 1, PID_MAX)):
+    if not (
+        _plain_number(options.get("wait_s", "0"))
+        and _plain_number(options.get("pid", "1"), 1, PID_MAX)
+    ):
         return None
     return options
 
 
 def _plain_number(text: str, least: int = 0, most: int = 10**DIGITS_MAX) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and least <= int(text) <= most
+    return (
+        text.isascii()
+        and text.isdecimal()
+        and len(text) <= DIGITS_MAX
+        and least <= int(text) <= most
+    )
 
 
 def _pick(options: dict[str, str]) -> int:
@@ -64,7 +86,7 @@ def _pick(options: dict[str, str]) -> int:
     # What is made by starting lives to the end, so looking for garbage among it is in vain.
     gc.disable()
     _import_msgspec()
-    from holdfast.app import connect
+    from holdfast.runtime.connection import connect
     from holdfast.surfaces.cli import hints
     from holdfast.surfaces.cli.output import remark
     from holdfast.surfaces.cli.picking import pick
@@ -91,8 +113,8 @@ def _pick(options: dict[str, str]) -> int:
 def _import_msgspec() -> None:
     """Import msgspec without typing_extensions.
 
-    It takes that where it is installed and falls back to `typing`, which has all it needs since Python 3.11; importing it
-    costs a fifth of the whole start.
+    It takes that where it is installed and falls back to `typing`, which has all it needs since
+    Python 3.11; importing it costs a fifth of the whole start.
     """
     if "msgspec" in sys.modules or "typing_extensions" in sys.modules:
         return
@@ -104,7 +126,9 @@ def _import_msgspec() -> None:
 
 
 def _quieten_driver() -> None:
-    """Keep the database driver's own remarks off stderr: what matters of them comes as an error of ours."""
+    """Keep the database driver's own remarks off stderr: what matters of them comes as an error of
+    ours.
+    """
     if "psycopg" in sys.modules:
         import logging
 

@@ -17,8 +17,15 @@ def json_document(value: Any) -> None:
     click.echo(to_json(value))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, elastic: Sequence[str] = ()) -> None:
-    """A table with colour on a terminal, a line a row; columns apart by tabs elsewhere, so that cut and awk read them.
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    empty: str,
+    elastic: Sequence[str] = (),
+) -> None:
+    """A table with colour on a terminal, a line a row; columns apart by tabs elsewhere, so that cut
+    and awk read them.
 
     Where the terminal is too narrow, the `elastic` columns are cut first.
     """
@@ -40,7 +47,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str,
         drawn.add_column(heading, no_wrap=heading not in elastic)
     for row in rows:
         cells = zip(headings, row, strict=True)
-        drawn.add_row(*(Text(cell, _style(heading, cell), no_wrap=True, overflow="ellipsis") for heading, cell in cells))
+        drawn.add_row(
+            *(
+                Text(cell, _style(heading, cell), no_wrap=True, overflow="ellipsis")
+                for heading, cell in cells
+            )
+        )
     Console().print(drawn)
 
 
@@ -57,12 +69,18 @@ _STYLES = {
 
 
 def _style(heading: str, cell: str) -> str:
-    known = (_STYLES[word] for word in cell.replace(",", " ").split() if word in _STYLES) if heading in _TELLING else ()
+    known = (
+        (_STYLES[word] for word in cell.replace(",", " ").split() if word in _STYLES)
+        if heading in _TELLING
+        else ()
+    )
     return next(iter(known), "")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values, a line each; the further lines of a value are indented, so that none looks like a name."""
+    """Names and values, a line each; the further lines of a value are indented, so that none looks
+    like a name.
+    """
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         lines = printable(value).replace("\n", "\n" + " " * (width + 2))

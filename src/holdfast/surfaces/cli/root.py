@@ -27,7 +27,9 @@ class Areas(InOrder):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in AREAS:
             return None
-        command: click.Command = getattr(import_module(f"holdfast.surfaces.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(
+            import_module(f"holdfast.surfaces.cli.{cmd_name}"), cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -35,32 +37,40 @@ class Areas(InOrder):
             formatter.write_dl(list(AREAS.items()))
 
 
-@click.group(cls=Areas, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Areas, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Log what happens to stderr; twice for more.")
 @store_options
 def holdfast(verbose: int) -> None:
     """Keeps agents, jobs and shared resources from stepping on each other.
 
-    New here? Try `holdfast tour`. Exit statuses: 0 done, 1 not found or not possible, 2 usage, 3 nothing to take, 4 refused or
-    lost, 5 timed out, 6 unavailable, 7 corrupt, 70 a bug in Holdfast.
+    New here? Try `holdfast tour`. Exit statuses: 0 done, 1 not found or not possible, 2 usage, 3
+    nothing to take, 4 refused or lost, 5 timed out, 6 unavailable, 7 corrupt, 70 a bug in Holdfast.
     """
     if not verbose:
-        # Warnings of the database's driver would go to stderr; what matters of them comes as an error of ours.
+        # Warnings of the database's driver would go to stderr; what matters of them comes as an
+        # error of ours.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         WARNINGS.pass_on(say)
     else:
         level = logging.DEBUG if verbose > 1 else logging.INFO
-        logging.basicConfig(level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+        logging.basicConfig(
+            level=level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+        )
 
 
 _COMPLETE_ENV = "_HOLDFAST_COMPLETE"
-"""By which a shell asks what a line could go on with: the name that click's own scripts for shells use."""
+"""By which a shell asks what a line could go on with: the name that click's own scripts for shells
+use.
+"""
 
 
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run the command line and return its exit status; errors of the tree come through. `alone` says that this process runs
-    nothing else, so that it may execute another program."""
+    """Run the command line and return its exit status; errors of the tree come through. `alone`
+    says that this process runs nothing else, so that it may execute another program.
+    """
     if asked := os.environ.get(_COMPLETE_ENV):
         return _completed(asked)
     hints.forget()
@@ -94,7 +104,10 @@ def _in_a_line(error: click.ClickException) -> str:
     words = re.sub(_NUMBER, lambda found: _NUMBERS[found[1]], words[:1].lower() + words[1:])
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None and isinstance(error, click.NoSuchOption) and _runs_a_command(context):
-        words = f"no such option {error.option_name!r}: if it is one of the command's own, put `--` before that command"
+        words = (
+            f"no such option {error.option_name!r}: if it is one of the command's own, put `--` "
+            "before that command"
+        )
     return words if context is None else f"{words} (see `{context.command_path} --help`)"
 
 

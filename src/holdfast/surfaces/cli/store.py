@@ -5,15 +5,15 @@ from pathlib import Path
 
 import click
 
-from holdfast.configuration import load_settings, store_origin
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, InvalidValue
+from holdfast.runtime.configuration import load_settings, store_origin
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import answer, printable, say
 from holdfast.surfaces.cli.progress import working
 from holdfast.surfaces.cli.render import json_document, pairs
-from holdfast.upkeep import Upkeep
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -38,7 +38,9 @@ def info(as_json: bool) -> None:
 @_json_option
 @store_options
 def check(as_json: bool) -> int:
-    """Look at every page, record, index and journal entry; exit status 7 if anything is wrong. Changes nothing."""
+    """Look at every page, record, index and journal entry; exit status 7 if anything is wrong.
+    Changes nothing.
+    """
     with working("checking"):
         found = _upkeep().check()
     if as_json:
@@ -67,7 +69,8 @@ def backup(file: Path, as_json: bool) -> None:
 def restore(file: Path, yes: bool, as_json: bool) -> int:
     """Put the backup FILE in the store's place, for everybody who uses it.
 
-    The store that it replaces is saved beside it first. Tokens given out since the backup was made stay refused.
+    The store that it replaces is saved beside it first. Tokens given out since the backup was made
+    stay refused.
     """
     upkeep = _upkeep()
     if not yes and upkeep.exists() and not _agreed(upkeep, file):
@@ -76,7 +79,9 @@ def restore(file: Path, yes: bool, as_json: bool) -> int:
     with working("restoring"):
         saved = upkeep.restore(file)
     from_, at = printable(str(file)), None if saved is None else printable(str(saved))
-    said = f"restored from {from_}" + (f"\nthe store that it replaced is saved in {at}" if at else "")
+    said = f"restored from {from_}" + (
+        f"\nthe store that it replaced is saved in {at}" if at else ""
+    )
     answer(to_json({"restored_from": from_, "saved": at}) if as_json else said)
     return 0
 
@@ -86,14 +91,18 @@ def restore(file: Path, yes: bool, as_json: bool) -> int:
 @click.argument("target", metavar="TO")
 @_json_option
 def copy(source: str, target: str, as_json: bool) -> None:
-    """Copy everything in the store FROM to the new store TO: sqlite:PATH, files:DIR or postgresql://...
+    """Copy everything in the store FROM to the new store TO: sqlite:PATH, files:DIR or
+    postgresql://...
 
-    Tokens stay as they are, and TO gives only greater ones. The queues of gateways come along. Stop gateways, and whoever else
-    writes to FROM, first, and let them use TO after it.
+    Tokens stay as they are, and TO gives only greater ones. The queues of gateways come along. Stop
+    gateways, and whoever else writes to FROM, first, and let them use TO after it.
     """
     with working("copying"):
         copied = Upkeep(load_settings(store=source)).copy(target)
-    said = "\n".join(f"{number} of {name}" for name, number in copied.items() if number) or "nothing but an era"
+    said = (
+        "\n".join(f"{number} of {name}" for name, number in copied.items() if number)
+        or "nothing but an era"
+    )
     answer(to_json({"copied": copied}) if as_json else said)
 
 
@@ -103,8 +112,8 @@ def copy(source: str, target: str, as_json: bool) -> None:
 def begin_era(as_json: bool) -> None:
     """Give only tokens of a new era from now on.
 
-    For a PostgreSQL whose files were put back as they once were. It notices a crash, a standby that took over and a restored
-    dump by itself.
+    For a PostgreSQL whose files were put back as they once were. It notices a crash, a standby that
+    took over and a restored dump by itself.
     """
     era = _upkeep().begin_era()
     answer(to_json({"era": era}) if as_json else f"era {era}")
@@ -116,17 +125,27 @@ def begin_era(as_json: bool) -> None:
 @_json_option
 @store_options
 def remove(space: str, key: str, as_json: bool) -> None:
-    """Take the record KEY out of SPACE, as a damaged one must be; what it held goes into the journal.
+    """Take the record KEY out of SPACE, as a damaged one must be; what it held goes into the
+    journal.
 
     For records that no other command can read. `holdfast store check` names them as SPACE/KEY.
     """
     held = _upkeep().remove(space, key)
-    answer(to_json({"removed": f"{space}/{key}", "held": held}) if as_json else f"removed {printable(f'{space}/{key}')}")
+    answer(
+        to_json({"removed": f"{space}/{key}", "held": held})
+        if as_json
+        else f"removed {printable(f'{space}/{key}')}"
+    )
 
 
 def _agreed(upkeep: Upkeep, file: Path) -> bool:
-    """Ask on a terminal whether to replace the store. Raises InvalidValue where nobody can be asked."""
-    what = f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, and saves what is there beside it"
+    """Ask on a terminal whether to replace the store. Raises InvalidValue where nobody can be
+    asked.
+    """
+    what = (
+        f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, and saves "
+        "what is there beside it"
+    )
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         raise InvalidValue(f"{what}. There is no terminal to ask on: give --yes to do it")
     try:

@@ -1,32 +1,45 @@
-"""The options that say how an agent in tmux is reached: for `gateway serve`, and for the manifest of `agents start`."""
+"""The options that say how an agent in tmux is reached: for `gateway serve`, and for the manifest
+of `agents start`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-from holdfast.domains.gateway.spec import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
+from holdfast.domains.gateway.adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--interrupt-key", metavar="KEY", help="tmux: C-c or Escape; rest: any key.  [C-c]"),
+    click.option(
+        "--interrupt-key", metavar="KEY", help="tmux: C-c or Escape; rest: any key.  [C-c]"
+    ),
     click.option(
         "--quiet-ms",
         type=click.IntRange(1),
         metavar="MS",
-        help=f"tmux: with --ready-regex, ready only when nothing was written for so long.  [{QUIET_MS}]",
+        help=(
+            "tmux: with --ready-regex, ready only when nothing was written for so long.  "
+            f"[{QUIET_MS}]"
+        ),
     ),
     click.option(
         "--ready-regex",
         metavar="REGEX",
-        help="tmux: the agent is ready only when the last line matches this. Without it, no end is known.",
+        help=(
+            "tmux: the agent is ready only when the last line matches this. Without it, no end is "
+            "known."
+        ),
     ),
     click.option(
         "--settle",
         metavar="SECONDS",
         type=click.FloatRange(0, min_open=True),
-        help=f"tmux: without --ready-regex, the next prompt waits until nothing was written for so long.  [{SETTLE_S:g}]",
+        help=(
+            "tmux: without --ready-regex, the next prompt waits until nothing was written for so "
+            f"long.  [{SETTLE_S:g}]"
+        ),
     ),
     click.option(
         "--answer-timeout",

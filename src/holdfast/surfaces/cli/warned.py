@@ -1,4 +1,6 @@
-"""What the library warns of, said as the command line says things, and once: a command often tells the same, with advice."""
+"""What the library warns of, said as the command line says things, and once: a command often tells
+the same, with advice.
+"""
 
 import logging
 import threading
@@ -10,7 +12,9 @@ _SAID_MAX = 16
 
 
 class Warnings(logging.Handler):
-    """Warnings as remarks on standard error. Each waits for a moment, in which a command may tell of it in better words."""
+    """Warnings as remarks on standard error. Each waits for a moment, in which a command may tell
+    of it in better words.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -21,7 +25,9 @@ class Warnings(logging.Handler):
         self._mutex = threading.Lock()
 
     def pass_on(self, say: Callable[[str], None]) -> None:
-        """Say warnings of `holdfast.*` from here on. Without a handler Python would say them in a form of its own."""
+        """Say warnings of `holdfast.*` from here on. Without a handler Python would say them in a
+        form of its own.
+        """
         self._say = say
         logging.getLogger("holdfast").addHandler(self)
 
@@ -44,7 +50,9 @@ class Warnings(logging.Handler):
             self._say(warning)
 
     def tells(self, text: str) -> bool:
-        """Does a remark tell something that was not said yet? What waits of the same is not said any more."""
+        """Does a remark tell something that was not said yet? What waits of the same is not said
+        any more.
+        """
         with self._mutex:
             self._waiting = [warning for warning in self._waiting if not _same(warning, text)]
             self._told.append(text)

@@ -1,4 +1,6 @@
-"""The bearer token: made on first use, in a file that only its owner reads, and compared in constant time."""
+"""The bearer token: made on first use, in a file that only its owner reads, and compared in
+constant time.
+"""
 
 import contextlib
 import hmac
@@ -7,16 +9,18 @@ import re
 import secrets
 from pathlib import Path
 
-from holdfast.access import in_private_folder, make_private_folder, open_file_in
 from holdfast.adapters.durable_write import make_whole
 from holdfast.kernel.errors import StoreUnavailable
+from holdfast.system.access import in_private_folder, make_private_folder, open_file_in
 
 _BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}\Z")
 
 
 def bearer_token(path: Path) -> str:
-    """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot be made or trusted."""
+    """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot
+    be made or trusted.
+    """
     try:
         with contextlib.suppress(FileExistsError):
             make_private_folder(path.parent)
@@ -29,8 +33,12 @@ def bearer_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that is there. Raises StoreUnavailable when others can read it, or it is none, and OSError."""
-    fd = in_private_folder(path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False))
+    """The token in a file that is there. Raises StoreUnavailable when others can read it, or it is
+    none, and OSError.
+    """
+    fd = in_private_folder(
+        path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False)
+    )
     with open(fd, encoding="ascii", errors="replace") as file:
         if os.fstat(fd).st_mode & 0o077:
             raise _unusable(path, "others may read it: chmod 600, or delete it for a new one")

@@ -1,9 +1,11 @@
-"""Connections within bounds: one that does not say in time what it wants is closed, and too many are never open.
+"""Connections within bounds: one that does not say in time what it wants is closed, and too many
+are never open.
 
-A client that sends its request a byte at a time, or nothing at all, or does not read its answer, costs a descriptor and no
-more, and not for long. When all that may be open are, a stranger makes room: the one that has been open longest of those on
-which nobody has shown the token. So a flood of connections pushes out itself, and those with a token are served. Without a
-stranger, the known connection that has been idle longest makes room; a known one that is being answered never does.
+A client that sends its request a byte at a time, or nothing at all, or does not read its answer,
+costs a descriptor and no more, and not for long. When all that may be open are, a stranger makes
+room: the one that has been open longest of those on which nobody has shown the token. So a flood of
+connections pushes out itself, and those with a token are served. Without a stranger, the known
+connection that has been idle longest makes room; a known one that is being answered never does.
 """
 
 import asyncio
@@ -21,8 +23,9 @@ _CONNECTION = "holdfast.connection"
 
 
 class Crowd:
-    """The open connections of one server, in the order in which they make room. Each step takes the same time, however many
-    are open: a dictionary keeps the order in which its keys were added."""
+    """The open connections of one server, in the order in which they make room. Each step takes the
+    same time, however many are open: a dictionary keeps the order in which its keys were added.
+    """
 
     def __init__(self) -> None:
         self._strangers: dict[BoundedConnection, None] = {}
@@ -90,7 +93,8 @@ class BoundedConnection(H11Protocol):
         self._await_head()
         self.crowd.add_stranger(self)
         if len(self.crowd) > self.connections_max:
-            # This one is the youngest of the strangers, and goes only when all others are being answered.
+            # This one is the youngest of the strangers, and goes only when all others are being
+            # answered.
             (self.crowd.first_to_go() or self)._give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +105,9 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Go on with what has come; the time for a head ends with it, and that for a body begins."""
+        """Go on with what has come; the time for a head ends with it, and that for a body
+        begins.
+        """
         before = self.cycle
         super().handle_events()
         if self.cycle is not None and self.cycle is not before:
@@ -110,7 +116,9 @@ class BoundedConnection(H11Protocol):
                 self.crowd.add_busy(self)
             if self.cycle.more_body:
                 self._patience = self.loop.call_later(self.body_s, self._give_up)
-        elif self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete:
+        elif (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        ):
             self._lose_patience_no_more()
 
     def keep(self) -> None:
@@ -152,7 +160,8 @@ class BoundedConnection(H11Protocol):
             self._unread = None
 
     def _give_up(self) -> None:
-        # At once, and not only when the loop tells that it is lost: until then others would make room for it too.
+        # At once, and not only when the loop tells that it is lost: until then others would make
+        # room for it too.
         self.crowd.remove(self)
         if not self.transport.is_closing():
             self.transport.abort()

@@ -6,10 +6,10 @@ from litestar import get
 from litestar.response import Response
 
 from holdfast import __version__
-from holdfast.app import Holdfast
-from holdfast.measuring import metrics_of
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.metrics.sources import metrics_of
+from holdfast.runtime.metrics.text import CONTENT_TYPE
 from holdfast.surfaces.http.server.routing import SECURED, problems
-from holdfast.views.metrics.text import CONTENT_TYPE
 
 
 def metrics_routes(hf: Holdfast) -> list[Any]:
@@ -26,8 +26,11 @@ def metrics_routes(hf: Holdfast) -> list[Any]:
         tags=["server"],
     )
     def scrape() -> Response[str]:
-        """Counters, gauges and histograms of this store and this machine. A part that cannot be read is missing, and
-        `holdfast_metrics_part_up` says so."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
+        """Counters, gauges and histograms of this store and this machine. A part that cannot be
+        read is missing, and `holdfast_metrics_part_up` says so.
+        """
+        return Response(
+            metrics.text(), media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"}
+        )
 
     return [scrape]

@@ -9,9 +9,10 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def say_strict(app: Litestar) -> None:
-    """Say of every object that it has no further properties, which the framework's schema leaves out: our values refuse what
-    they do not know. What it says of its own refusals of values is left out: they are answered as ours are. A body that may
-    say nothing may be left out."""
+    """Say of every object that it has no further properties, which the framework's schema leaves
+    out: our values refuse what they do not know. What it says of its own refusals of values is left
+    out: they are answered as ours are. A body that may say nothing may be left out.
+    """
     document = app.openapi_schema
     for schema in (document.components.schemas or {}).values():
         if schema.properties is not None:
@@ -21,14 +22,21 @@ def say_strict(app: Litestar) -> None:
             if isinstance(operation, Operation):
                 (operation.responses or {}).pop("400", None)
                 if isinstance(operation.request_body, RequestBody):
-                    operation.request_body.required = _says_something(document, operation.request_body)
+                    operation.request_body.required = _says_something(
+                        document, operation.request_body
+                    )
 
 
 def say_one_of(app: Litestar, names: Iterable[str], fields: Mapping[str, OpenAPIType]) -> None:
-    """Say of these objects that they have one of some fields at least, which may each be left out."""
+    """Say of these objects that they have one of some fields at least, which may each be left
+    out.
+    """
     for name in names:
         schema = (app.openapi_schema.components.schemas or {})[name]
-        schema.any_of = [Schema(required=[field], properties={field: Schema(type=kind)}) for field, kind in fields.items()]
+        schema.any_of = [
+            Schema(required=[field], properties={field: Schema(type=kind)})
+            for field, kind in fields.items()
+        ]
 
 
 def _says_something(document: OpenAPI, body: RequestBody) -> bool:

@@ -75,4 +75,6 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _json(schema: dict[str, Any]) -> str:
-    return f"<pre>{escape(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())}</pre>"
+    return (
+        f"<pre>{escape(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())}</pre>"
+    )

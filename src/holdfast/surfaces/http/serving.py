@@ -1,7 +1,7 @@
 """A server from its first moment to its graceful end.
 
-It is stopped by SIGTERM, SIGINT or `stop`: it takes no new connection, ends what only waits, gives the answers it owes, and
-returns. The caller then closes what is behind it.
+It is stopped by SIGTERM, SIGINT or `stop`: it takes no new connection, ends what only waits, gives
+the answers it owes, and returns. The caller then closes what is behind it.
 """
 
 import errno
@@ -21,18 +21,23 @@ from holdfast.kernel.limits import HTTP_HEADER_BYTES_MAX, HTTP_STOP_S
 from holdfast.surfaces.http.connections import BoundedConnection, Crowd
 
 _ACCEPTED_AT_ONCE = 64
-"""How many connections are accepted before the loop reads what came on them. Many fewer than may be open: in a flood, whoever
-shows a token with its first bytes is read before enough others have come to push it out."""
+"""How many connections are accepted before the loop reads what came on them. Many fewer than may be
+open: in a flood, whoever shows a token with its first bytes is read before enough others have come
+to push it out.
+"""
 
 _QUEUE = 512
 """How many connections the kernel keeps until they are accepted."""
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens, on a free port for 0. Raises StoreUnavailable when the address cannot be had."""
+    """A socket that listens, on a free port for 0. Raises StoreUnavailable when the address cannot
+    be had.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by its name: of a connection whose protocol is 0, asyncio does not know that small answers must not wait for
-    # the client's acknowledgement of the last one, which costs 40 ms each.
+    # The protocol by its name: of a connection whose protocol is 0, asyncio does not know that
+    # small answers must not wait for the client's acknowledgement of the last one, which costs 40
+    # ms each.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,7 +47,8 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise StoreUnavailable(
-            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a free one",
+            f"cannot listen on {host} port {port} ({error.strerror}): choose another, or 0 for a "
+            "free one",
             outcome="none",
             in_use=error.errno == errno.EADDRINUSE,
         ) from None
@@ -52,7 +58,9 @@ def bound(host: str, port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn, told when it begins to stop."""
 
-    def __init__(self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, on_begun: Callable[[], None], on_stop: Callable[[], None]
+    ) -> None:
         class Connection(BoundedConnection):
             crowd = Crowd()
 
@@ -103,7 +111,9 @@ def serve(server: HttpServer, listening: socket.socket) -> None:
 
 @contextmanager
 def _surviving_signals() -> Iterator[None]:
-    """uvicorn raises again, at its end, the signals that stopped it; by then they have done what they should."""
+    """uvicorn raises again, at its end, the signals that stopped it; by then they have done what
+    they should.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -5,13 +5,13 @@ from typing import Literal
 import msgspec
 
 from holdfast.domains.jobs import Job
-from holdfast.domains.jobs.record import LateResult
+from holdfast.domains.jobs.records import LateResult
 from holdfast.domains.workflows import SwapStatus
-from holdfast.domains.workflows.record import Workflow
-from holdfast.domains.workflows.refusing import unknown_words
+from holdfast.domains.workflows.records import Workflow
+from holdfast.domains.workflows.refusal import unknown_words
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.primitives.locks import Mode
-from holdfast.primitives.locks.picture import Explanation
+from holdfast.primitives.locks.inspect import Explanation
 
 NoticeKind = Literal[
     "lease_lost",
@@ -44,7 +44,9 @@ class Answer(Plain, frozen=True, kw_only=True):
 
 
 class Ahead(Plain, frozen=True, kw_only=True):
-    """Who is before you: a holder, or another that waits. `since` is when it got it, or got in line."""
+    """Who is before you: a holder, or another that waits. `since` is when it got it, or got in
+    line.
+    """
 
     by: str
     what: str
@@ -75,7 +77,9 @@ class Me(Answer, frozen=True, kw_only=True):
 
 
 class AgentView(Plain, frozen=True, kw_only=True):
-    """A live agent. `process` is what is known of it: alive, dead, unknown, or none where no process was named."""
+    """A live agent. `process` is what is known of it: alive, dead, unknown, or none where no
+    process was named.
+    """
 
     agent_name: str
     agent_id: str
@@ -129,15 +133,18 @@ class JobView(Plain, frozen=True, kw_only=True):
 
 
 class JobAnswer(Answer, frozen=True, kw_only=True):
-    """A job, or none: then there was nothing to claim. `handle` is what gives a claimed one back."""
+    """A job, or none: then there was nothing to claim. `handle` is what gives a claimed one
+    back.
+    """
 
     job: JobView | None
     handle: str | None = None
 
 
 class LockAnswer(Answer, frozen=True, kw_only=True):
-    """A request for locks. `state` held: all names are yours. waiting: it keeps its place in line. `position` is 1 for the next
-    in line, and `ahead` has the holders and the first in line."""
+    """A request for locks. `state` held: all names are yours. waiting: it keeps its place in line.
+    `position` is 1 for the next in line, and `ahead` has the holders and the first in line.
+    """
 
     handle: str
     state: Literal["held", "waiting"]
@@ -151,9 +158,10 @@ class LockAnswer(Answer, frozen=True, kw_only=True):
 
 
 class RecipeAnswer(Answer, frozen=True, kw_only=True):
-    """Your work on a recipe, or your swap to one. `state` registered: others may not swap it away without asking.
-    waiting: others are in the way, see `ahead`. ready: load the recipe now. loaded: it is loaded already, so load nothing; your
-    swap is over. ended: it is over."""
+    """Your work on a recipe, or your swap to one. `state` registered: others may not swap it away
+    without asking. waiting: others are in the way, see `ahead`. ready: load the recipe now. loaded:
+    it is loaded already, so load nothing; your swap is over. ended: it is over.
+    """
 
     handle: str
     state: Literal["registered", "waiting", "ready", "loaded", "ended"]
@@ -164,9 +172,10 @@ class RecipeAnswer(Answer, frozen=True, kw_only=True):
 
 
 class Waited(Answer, frozen=True, kw_only=True):
-    """How what you wait for stands: held or ready when your turn has come, waiting when not. loaded: the recipe of your swap is
-    loaded already, so load nothing; your swap is over. Of a lock that you wait for, `position` is your place in line, 1 for the
-    next."""
+    """How what you wait for stands: held or ready when your turn has come, waiting when not.
+    loaded: the recipe of your swap is loaded already, so load nothing; your swap is over. Of a lock
+    that you wait for, `position` is your place in line, 1 for the next.
+    """
 
     handle: str
     state: Literal["held", "waiting", "ready", "loaded"]
@@ -176,7 +185,9 @@ class Waited(Answer, frozen=True, kw_only=True):
 
 
 class Released(Answer, frozen=True, kw_only=True):
-    """Whether something was let go. False: it was not yours any more, or was part of another grant of yours."""
+    """Whether something was let go. False: it was not yours any more, or was part of another grant
+    of yours.
+    """
 
     handle: str
     released: bool
@@ -193,8 +204,9 @@ class WorkflowView(Plain, frozen=True, kw_only=True):
 
 
 class Recipes(Plain, frozen=True, kw_only=True):
-    """What is loaded, which swap is under way, and who works with what. `unknown` says why nobody knows what is loaded: a load
-    failed, or has not ended."""
+    """What is loaded, which swap is under way, and who works with what. `unknown` says why nobody
+    knows what is loaded: a load failed, or has not ended.
+    """
 
     current: str | None
     unknown: str | None

@@ -1,4 +1,6 @@
-"""What this process has in hand for its agent: by handle, told of in every answer, and let go in order at the end."""
+"""What this process has in hand for its agent: by handle, told of in every answer, and let go in
+order at the end.
+"""
 
 import logging
 import threading
@@ -7,10 +9,10 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Protocol, TypeVar
 
-from holdfast.adapters.courier import Courier, Errand
-from holdfast.app import Holdfast
+from holdfast.adapters.event_sender import Courier, Errand
 from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice
 from holdfast.surfaces.mcp.attending import Attendant
 from holdfast.surfaces.mcp.identity import Identity
@@ -33,7 +35,9 @@ class Claim(Protocol):
         ...
 
     def attend(self, now_s: float) -> float | None:
-        """Do what is due in the background; when the next is due, on the process's clock. None: nothing."""
+        """Do what is due in the background; when the next is due, on the process's clock. None:
+        nothing.
+        """
         ...
 
     def let_go(self, within_s: float) -> bool:
@@ -81,7 +85,10 @@ class Hand:
     def check_room(self) -> None:
         """Raises Full when there are too many handles already."""
         if len(self.claims()) >= MCP_HANDLES_MAX:
-            raise Full(f"you have {MCP_HANDLES_MAX} handles, which is the most: release those that you do not need")
+            raise Full(
+                f"you have {MCP_HANDLES_MAX} handles, which is the most: release those that you "
+                "do not need"
+            )
 
     def add(self, claim: Claim) -> None:
         """Take something into hand. Raises Unavailable when the server is stopping."""
@@ -104,14 +111,18 @@ class Hand:
         with self._mutex:
             claim = self._claims.get(handle)
         if claim is None:
-            raise NotFound(f"you have no handle {handle!a}: `whoami` lists those you have", handle=handle)
+            raise NotFound(
+                f"you have no handle {handle!a}: `whoami` lists those you have", handle=handle
+            )
         return claim
 
     def of(self, handle: str, kind: type[C]) -> C:
         """What has this handle, if it is of this kind. Raises NotFound."""
         claim = self.any_of(handle)
         if not isinstance(claim, kind):
-            raise NotFound(f"{handle} is not for this, but for a {claim.holding().what}", handle=handle)
+            raise NotFound(
+                f"{handle} is not for this, but for a {claim.holding().what}", handle=handle
+            )
         return claim
 
     def drop(self, handle: str) -> None:
@@ -141,7 +152,9 @@ class Hand:
         return tuple(found)
 
     def close(self) -> None:
-        """Let everything go, the last first. What cannot be let go in time ends with the process."""
+        """Let everything go, the last first. What cannot be let go in time ends with the
+        process.
+        """
         with self._mutex:
             self._closed = True
         self.attendant.close()

@@ -1,16 +1,18 @@
-"""Who the caller is: this very process, with a label for people. Nothing that a model types has a part in it."""
+"""Who the caller is: this very process, with a label for people. Nothing that a model types has a
+part in it.
+"""
 
 import os
 import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
-from holdfast.domains.workflows.record import same_process
+from holdfast.domains.workflows.records import same_process
 from holdfast.kernel.limits import LABEL_CHARS_MAX
 from holdfast.kernel.names import check_label, check_new_label
-from holdfast.primitives.locks.record import PART
+from holdfast.primitives.locks.records import PART
+from holdfast.runtime.connection import Holdfast
 
 NAMELESS = "mcp"
 _MARK_BYTES = 4
@@ -20,7 +22,8 @@ _NAME_CHARS_MAX = 64
 class Identity(NamedTuple):
     """Who holds what this process takes.
 
-    `by` is of this process alone: two agents of one label keep each other out. `name` is the same as the beginning of an id.
+    `by` is of this process alone: two agents of one label keep each other out. `name` is the same
+    as the beginning of an id.
     """
 
     label: str
@@ -31,20 +34,29 @@ class Identity(NamedTuple):
 
 
 def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Identity:
-    """The identity of this process: the label given, or that of the agent it belongs to. Raises InvalidName."""
+    """The identity of this process: the label given, or that of the agent it belongs to. Raises
+    InvalidName.
+    """
     known = check_new_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
     mark = secrets.token_hex(_MARK_BYTES)
     # A part of a job shares its locks; a label must not make this process a part of another's.
     whole = known.replace(PART, "_")[: LABEL_CHARS_MAX - 2 * _MARK_BYTES - 1]
-    plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in known)
+    plain = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-"
+        for letter in known
+    )
     name = f"mcp-{plain[:_NAME_CHARS_MAX]}-{os.getpid()}-{mark}"
     served = tuple(dict.fromkeys(check_label(queue, "queue") for queue in queues)) or (known,)
     return Identity(known, f"{whole}#{mark}", name, served, agent)
 
 
 def agent_above(hf: Holdfast) -> Agent | None:
-    """The agent that this process belongs to: the one whose own process is this or above it; of several, the nearest."""
-    named = [agent for agent in hf.agents.list_agents(fresh=True, damaged=[]) if agent.holder is not None]
+    """The agent that this process belongs to: the one whose own process is this or above it; of
+    several, the nearest.
+    """
+    named = [
+        agent for agent in hf.agents.list_agents(fresh=True, damaged=[]) if agent.holder is not None
+    ]
     for process in (hf.processes.current(), *hf.processes.ancestors()):
         for agent in named:
             if agent.holder is not None and same_process(agent.holder, process):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import TIMED_OUT, beat_every_s, due_at
+from holdfast.domains.jobs.records import TIMED_OUT, beat_every_s, due_at
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused
 from holdfast.kernel.limits import JOB_LEASE_S
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice, NoticeKind
 
 _AGAIN_S = 1.0
@@ -76,7 +76,9 @@ class JobClaim:
         return self._beat_s
 
     def let_go(self, within_s: float) -> bool:
-        """Put the job back, for the next one who claims it. False when it is another's by now, or over."""
+        """Put the job back, for the next one who claims it. False when it is another's by now, or
+        over.
+        """
         try:
             self._hf.jobs.requeue(self.job.job_id, token=self.token)
         except (Lost, Refused):
@@ -93,7 +95,9 @@ class JobClaim:
         if found.status.ended:
             why = f" ({found.error})" if found.error else ""
             return f"job {job_id} is {found.status.value}{why}: stop working on it"
-        return f"job {job_id} was taken from you and is {found.status.value} again: stop working on it"
+        return (
+            f"job {job_id} was taken from you and is {found.status.value} again: stop working on it"
+        )
 
 
 def _kind(found: Job | None) -> NoticeKind:

@@ -13,12 +13,15 @@ import msgspec
 from holdfast.kernel.limits import MCP_LINE_BYTES_MAX
 
 UNREADABLE = "unreadable message"
-"""The tool that a call is turned into when it cannot be read: whoever waits for its answer is told why."""
+"""The tool that a call is turned into when it cannot be read: whoever waits for its answer is told
+why.
+"""
 
 _log = logging.getLogger("holdfast.mcp")
 _END_BYTES = 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)'
-# Before the first part of a message or behind its last: an `id` within its arguments is not the call's.
+# Before the first part of a message or behind its last: an `id` within its arguments is not the
+# call's.
 _FIRST = re.compile(rb"\s*\{[^{}\[\]]*?" + _ID)
 _LAST = re.compile(rb"[,}]\s*" + _ID + rb"\s*\}\s*\Z")
 _CALL = re.compile(rb'"method"\s*:\s*"tools/call"')
@@ -27,14 +30,16 @@ _CALL = re.compile(rb'"method"\s*:\s*"tools/call"')
 class Lines(io.TextIOBase):
     """Lines of UTF-8. One that is too long takes no more memory than one that is not.
 
-    A call of a tool that is too long, or is not JSON, is turned into one that tells so. Anything else that is too long is
-    skipped, and told on stderr.
+    A call of a tool that is too long, or is not JSON, is turned into one that tells so. Anything
+    else that is too long is skipped, and told on stderr.
     """
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self._meta: object = None
-        """What the client says of itself beside each call. What is made in the place of a call must say it too."""
+        """What the client says of itself beside each call. What is made in the place of a call must
+        say it too.
+        """
 
     def readline(self, _: int = -1, /) -> str:  # type: ignore[override]
         """The next line; empty at the end."""
@@ -47,7 +52,10 @@ class Lines(io.TextIOBase):
                 line = self._source.readline(MCP_LINE_BYTES_MAX)
                 last = (last + line)[-_END_BYTES:]
             _log.error("a message of more than %d bytes was skipped", MCP_LINE_BYTES_MAX)
-            why = f"it has more than {MCP_LINE_BYTES_MAX} bytes: put long input into a file and pass its path"
+            why = (
+                f"it has more than {MCP_LINE_BYTES_MAX} bytes: put long input into a file and "
+                "pass its path"
+            )
             if told := _told(first, last, why, self._meta):
                 return told
 
@@ -69,12 +77,16 @@ def _told(first: bytes, last: bytes, why: str, meta: object) -> str:
     known = _FIRST.match(first) or _LAST.search(last)
     if known is None or not (_CALL.search(first) or _CALL.search(last)):
         return ""
-    params = {"name": UNREADABLE, "arguments": {"why": why}} | ({} if meta is None else {"_meta": meta})
+    params = {"name": UNREADABLE, "arguments": {"why": why}} | (
+        {} if meta is None else {"_meta": meta}
+    )
     return f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call","params":{json.dumps(params)}}}\n'
 
 
 def standard_input() -> Lines:
-    """Standard input for the protocol alone: whatever else reads there, such as a child, finds nothing."""
+    """Standard input for the protocol alone: whatever else reads there, such as a child, finds
+    nothing.
+    """
     own = os.dup(sys.stdin.fileno())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())

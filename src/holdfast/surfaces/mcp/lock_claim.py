@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError, LeaseLost
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
 from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.turn import Turn
@@ -16,7 +16,15 @@ from holdfast.surfaces.mcp.turn import Turn
 class LockClaim:
     """A set of names that is waited for, or held."""
 
-    def __init__(self, hf: Holdfast, handle: str, names: Sequence[str], by: str, mode: Mode, ttl_s: float | None) -> None:
+    def __init__(
+        self,
+        hf: Holdfast,
+        handle: str,
+        names: Sequence[str],
+        by: str,
+        mode: Mode,
+        ttl_s: float | None,
+    ) -> None:
         self._hf = hf
         self.handle = handle
         self.names = tuple(names)
@@ -35,7 +43,9 @@ class LockClaim:
         self._turn.wait(limit_s, call)
 
     def grant(self) -> Grant | None:
-        """What it holds; None while it waits. Raises what it was refused with, and LeaseLost when it is gone."""
+        """What it holds; None while it waits. Raises what it was refused with, and LeaseLost when
+        it is gone.
+        """
         found = self._turn.found()
         if found is not None and found.gone == "released":
             raise self._over()
@@ -44,13 +54,18 @@ class LockClaim:
         return found
 
     def tell(self) -> bool:
-        """The agent is about to know that it holds it; True for the first time. Raises LeaseLost when it was given back in the
-        same moment."""
+        """The agent is about to know that it holds it; True for the first time. Raises LeaseLost
+        when it was given back in the same moment.
+        """
         return self._turn.tell()
 
     def obstruction(self) -> Obstruction | None:
         """Who holds it and who is before it, as of now; None while it is not in line yet."""
-        return self._hf.locks.obstruction(self.names, by=self.by, mode=self.mode) if self._in_line else None
+        return (
+            self._hf.locks.obstruction(self.names, by=self.by, mode=self.mode)
+            if self._in_line
+            else None
+        )
 
     def holding(self) -> Holding:
         """What it is, and how it stands."""
@@ -58,7 +73,11 @@ class LockClaim:
             state = "waiting" if self.grant() is None else "held"
         except HoldfastError as error:
             state = error.code
-        return Holding(handle=self.handle, what=f"{self.mode.value} lock on {', '.join(self.names)}", state=state)
+        return Holding(
+            handle=self.handle,
+            what=f"{self.mode.value} lock on {', '.join(self.names)}",
+            state=state,
+        )
 
     def notices(self) -> Iterator[Notice]:
         """Whether its turn has come, it was refused, or it was taken away."""
@@ -77,7 +96,10 @@ class LockClaim:
             yield Notice(kind="lock_refused", handle=self.handle, message=error.message)
             return
         if first:
-            words = f"{', '.join(self.names)} is yours now (token {grant.token}): do what you wanted it for, then release it"
+            words = (
+                f"{', '.join(self.names)} is yours now (token {grant.token}): do what you wanted "
+                "it for, then release it"
+            )
             yield Notice(kind="lock_granted", handle=self.handle, message=words)
 
     def attend(self, now_s: float) -> float | None:
@@ -94,18 +116,33 @@ class LockClaim:
         return None
 
     def let_go(self, within_s: float) -> bool:
-        """Withdraw it, or release what it holds. Raises StoreUnavailable when that cannot be said to have been done."""
+        """Withdraw it, or release what it holds. Raises StoreUnavailable when that cannot be said
+        to have been done.
+        """
         waited = self._turn.give_up(within_s)
         return waited if self._turn.kept is None else self._hf.locks.release(self._turn.kept)
 
     def _seek(self, stop_fd: int) -> Grant | None:
         return self._hf.locks.try_acquire(
-            self.names, by=self.by, mode=self.mode, timeout_s=None, ttl_s=self._ttl_s, on_wait=self._see, stop_fd=stop_fd
+            self.names,
+            by=self.by,
+            mode=self.mode,
+            timeout_s=None,
+            ttl_s=self._ttl_s,
+            on_wait=self._see,
+            stop_fd=stop_fd,
         )
 
     def _over(self) -> LeaseLost:
-        why = f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it" if self._turn.withheld else "given up"
-        return LeaseLost(f"{', '.join(self.names)} was {why}: `acquire` again if you still need it", names=list(self.names))
+        why = (
+            f"given back after {MCP_UNTOLD_S:g} s, as nobody came for it"
+            if self._turn.withheld
+            else "given up"
+        )
+        return LeaseLost(
+            f"{', '.join(self.names)} was {why}: `acquire` again if you still need it",
+            names=list(self.names),
+        )
 
     def _see(self, _: object) -> None:
         self._in_line = True

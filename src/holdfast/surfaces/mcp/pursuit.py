@@ -14,7 +14,9 @@ _log = logging.getLogger("holdfast.mcp")
 
 
 class Pursuit(Generic[T]):
-    """Something that is waited for. `seek` is given the descriptor that ends its wait, and `ended` is called behind it."""
+    """Something that is waited for. `seek` is given the descriptor that ends its wait, and `ended`
+    is called behind it.
+    """
 
     def __init__(self, seek: Callable[[int], T], *, ended: Callable[[], object]) -> None:
         self._seek = seek
@@ -29,7 +31,9 @@ class Pursuit(Generic[T]):
         self._thread.start()
 
     def wait(self, limit_s: float, call: Call) -> bool:
-        """Wait until it is over, the time has passed or the call is taken back; True when it is over."""
+        """Wait until it is over, the time has passed or the call is taken back; True when it is
+        over.
+        """
         woken = threading.Event()
         with self._mutex:
             if self.done:
@@ -42,7 +46,9 @@ class Pursuit(Generic[T]):
         return self.done
 
     def stop(self, within_s: float) -> bool:
-        """Give it up, and wait for that; True when it is over. What was found in the meantime is in `found`."""
+        """Give it up, and wait for that; True when it is over. What was found in the meantime is in
+        `found`.
+        """
         self._stop.ask()
         self._thread.join(within_s)
         return self.done
@@ -54,7 +60,9 @@ class Pursuit(Generic[T]):
             self.error = error
         except Exception as error:  # noqa: BLE001 - told to whoever waits for it
             _log.exception("a wait ended in a bug")
-            self.error = HoldfastError(f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
+            self.error = HoldfastError(
+                f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
+            )
         self._stop.close()
         with self._mutex:
             self.done = True

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.app import Holdfast
-from holdfast.domains.workflows.record import CurrentRecipe, SwapMarker, Workflow, who
-from holdfast.domains.workflows.refusing import remains_words
-from holdfast.domains.workflows.remains import Remains
+from holdfast.domains.workflows.records import CurrentRecipe, Remains, SwapMarker, Workflow, who
+from holdfast.domains.workflows.refusal import remains_words
 from holdfast.domains.workflows.swap import InTheWay, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
 from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.turn import Turn
@@ -25,9 +24,15 @@ class RecipeClaim:
     def holding(self) -> Holding:
         """What it is, and how it stands."""
         state = (
-            "lease_lost" if self.work.lost.is_set() else "preemption_asked" if self.work.preempted.is_set() else "registered"
+            "lease_lost"
+            if self.work.lost.is_set()
+            else "preemption_asked"
+            if self.work.preempted.is_set()
+            else "registered"
         )
-        return Holding(handle=self.handle, what=f"work with recipe {self.work.workflow.recipe}", state=state)
+        return Holding(
+            handle=self.handle, what=f"work with recipe {self.work.workflow.recipe}", state=state
+        )
 
     def notices(self) -> Iterator[Notice]:
         """Whether it was asked to yield, or swept."""
@@ -39,7 +44,8 @@ class RecipeClaim:
             return
         if asked:
             words = (
-                f"another recipe is wanted in place of {workflow.recipe}: come to a safe point, save what you need, then call "
+                f"another recipe is wanted in place of {workflow.recipe}: come to a safe point, "
+                "save what you need, then call "
                 f"yield_or_swap with action yield and handle {self.handle}"
             )
             yield Notice(kind="preemption_asked", handle=self.handle, message=words)
@@ -61,7 +67,14 @@ class SwapClaim:
     """A swap: waiting for others, ready to load, or over."""
 
     def __init__(
-        self, hf: Holdfast, handle: str, recipe: str, *, grace_s: float, timeout_s: float, reload: bool = False
+        self,
+        hf: Holdfast,
+        handle: str,
+        recipe: str,
+        *,
+        grace_s: float,
+        timeout_s: float,
+        reload: bool = False,
     ) -> None:
         self._hf = hf
         self.handle = handle
@@ -70,7 +83,9 @@ class SwapClaim:
         self._timeout_s = timeout_s
         self._reload = reload
         self._ahead: Sequence[InTheWay] = ()
-        self._turn: Turn[Swap] = Turn(self._seek, abandon=lambda swap: swap.cancel(_GIVEN_UP), over=self._over)
+        self._turn: Turn[Swap] = Turn(
+            self._seek, abandon=lambda swap: swap.cancel(_GIVEN_UP), over=self._over
+        )
 
     def begin(self, ended: Callable[[], object]) -> None:
         """Ask the others to yield, and wait for them."""
@@ -81,13 +96,15 @@ class SwapClaim:
         self._turn.wait(limit_s, call)
 
     def swap(self) -> Swap | None:
-        """The swap when it is ready; None while others are in the way. Raises what it was refused with, and LeaseLost when it
-        was given up."""
+        """The swap when it is ready; None while others are in the way. Raises what it was refused
+        with, and LeaseLost when it was given up.
+        """
         return self._turn.found()
 
     def tell(self) -> bool:
-        """The agent is about to be told that it may load; True for the first time. Raises LeaseLost when the swap is just being
-        given up: never both."""
+        """The agent is about to be told that it may load; True for the first time. Raises LeaseLost
+        when the swap is just being given up: never both.
+        """
         return self._turn.tell()
 
     def refused(self, error: HoldfastError) -> bool:
@@ -95,8 +112,9 @@ class SwapClaim:
         return error is self._turn.refusal
 
     def loaded(self) -> Swap:
-        """The recipe is loaded: make it the current one. Raises EAgain while others are in the way, LeaseLost when the swap was
-        lost meanwhile."""
+        """The recipe is loaded: make it the current one. Raises EAgain while others are in the way,
+        LeaseLost when the swap was lost meanwhile.
+        """
         swap = self._ready()
         if swap.needed:
             # It may have been given up since.
@@ -141,11 +159,16 @@ class SwapClaim:
             words = f"{self.recipe} is loaded already: load nothing, and release the handle"
             yield Notice(kind="swap_not_needed", handle=self.handle, message=words)
         elif first:
-            words = f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with action loaded or failed"
+            words = (
+                f"nobody is in the way any more: load {self.recipe}, then call yield_or_swap with "
+                "action loaded or failed"
+            )
             yield Notice(kind="swap_ready", handle=self.handle, message=words)
 
     def attend(self, now_s: float) -> float | None:
-        """A swap that nobody came for is given up: all others wait behind it. One that is not needed is over already."""
+        """A swap that nobody came for is given up: all others wait behind it. One that is not
+        needed is over already.
+        """
         if self._turn.kept is not None and not self._turn.kept.needed:
             return None
         due_s = self._turn.untold_until_s()
@@ -156,7 +179,9 @@ class SwapClaim:
         return None
 
     def let_go(self, within_s: float) -> bool:
-        """Give the swap up. If its agent was told to load, it is unknown from here on what is loaded."""
+        """Give the swap up. If its agent was told to load, it is unknown from here on what is
+        loaded.
+        """
         waited = self._turn.give_up(within_s)
         if self._turn.kept is None:
             return waited
@@ -182,7 +207,10 @@ class SwapClaim:
         return swap
 
     def _over(self) -> LeaseLost:
-        return LeaseLost(f"the swap to {self.recipe} was given up: do not load it; ask for another", recipe=self.recipe)
+        return LeaseLost(
+            f"the swap to {self.recipe} was given up: do not load it; ask for another",
+            recipe=self.recipe,
+        )
 
     def _see(self, in_the_way: Sequence[InTheWay]) -> None:
         self._ahead = list(in_the_way)
@@ -191,7 +219,9 @@ class SwapClaim:
         swap = self.swap()
         if swap is None:
             raise EAgain(
-                f"the swap to {self.recipe} is not ready: call `wait` with {self.handle} until it is", recipe=self.recipe
+                f"the swap to {self.recipe} is not ready: call `wait` with {self.handle} until it "
+                "is",
+                recipe=self.recipe,
             )
         return swap
 
@@ -201,10 +231,22 @@ _GIVEN_UP = "given up by its agent"
 
 def _in_the_way(one: InTheWay) -> Ahead:
     if isinstance(one, Workflow):
-        return Ahead(by=who(one.owner), what=f"{one.name} works with {one.recipe}", holds=True, since=one.started_at)
+        return Ahead(
+            by=who(one.owner),
+            what=f"{one.name} works with {one.recipe}",
+            holds=True,
+            since=one.started_at,
+        )
     if isinstance(one, Remains):
-        return Ahead(by=who(one.marker.holder), what=remains_words(one), holds=True, since=one.marker.begun_at)
+        return Ahead(
+            by=who(one.marker.holder),
+            what=remains_words(one),
+            holds=True,
+            since=one.marker.begun_at,
+        )
     if isinstance(one, SwapMarker):
-        return Ahead(by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at)
+        return Ahead(
+            by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at
+        )
     since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at
     return Ahead(by=one.by, what=f"a swap to {one.recipe}", holds=True, since=since)

@@ -1,4 +1,6 @@
-"""Answers and errors as the protocol carries them: structured, and the same as text for clients that know no structure."""
+"""Answers and errors as the protocol carries them: structured, and the same as text for clients
+that know no structure.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -24,23 +26,36 @@ from holdfast.kernel.errors import (
 from holdfast.surfaces.mcp.answers import Answer, Notice
 
 Complete = Callable[[str], str]
-"""A message, with its commands completed: an agent that has a shell runs them there, where no option chooses the store."""
+"""A message, with its commands completed: an agent that has a shell runs them there, where no
+option chooses the store.
+"""
 
 _NEXT: Sequence[tuple[type[HoldfastError], str]] = (
     (DeadlockDetected, "release what you hold, then acquire everything you need in one call"),
     (Lost, "stop that work now: it is not yours any more. Begin anew if it is still needed"),
     (Misuse, "mend the arguments and call again"),
-    (NotFound, "check the name: whoami lists your handles, find_agents the agents, status shows locks and jobs"),
+    (
+        NotFound,
+        "check the name: whoami lists your handles, find_agents the agents, status shows locks "
+        "and jobs",
+    ),
     (Full, "release what you do not need, or wait for your other calls, then call again"),
     (EAgain, "wait a little, then call again"),
-    (NotLoaded, "load it with yield_or_swap and action swap, or call again with wait_s to wait until somebody has"),
+    (
+        NotLoaded,
+        "load it with yield_or_swap and action swap, or call again with wait_s to wait until "
+        "somebody has",
+    ),
     (Refused, "look with status at what stands in the way"),
     (Unavailable, "call again in a moment; what you hold is kept as long as this connection lives"),
     (Corrupt, "do not work around it: tell a person"),
     (HoldfastError, "tell a person"),
 )
 _OWN_WORK = "yield your own work with yield_or_swap and action yield, then ask again"
-_NO_GATEWAY = "see with find_agents who is there and has a gateway; if this one should, call again later or tell a person"
+_NO_GATEWAY = (
+    "see with find_agents who is there and has a gateway; if this one should, call again later or "
+    "tell a person"
+)
 
 
 def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResult:
@@ -49,14 +64,25 @@ def answered(answer: Answer, pending: tuple[Notice, ...]) -> types.CallToolResul
     return types.CallToolResult(content=[_text(to_json(whole))], structured_content=to_plain(whole))
 
 
-def refused(error: HoldfastError, pending: tuple[Notice, ...] = (), complete: Complete = str) -> types.CallToolResult:
-    """Why a tool failed, for the model to read: the code of the tree, the words, and what to do next."""
+def refused(
+    error: HoldfastError, pending: tuple[Notice, ...] = (), complete: Complete = str
+) -> types.CallToolResult:
+    """Why a tool failed, for the model to read: the code of the tree, the words, and what to do
+    next.
+    """
     words = complete(error.message)
     told = {
-        "error": {"code": error.code, "message": words, "fields": _plain(dict(error.fields)), "next": _next(error)},
+        "error": {
+            "code": error.code,
+            "message": words,
+            "fields": _plain(dict(error.fields)),
+            "next": _next(error),
+        },
         "pending": to_plain(pending),
     }
-    return types.CallToolResult(content=[_text(to_json(told))], structured_content=told, is_error=True)
+    return types.CallToolResult(
+        content=[_text(to_json(told))], structured_content=told, is_error=True
+    )
 
 
 def _next(error: HoldfastError) -> str:
@@ -71,7 +97,9 @@ def _next(error: HoldfastError) -> str:
 def bug(error: Exception) -> HoldfastError:
     """What is said of what nobody expected: no more than that."""
     logging.getLogger("holdfast.mcp").error("bug", exc_info=error)
-    return HoldfastError(f"unexpected {type(error).__name__}: this is a bug; the server's log says where")
+    return HoldfastError(
+        f"unexpected {type(error).__name__}: this is a bug; the server's log says where"
+    )
 
 
 def _text(content: bytes) -> types.TextContent:

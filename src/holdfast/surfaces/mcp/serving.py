@@ -13,7 +13,14 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from holdfast import __version__
-from holdfast.kernel.errors import EXIT_DONE, Full, HoldfastError, InvalidValue, NotFound, StoreUnavailable
+from holdfast.kernel.errors import (
+    EXIT_DONE,
+    Full,
+    HoldfastError,
+    InvalidValue,
+    NotFound,
+    StoreUnavailable,
+)
 from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
 from holdfast.surfaces.mcp.answers import Notice
 from holdfast.surfaces.mcp.claims import Hand, unknown
@@ -28,10 +35,14 @@ _log = logging.getLogger("holdfast.mcp")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 INSTRUCTIONS = (
-    "Holdfast keeps agents from stepping on each other. Before you use something that others use too (a device, a router, a "
-    "file, a GPU), acquire it by name, and release it when done. Take work with claim_job and end it with report_job. Every "
-    "answer has `pending`: read it first. It tells when something was taken from you, when your turn has come, and when you "
-    "are asked to yield. No call waits longer than 25 s; call wait with the handle to go on, your place is kept. All you hold "
+    "Holdfast keeps agents from stepping on each other. Before you use something that others use "
+    "too (a device, a router, a "
+    "file, a GPU), acquire it by name, and release it when done. Take work with claim_job and end "
+    "it with report_job. Every "
+    "answer has `pending`: read it first. It tells when something was taken from you, when your "
+    "turn has come, and when you "
+    "are asked to yield. No call waits longer than 25 s; call wait with the handle to go on, your "
+    "place is kept. All you hold "
     "ends with this connection."
 )
 
@@ -51,11 +62,20 @@ class Desk:
     async def call_tool(self, _: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         """Call one. What the client takes back is withdrawn."""
         if self._limiter.available_tokens < 1:
-            return refused(Full(f"{MCP_CALLS_MAX} calls are under way, which is the most: wait for one of them"))
+            return refused(
+                Full(
+                    f"{MCP_CALLS_MAX} calls are under way, which is the most: wait for one of them"
+                )
+            )
         call = Call()
         try:
             return await to_thread.run_sync(
-                self._called, asked.name, asked.arguments or {}, call, abandon_on_cancel=True, limiter=self._limiter
+                self._called,
+                asked.name,
+                asked.arguments or {},
+                call,
+                abandon_on_cancel=True,
+                limiter=self._limiter,
             )
         except BaseException:
             # Cancelled: a thread cannot be, but what it waits for can.
@@ -82,7 +102,8 @@ class Desk:
 
     def _pending(self, call: Call) -> tuple[Notice, ...]:
         if call.taken_back:
-            # What is told once would be told to nobody, and kept for an agent that does not know of it.
+            # What is told once would be told to nobody, and kept for an agent that does not know of
+            # it.
             return ()
         try:
             return self._hand.notices()
@@ -91,10 +112,12 @@ class Desk:
 
 
 def serve(hand: Hand, complete: Complete = str) -> None:
-    """Serve until the client closes its end, or a signal comes; then let go of everything, in order, and end the process.
-    `complete` adds to the commands in a message the options that choose this server's store.
+    """Serve until the client closes its end, or a signal comes; then let go of everything, in
+    order, and end the process. `complete` adds to the commands in a message the options that choose
+    this server's store.
 
-    The process ends here, and does not return: threads that wait for another agent's answer would hold it up.
+    The process ends here, and does not return: threads that wait for another agent's answer would
+    hold it up.
     """
     status = EXIT_DONE
     try:
@@ -118,7 +141,10 @@ async def _serve(hand: Hand, complete: Complete) -> None:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_heed_signals, hand)
-        async with stdio_server(stdin=anyio.wrap_file(cast("IO[str]", standard_input()))) as (read, write):
+        async with stdio_server(stdin=anyio.wrap_file(cast("IO[str]", standard_input()))) as (
+            read,
+            write,
+        ):
             await server.run(read, write, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 
@@ -131,7 +157,9 @@ async def _heed_signals(hand: Hand) -> None:
 
 
 def _end(hand: Hand, status: int) -> None:
-    """Let go of everything and end. A store that does not answer is not waited for: the end of the process does it too."""
+    """Let go of everything and end. A store that does not answer is not waited for: the end of the
+    process does it too.
+    """
 
     def let_go() -> None:
         hand.close()
@@ -145,7 +173,9 @@ def _end(hand: Hand, status: int) -> None:
 
 def _tool(name: str) -> Tool:
     if name not in TOOLS:
-        raise NotFound(f"there is no tool {name[:80]!a}: there are {', '.join(TOOLS)}", tool=name[:80])
+        raise NotFound(
+            f"there is no tool {name[:80]!a}: there are {', '.join(TOOLS)}", tool=name[:80]
+        )
     return TOOLS[name]
 
 

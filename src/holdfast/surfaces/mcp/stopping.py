@@ -1,4 +1,6 @@
-"""Ending a wait from another thread: a descriptor that becomes readable, and a call that the client may take back."""
+"""Ending a wait from another thread: a descriptor that becomes readable, and a call that the client
+may take back.
+"""
 
 import logging
 import os
@@ -9,7 +11,9 @@ from holdfast.kernel.errors import HoldfastError
 
 
 class Stop:
-    """A descriptor that becomes readable when a wait is to end. Closed by the thread that waits, asked by any other."""
+    """A descriptor that becomes readable when a wait is to end. Closed by the thread that waits,
+    asked by any other.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -33,8 +37,8 @@ class Stop:
 class Call:
     """One call of a tool.
 
-    What a tool made in it is undone when the client took the call back before its answer was ready, and when the call ends in
-    an error: nobody would know of it.
+    What a tool made in it is undone when the client took the call back before its answer was ready,
+    and when the call ends in an error: nobody would know of it.
     """
 
     def __init__(self) -> None:

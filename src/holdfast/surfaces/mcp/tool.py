@@ -17,14 +17,23 @@ if TYPE_CHECKING:
 WaitS = Annotated[
     float,
     msgspec.Meta(
-        ge=0, le=MCP_WAIT_MAX_S, description=f"Seconds to wait in this call, at most {MCP_WAIT_MAX_S:g}; call again to go on."
+        ge=0,
+        le=MCP_WAIT_MAX_S,
+        description=(
+            f"Seconds to wait in this call, at most {MCP_WAIT_MAX_S:g}; call again to go on."
+        ),
     ),
 ]
-Handle = Annotated[str, msgspec.Meta(min_length=1, max_length=160, description="A handle that another call gave you.")]
+Handle = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=160, description="A handle that another call gave you."),
+]
 
 
 class Tool(NamedTuple):
-    """One tool. `call` is given what is in hand, the arguments and the call, in a thread of its own."""
+    """One tool. `call` is given what is in hand, the arguments and the call, in a thread of its
+    own.
+    """
 
     name: str
     words: str
@@ -40,7 +49,9 @@ class Tool(NamedTuple):
             return msgspec.convert(dict(given), self.takes)
         except msgspec.ValidationError as error:
             known = ", ".join(self.takes.__struct_fields__) or "none"
-            raise InvalidValue(f"{self.name}: {error}. Its arguments are: {known}", tool=self.name) from None
+            raise InvalidValue(
+                f"{self.name}: {error}. Its arguments are: {known}", tool=self.name
+            ) from None
 
     @property
     def takes_schema(self) -> dict[str, Any]:

@@ -14,14 +14,19 @@ T = TypeVar("T")
 
 
 class Turn(Generic[T]):
-    """A turn that is waited for in a thread of its own, and so keeps its place between the agent's calls.
+    """A turn that is waited for in a thread of its own, and so keeps its place between the agent's
+    calls.
 
-    `seek` is given the descriptor that ends its wait, and returns None when that ended it. `abandon` gets what was found as it
-    was given up. `over` makes the error that says so.
+    `seek` is given the descriptor that ends its wait, and returns None when that ended it.
+    `abandon` gets what was found as it was given up. `over` makes the error that says so.
     """
 
     def __init__(
-        self, seek: Callable[[int], T | None], *, abandon: Callable[[T], object], over: Callable[[], LeaseLost]
+        self,
+        seek: Callable[[int], T | None],
+        *,
+        abandon: Callable[[T], object],
+        over: Callable[[], LeaseLost],
     ) -> None:
         self._seek = seek
         self._abandon = abandon
@@ -57,7 +62,9 @@ class Turn(Generic[T]):
         return None if self._pursuit is None else self._pursuit.error
 
     def found(self) -> T | None:
-        """What it brought; None while it is waited for. Raises what it was refused with, and LeaseLost when it was withheld."""
+        """What it brought; None while it is waited for. Raises what it was refused with, and
+        LeaseLost when it was withheld.
+        """
         if self.waits:
             return None
         if self.refusal is not None:
@@ -72,8 +79,9 @@ class Turn(Generic[T]):
         return self._told
 
     def tell(self) -> bool:
-        """The agent is about to know of it; True for the first time. Raises LeaseLost when it was withheld in the same
-        moment."""
+        """The agent is about to know of it; True for the first time. Raises LeaseLost when it was
+        withheld in the same moment.
+        """
         with self._mutex:
             if self.withheld:
                 raise self._over()
@@ -81,22 +89,28 @@ class Turn(Generic[T]):
         return first
 
     def untold_until_s(self) -> float | None:
-        """When it has been there for long enough without the agent being told, on the process's clock; None when there is
-        nothing to tell, or the agent knows."""
-        return None if self.waits or self.kept is None or self._told else self._came_s + MCP_UNTOLD_S
+        """When it has been there for long enough without the agent being told, on the process's
+        clock; None when there is nothing to tell, or the agent knows.
+        """
+        return (
+            None if self.waits or self.kept is None or self._told else self._came_s + MCP_UNTOLD_S
+        )
 
     def withhold(self) -> bool:
-        """Nobody came for it: from here on nobody is told of it, and the caller gives it back. False when somebody was told."""
+        """Nobody came for it: from here on nobody is told of it, and the caller gives it back.
+        False when somebody was told.
+        """
         with self._mutex:
             # Before it is given back: whoever was told of it from here on would work without it.
             self.withheld = not self._told
             return self.withheld
 
     def give_up(self, within_s: float) -> bool:
-        """Wait for it no longer; True when nothing was decided yet. What it found before is the caller's to give back.
+        """Wait for it no longer; True when nothing was decided yet. What it found before is the
+        caller's to give back.
 
-        Raises StoreUnavailable when that is not over in time: what is asked for again meanwhile would be taken for the same,
-        and be given up with it.
+        Raises StoreUnavailable when that is not over in time: what is asked for again meanwhile
+        would be taken for the same, and be given up with it.
         """
         if self._pursuit is None:
             return False
@@ -105,7 +119,8 @@ class Turn(Generic[T]):
                 self._unwanted, self._waited = True, self.waits and self.kept is None
         if not self._pursuit.stop(within_s):
             raise StoreUnavailable(
-                "it could not be given up yet, since the store does not answer: release it again", outcome="unknown"
+                "it could not be given up yet, since the store does not answer: release it again",
+                outcome="unknown",
             )
         return self._waited
 

@@ -5,10 +5,10 @@
         @pytest.fixture
         def harness(self, tmp_path): return MyHarness(tmp_path)
 
-A Harness opens stores on one and the same place. Tests of what a store does not claim are skipped by capability, never in
-silence: `skipped_by` lists them, so that a project can pin the list.
+A Harness opens stores on one and the same place. Tests of what a store does not claim are skipped
+by capability, never in silence: `skipped_by` lists them, so that a project can pin the list.
 
-    harness.py  steps.py                                    what the suite is told, keeps, and is made of
+    harness.py  steps.py                                    what the suite is given, keeps and uses
     transactions.py  order.py  hostile.py  journal.py  waiting.py  concurrency.py    its parts
 """
 
@@ -32,7 +32,15 @@ from holdfast.testing.conformance.harness import (
 from holdfast.testing.conformance.hostile import Hostile
 from holdfast.testing.conformance.journal import JournalKept
 from holdfast.testing.conformance.order import Order
-from holdfast.testing.conformance.steps import append, heard, increment, put, run_processes, take, take_all
+from holdfast.testing.conformance.steps import (
+    append,
+    heard,
+    increment,
+    put,
+    run_processes,
+    take,
+    take_all,
+)
 from holdfast.testing.conformance.transactions import Transactions
 from holdfast.testing.conformance.waiting import Waiting
 
@@ -72,5 +80,6 @@ def skipped_by(capabilities: frozenset[str]) -> list[str]:
     return sorted(
         name
         for name in dir(StoreConformance)
-        if name.startswith("test_") and not getattr(getattr(StoreConformance, name), "needs", frozenset()) <= capabilities
+        if name.startswith("test_")
+        and not getattr(getattr(StoreConformance, name), "needs", frozenset()) <= capabilities
     )

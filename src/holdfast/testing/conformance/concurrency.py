@@ -24,7 +24,14 @@ from holdfast.testing.conformance.harness import (
     Thing,
     needs,
 )
-from holdfast.testing.conformance.steps import append, heard, increment, put, run_processes, take_all
+from holdfast.testing.conformance.steps import (
+    append,
+    heard,
+    increment,
+    put,
+    run_processes,
+    take_all,
+)
 
 
 class Concurrency(Suite):
@@ -78,7 +85,10 @@ class Concurrency(Suite):
         def look() -> int:
             looks = 0
             while not done.is_set() or not looks:
-                pair = store.read(lambda tx: (tx.get(THINGS, "one"), tx.get(OTHERS, "two")), scope=[THINGS, OTHERS])
+                pair = store.read(
+                    lambda tx: (tx.get(THINGS, "one"), tx.get(OTHERS, "two")),
+                    scope=[THINGS, OTHERS],
+                )
                 assert pair[0] and pair[1] and pair[0].record.rank == pair[1].record.rank
                 looks += 1
             return looks
@@ -105,7 +115,9 @@ class Concurrency(Suite):
             slow = pool.submit(store.transact, dawdle, scope=[THINGS])
             assert inside.wait(PATIENCE_S)
             with pytest.raises(LockTimeout) as caught:
-                store.transact(lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=0.05)
+                store.transact(
+                    lambda tx: tx.put(THINGS, "a", Thing()), scope=[THINGS], timeout_s=0.05
+                )
             assert caught.value.fields["outcome"] == "none"
             assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 0
             leave.set()
@@ -134,14 +146,18 @@ class Concurrency(Suite):
             assert heard(ears)
 
     @needs(SHARED)
-    def test_an_address_reaches_its_listener_from_another_process(self, harness: Harness, store: Store) -> None:
+    def test_an_address_reaches_its_listener_from_another_process(
+        self, harness: Harness, store: Store
+    ) -> None:
         with store.listen() as ears:
             put(store, "address", Thing(owner=ears.address))
             run_processes(1, _notify_address, harness)
             assert heard(ears)
 
     @needs(SHARED)
-    def test_a_killed_process_leaves_all_or_nothing_and_no_one_waiting(self, harness: Harness, store: Store) -> None:
+    def test_a_killed_process_leaves_all_or_nothing_and_no_one_waiting(
+        self, harness: Harness, store: Store
+    ) -> None:
         context = multiprocessing.get_context("fork")
         ready, started = context.Pipe(duplex=False)
         process = context.Process(target=_die_inside, args=(harness, started))

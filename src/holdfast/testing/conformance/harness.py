@@ -21,7 +21,8 @@ LATCHED = "latched"
 ALL = frozenset({SHARED, PERSISTENT, CLOCKED, LATCHED})
 
 PATIENCE_S = 120.0
-"""How long a test waits for what must happen. Nothing passes by waiting this long; it only fails."""
+"""How long a test waits for what must happen. Nothing passes by waiting this long; it only fails.
+"""
 
 
 class Thing(Record, frozen=True, kw_only=True):
@@ -88,7 +89,9 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def _by_capability(self, request: pytest.FixtureRequest) -> None:
-        missing: frozenset[str] = getattr(request.function, "needs", frozenset()) - self.capabilities
+        missing: frozenset[str] = (
+            getattr(request.function, "needs", frozenset()) - self.capabilities
+        )
         if missing:
             pytest.skip(f"the store does not claim {', '.join(sorted(missing))}")
 

@@ -34,7 +34,9 @@ class Hostile(Suite):
             store.put_new(THINGS, [("good", Thing()), (key, Thing())])
         assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 0
 
-    @pytest.mark.parametrize("key", ["..", "../a", "/etc/passwd", "a/../../b", "\U0001f600", "x" * 1024, "a'; --", "%s?"])
+    @pytest.mark.parametrize(
+        "key", ["..", "../a", "/etc/passwd", "a/../../b", "\U0001f600", "x" * 1024, "a'; --", "%s?"]
+    )
     def test_odd_keys_are_only_keys(self, store: Store, key: str) -> None:
         put(store, key, Thing(owner=key[:200]))
         assert [row.key for row in store.read(lambda tx: tx.range(THINGS), scope=[THINGS])] == [key]
@@ -45,7 +47,10 @@ class Hostile(Suite):
             put(store, "a", Thing(owner="x" * RECORD_BYTES_MAX))
         with pytest.raises(InvalidValue, match="bytes"):
             store.transact(
-                lambda tx: tx.append(actor="t", kind="k", subject="s", data={"x": "y" * ENTRY_BYTES_MAX}), scope=[THINGS]
+                lambda tx: tx.append(
+                    actor="t", kind="k", subject="s", data={"x": "y" * ENTRY_BYTES_MAX}
+                ),
+                scope=[THINGS],
             )
         with pytest.raises(InvalidValue, match="keys"):
             store.put_new(THINGS, [(f"k{i}", Thing()) for i in range(KEYS_PER_STATEMENT_MAX + 1)])
@@ -62,7 +67,10 @@ class Hostile(Suite):
             assert store.read(lambda tx, key=key: tx.get(THINGS, key), scope=[THINGS]) is None  # type: ignore[misc]
             assert not store.transact(lambda tx, key=key: tx.delete(THINGS, key), scope=[THINGS])  # type: ignore[misc]
 
-    @pytest.mark.parametrize("cursor", ["junk", "-1", "1.2.3.4", "9" * 30, ("9" * 30) + ".0", "1.x", "٣.٣", ".", "\ud800"])
+    @pytest.mark.parametrize(
+        "cursor",
+        ["junk", "-1", "1.2.3.4", "9" * 30, ("9" * 30) + ".0", "1.x", "٣.٣", ".", "\ud800"],
+    )
     def test_a_cursor_of_no_journal_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidValue, match="cursor"):
             store.journal(cursor)
@@ -113,7 +121,9 @@ class Hostile(Suite):
         ],
         ids=["empty", "cut", "list", "null", "type", "unknown", "naive", "version", "deep"],
     )
-    def test_a_damaged_record_is_told_and_hides_no_other(self, harness: Harness, store: Store, data: bytes) -> None:
+    def test_a_damaged_record_is_told_and_hides_no_other(
+        self, harness: Harness, store: Store, data: bytes
+    ) -> None:
         put(store, "bad", Thing(owner="x"))
         put(store, "good", Thing(owner="x"))
         harness.damage(THINGS.name, "bad", data)
@@ -124,7 +134,9 @@ class Hostile(Suite):
         put(store, "bad", Thing(owner="mended"))
         assert store.get(THINGS, "bad") is not None
 
-    def test_a_damaged_record_holds_up_no_list_and_no_queue(self, harness: Harness, store: Store) -> None:
+    def test_a_damaged_record_holds_up_no_list_and_no_queue(
+        self, harness: Harness, store: Store
+    ) -> None:
         for rank, key in enumerate(["first", "bad", "worse", "last"]):
             put(store, key, Thing(owner="x", rank=rank))
         for key in ("bad", "worse"):
@@ -133,12 +145,17 @@ class Hostile(Suite):
             store.read(lambda tx: tx.range(THINGS), scope=[THINGS])
 
         def look(tx: ReadTx, by_index: bool, told: list[Any]) -> list[str]:
-            found = tx.find(THINGS, "place", ("x",), damaged=told) if by_index else tx.range(THINGS, damaged=told)
+            found = (
+                tx.find(THINGS, "place", ("x",), damaged=told)
+                if by_index
+                else tx.range(THINGS, damaged=told)
+            )
             return sorted(row.key for row in found)
 
         for by_index in (False, True):
             told: list[Any] = []
-            assert store.read(lambda tx, b=by_index, t=told: look(tx, b, t), scope=[THINGS]) == ["first", "last"]  # type: ignore[misc]
+            found = store.read(lambda tx, b=by_index, t=told: look(tx, b, t), scope=[THINGS])  # type: ignore[misc]
+            assert found == ["first", "last"]
             assert sorted(error.fields["key"] for error in told) == ["bad", "worse"]
 
         def take_sound(tx: Tx) -> tuple[str | None, int]:
@@ -148,7 +165,11 @@ class Hostile(Suite):
                 tx.put(THINGS, row.key, Thing())
             return (row.key if row else None), len(told)
 
-        assert [store.transact(take_sound, scope=[rows(THINGS)])[0] for _ in range(3)] == ["first", "last", None]
+        assert [store.transact(take_sound, scope=[rows(THINGS)])[0] for _ in range(3)] == [
+            "first",
+            "last",
+            None,
+        ]
         assert store.transact(take_sound, scope=[rows(THINGS)]) == (None, 2)
         with pytest.raises(RecordInvalid):
             take(store)
@@ -160,19 +181,26 @@ class Hostile(Suite):
             store.get(THINGS, "a")
 
     @needs(PERSISTENT)
-    def test_an_older_record_is_upgraded_and_indexed_anew(self, harness: Harness, store: Store) -> None:
+    def test_an_older_record_is_upgraded_and_indexed_anew(
+        self, harness: Harness, store: Store
+    ) -> None:
         put(store, "a", Thing(owner="x", rank=3))
         store.close()
         newer = harness.open()
         try:
-            found = newer.read(lambda tx: tx.find(THINGS_V2, "colour", ("grey",)), scope=[THINGS_V2])
+            found = newer.read(
+                lambda tx: tx.find(THINGS_V2, "colour", ("grey",)), scope=[THINGS_V2]
+            )
             assert [row.record for row in found] == [ThingV2(owner="x", rank=3, colour="grey")]
         finally:
             newer.close()
 
     @needs(PERSISTENT)
     def test_an_older_program_refuses_a_newer_store(self, harness: Harness, store: Store) -> None:
-        store.transact(lambda tx: tx.put(THINGS_V2, "a", ThingV2(owner="x", rank=3, colour="red")), scope=[THINGS_V2])
+        store.transact(
+            lambda tx: tx.put(THINGS_V2, "a", ThingV2(owner="x", rank=3, colour="red")),
+            scope=[THINGS_V2],
+        )
         store.close()
         older = harness.open()
         try:

@@ -6,14 +6,7 @@ from holdfast.kernel.clock import after, ago
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX
 from holdfast.kernel.store import BEGINNING, Store, Tx
-from holdfast.testing.conformance.harness import (
-    CLOCKED,
-    THINGS,
-    VOLATILE,
-    Harness,
-    Suite,
-    needs,
-)
+from holdfast.testing.conformance.harness import CLOCKED, THINGS, VOLATILE, Harness, Suite, needs
 from holdfast.testing.conformance.steps import append, put
 
 
@@ -62,7 +55,9 @@ class JournalKept(Suite):
             return given
 
         given = store.transact(body, scope=[THINGS])
-        assert [(e.subject, e.revision) for e in store.journal().entries] == [(str(i), given[i]) for i in range(3)]
+        assert [(e.subject, e.revision) for e in store.journal().entries] == [
+            (str(i), given[i]) for i in range(3)
+        ]
         assert put(store, "a") > given[-1]
 
     @needs(CLOCKED)
@@ -72,7 +67,9 @@ class JournalKept(Suite):
             harness.clock.advance(1)
 
         def trim(keep: int, age_s: float) -> int:
-            return store.transact(lambda tx: tx.trim(keep=keep, before=after(tx.now, -age_s)), scope=[THINGS])
+            return store.transact(
+                lambda tx: tx.trim(keep=keep, before=after(tx.now, -age_s)), scope=[THINGS]
+            )
 
         assert trim(100, 1000) == 0
         assert trim(6, 1000) == 4
@@ -86,7 +83,9 @@ class JournalKept(Suite):
     def test_trim_takes_any_age(self, store: Store) -> None:
         append(store, "a")
         append(store, "b")
-        assert store.transact(lambda tx: tx.trim(keep=100, before=ago(tx.now, 1e300)), scope=[]) == 0
+        assert (
+            store.transact(lambda tx: tx.trim(keep=100, before=ago(tx.now, 1e300)), scope=[]) == 0
+        )
         assert [entry.subject for entry in store.journal().entries] == ["a", "b"]
 
     def test_a_read_of_the_journal_is_bounded(self, store: Store) -> None:

@@ -7,11 +7,7 @@ import pytest
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Store
-from holdfast.testing.conformance.harness import (
-    THINGS,
-    Suite,
-    Thing,
-)
+from holdfast.testing.conformance.harness import THINGS, Suite, Thing
 from holdfast.testing.conformance.steps import put, take
 
 
@@ -24,7 +20,9 @@ class Order(Suite):
             put(store, key)
 
         def of(**how: Any) -> list[str]:
-            return store.read(lambda tx: [row.key for row in tx.range(THINGS, **how)], scope=[THINGS])
+            return store.read(
+                lambda tx: [row.key for row in tx.range(THINGS, **how)], scope=[THINGS]
+            )
 
         assert of() == keys == sorted(keys)
         assert of(reverse=True) == keys[::-1]
@@ -37,11 +35,19 @@ class Order(Suite):
         assert of(prefix="nothing") == []
 
     def test_find_orders_by_the_tuple_then_the_key(self, store: Store) -> None:
-        for key, owner, rank in [("c", "x", 2), ("b", "x", -1), ("a", "x", 2), ("d", "xy", 0), ("e", "nobody", 9)]:
+        for key, owner, rank in [
+            ("c", "x", 2),
+            ("b", "x", -1),
+            ("a", "x", 2),
+            ("d", "xy", 0),
+            ("e", "nobody", 9),
+        ]:
             put(store, key, Thing(owner=owner, rank=rank))
 
         def of(*match: Any, **how: Any) -> list[str]:
-            return store.read(lambda tx: [r.key for r in tx.find(THINGS, "place", match, **how)], scope=[THINGS])
+            return store.read(
+                lambda tx: [r.key for r in tx.find(THINGS, "place", match, **how)], scope=[THINGS]
+            )
 
         assert of() == ["b", "a", "c", "d"]
         assert of("x") == ["b", "a", "c"]
@@ -51,14 +57,22 @@ class Order(Suite):
         assert of("x", reverse=True, limit=2) == ["c", "a"]
         assert of("nobody") == []
         count = store.read(
-            lambda tx: (tx.count(THINGS), tx.count(THINGS, "place"), tx.count(THINGS, "place", ("x",))), scope=[THINGS]
+            lambda tx: (
+                tx.count(THINGS),
+                tx.count(THINGS, "place"),
+                tx.count(THINGS, "place", ("x",)),
+            ),
+            scope=[THINGS],
         )
         assert count == (5, 4, 3)
 
     def test_an_index_follows_its_record(self, store: Store) -> None:
         put(store, "a", Thing(owner="x"))
         put(store, "a", Thing(owner="y"))
-        found = store.read(lambda tx: (tx.count(THINGS, "place", ("x",)), tx.count(THINGS, "place", ("y",))), scope=[THINGS])
+        found = store.read(
+            lambda tx: (tx.count(THINGS, "place", ("x",)), tx.count(THINGS, "place", ("y",))),
+            scope=[THINGS],
+        )
         assert found == (0, 1)
         put(store, "a", Thing(owner="nobody"))
         assert store.read(lambda tx: tx.count(THINGS, "place"), scope=[THINGS]) == 0
@@ -79,8 +93,17 @@ class Order(Suite):
             put(store, key, Thing(owner="x", rank=rank))
 
         def first(*keys: str) -> str | None:
-            row = store.transact(lambda tx: tx.take_first(THINGS, "place", ("x",), but_for=keys), scope=[rows(THINGS)])
+            row = store.transact(
+                lambda tx: tx.take_first(THINGS, "place", ("x",), but_for=keys),
+                scope=[rows(THINGS)],
+            )
             return None if row is None else row.key
 
-        assert [first(), first("b"), first("c"), first("c", "b"), first("b", "nosuch")] == ["b", "c", "b", "a", "c"]
+        assert [first(), first("b"), first("c"), first("c", "b"), first("b", "nosuch")] == [
+            "b",
+            "c",
+            "b",
+            "a",
+            "c",
+        ]
         assert first("a", "b", "c") is None

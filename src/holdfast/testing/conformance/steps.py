@@ -6,12 +6,7 @@ from typing import Any
 
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Store, Tx
-from holdfast.testing.conformance.harness import (
-    PATIENCE_S,
-    THINGS,
-    Harness,
-    Thing,
-)
+from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, Harness, Thing
 
 
 def put(store: Store, key: str, thing: Thing | None = None, *, space: Space[Thing] = THINGS) -> int:
@@ -24,13 +19,19 @@ def put(store: Store, key: str, thing: Thing | None = None, *, space: Space[Thin
     return store.transact(body, scope=[space])
 
 
-def append(store: Store, subject: str, data: dict[str, Any] | None = None, *, space: Space[Thing] = THINGS) -> int:
+def append(
+    store: Store, subject: str, data: dict[str, Any] | None = None, *, space: Space[Thing] = THINGS
+) -> int:
     """Append one journal entry."""
-    return store.transact(lambda tx: tx.append(actor="t", kind="k", subject=subject, data=data), scope=[space])
+    return store.transact(
+        lambda tx: tx.append(actor="t", kind="k", subject=subject, data=data), scope=[space]
+    )
 
 
 def increment(store: Store) -> None:
-    """Read, add one, write: what a store without transactions would lose. It waits up to PATIENCE_S for its turn."""
+    """Read, add one, write: what a store without transactions would lose. It waits up to PATIENCE_S
+    for its turn.
+    """
 
     def body(tx: Tx) -> None:
         row = tx.get(THINGS, "sum")

@@ -126,7 +126,9 @@ class Transactions(Suite):
 
         with pytest.raises(RuntimeError):
             store.transact(body, scope=[THINGS])
-        found = store.read(lambda tx: {row.key: row.revision for row in tx.range(THINGS)}, scope=[THINGS])
+        found = store.read(
+            lambda tx: {row.key: row.revision for row in tx.range(THINGS)}, scope=[THINGS]
+        )
         assert found == given
         assert store.delete_if(THINGS, keys[:2], given[keys[0]]) == 1
 
@@ -148,7 +150,11 @@ class Transactions(Suite):
         seen = []
         for i in range(5):
             seen.append(put(store, f"k{i}"))
-            seen.append(store.transact(lambda tx: tx.append(actor="t", kind="k", subject="s"), scope=[THINGS]))
+            seen.append(
+                store.transact(
+                    lambda tx: tx.append(actor="t", kind="k", subject="s"), scope=[THINGS]
+                )
+            )
             token = store.put_new(THINGS, [(f"n{i}", Thing())])
             assert token is not None
             seen.append(token)
@@ -186,7 +192,9 @@ class Transactions(Suite):
         assert store.get(space, "c") is None
         found = [store.get(space, key) for key in ("a", "b")]
         assert [row and row.revision for row in found] == [token, token]
-        assert store.read(lambda tx: [r.key for r in tx.find(space, "place", ("x",))], scope=[space]) == ["a", "b"]
+        assert store.read(
+            lambda tx: [r.key for r in tx.find(space, "place", ("x",))], scope=[space]
+        ) == ["a", "b"]
 
     @pytest.mark.parametrize("space", [THINGS, VOLATILE], ids=["durable", "volatile"])
     def test_delete_if_needs_the_token(self, store: Store, space: Space[Thing]) -> None:

@@ -8,12 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.kernel.store import JOURNAL_TOPIC, Store, Tx
-from holdfast.testing.conformance.harness import (
-    PATIENCE_S,
-    THINGS,
-    VOLATILE,
-    Suite,
-)
+from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, VOLATILE, Suite
 from holdfast.testing.conformance.steps import append, heard
 
 
@@ -59,7 +54,9 @@ class Waiting(Suite):
             append(store, "s")
             assert heard(ears)
 
-    def test_a_descriptor_that_outlives_the_program_is_readable_at_a_notice(self, store: Store) -> None:
+    def test_a_descriptor_that_outlives_the_program_is_readable_at_a_notice(
+        self, store: Store
+    ) -> None:
         with store.listen(["topic"]) as ears:
             for fd in (kept := ears.outlive())[:1]:
                 assert not select.select([fd], [], [], 0)[0]

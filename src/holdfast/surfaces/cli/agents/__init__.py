@@ -26,7 +26,8 @@ from holdfast.surfaces.cli.group import InOrder
 
 @click.group(cls=InOrder)
 def agents() -> None:
-    """Live agents: one generation per id, found by name or id, and trusted only when everything agrees.
+    """Live agents: one generation per id, found by name or id, and trusted only when everything
+    agrees.
 
     \b
         holdfast agents start gpu -- claude

@@ -25,26 +25,41 @@ from holdfast.surfaces.cli.render import json_document, table
     help="Leave alone what expired, or was made without a record, more recently than this.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--no-tmux-check", is_flag=True, help="Go by leases alone: ask neither tmux nor the process table.")
+@click.option(
+    "--no-tmux-check",
+    is_flag=True,
+    help="Go by leases alone: ask neither tmux nor the process table.",
+)
 @json_option
 @store_options
 def cleanup(grace_s: float, dry_run: bool, no_tmux_check: bool, as_json: bool) -> int:
-    """Remove what agents left behind, and say what was planned, removed, preserved and failed, each with its reason.
+    """Remove what agents left behind, and say what was planned, removed, preserved and failed, each
+    with its reason.
 
-    It removes damaged records, records expired for longer than the grace, fresh records whose process is dead and whose tmux
-    session is gone, folders without a record, and links in the place of such folders, but never what a link leads to. Exit
-    status 6 when something could not be removed.
+    It removes damaged records, records expired for longer than the grace, fresh records whose
+    process is dead and whose tmux session is gone, folders without a record, and links in the place
+    of such folders, but never what a link leads to. Exit status 6 when something could not be
+    removed.
     """
     with connected(create=not dry_run) as hf:
         report = hf.agents.cleanup(grace_s=grace_s, dry_run=dry_run, tmux_check=not no_tmux_check)
     if as_json:
         json_document(report)
     else:
-        table(["", "agent", "why", ""], _rows(report), elastic=[""], empty="Nothing is left behind.")
+        table(
+            ["", "agent", "why", ""], _rows(report), elastic=[""], empty="Nothing is left behind."
+        )
     return status_of(Unavailable("")).exit if report.failed else 0
 
 
 def _rows(report: Report) -> list[list[str]]:
-    shown: list[tuple[str, Sequence[Item]]] = [("preserved", report.preserved), ("failed", report.failed)]
+    shown: list[tuple[str, Sequence[Item]]] = [
+        ("preserved", report.preserved),
+        ("failed", report.failed),
+    ]
     shown.insert(0, ("planned", report.planned) if report.dry_run else ("removed", report.removed))
-    return [[word, item.agent_id, item.why.value, item.detail or "-"] for word, items in shown for item in items]
+    return [
+        [word, item.agent_id, item.why.value, item.detail or "-"]
+        for word, items in shown
+        for item in items
+    ]

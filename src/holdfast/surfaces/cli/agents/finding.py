@@ -14,10 +14,11 @@ from holdfast.surfaces.cli.render import json_document, pairs
 @json_option
 @store_options
 def resolve(asked: str, as_json: bool) -> int:
-    """Print the id of the live agent of a name or an id; with --json its record, or the reason why there is none.
+    """Print the id of the live agent of a name or an id; with --json its record, or the reason why
+    there is none.
 
-    Exit status 1 when it is missing, malformed, schema_invalid, expired or known by another name, 4 when it is ambiguous; the
-    reason goes to stderr.
+    Exit status 1 when it is missing, malformed, schema_invalid, expired or known by another name, 4
+    when it is ambiguous; the reason goes to stderr.
     """
     with connected(create=False) as hf:
         found = hf.agents.resolve(asked)
@@ -37,17 +38,22 @@ def resolve(asked: str, as_json: bool) -> int:
 @click.command(short_help="Say what may be controlled under a name, trusting nothing.")
 @agent_argument
 @def_dir_option
-@click.option("--needs-agent-def-dir", is_flag=True, help="Refuse it unless it has a definition folder.")
+@click.option(
+    "--needs-agent-def-dir", is_flag=True, help="Refuse it unless it has a definition folder."
+)
 @json_option
 @store_options
 def target(asked: str, agent_def_dir: str | None, needs_agent_def_dir: bool, as_json: bool) -> None:
     """Check all that an agent's record points at, and print what may be controlled by it.
 
-    Exit status 1 when there is no live agent, 4 when it is ambiguous or anything does not agree: manifest, backend, tmux
-    session or definition folder. It never falls back to another target. An explicit --agent-def-dir beats the record's.
+    Exit status 1 when there is no live agent, 4 when it is ambiguous or anything does not agree:
+    manifest, backend, tmux session or definition folder. It never falls back to another target. An
+    explicit --agent-def-dir beats the record's.
     """
     with connected(create=False) as hf:
-        found = hf.agents.control_target(asked, agent_def_dir, needs_agent_def_dir=needs_agent_def_dir)
+        found = hf.agents.control_target(
+            asked, agent_def_dir, needs_agent_def_dir=needs_agent_def_dir
+        )
     if as_json:
         json_document(found)
         return

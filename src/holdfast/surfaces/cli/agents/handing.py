@@ -1,9 +1,11 @@
-"""What passes between `agents start` and its pane past tmux: the environment of the caller, and how the pane ended.
+"""What passes between `agents start` and its pane past tmux: the environment of the caller, and how
+the pane ended.
 
-tmux gives a pane the environment of its server, which may be another's. The words of a command are everybody's to see, and
-those that start a tmux server stay in the list of processes for as long as it runs; what a tmux session is told with `-e`,
-every window of it finds. So it goes through a FIFO that only its owner can open: none of it is ever on a disk. And tmux does
-not always learn the exit status of a pane: the pane tells it by another FIFO.
+tmux gives a pane the environment of its server, which may be another's. The words of a command are
+everybody's to see, and those that start a tmux server stay in the list of processes for as long as
+it runs; what a tmux session is told with `-e`, every window of it finds. So it goes through a FIFO
+that only its owner can open: none of it is ever on a disk. And tmux does not always learn the exit
+status of a pane: the pane tells it by another FIFO.
 """
 
 import os
@@ -20,13 +22,17 @@ _STATUS_BYTES_MAX = 16
 
 @contextmanager
 def handed(environment: Mapping[bytes, bytes], folder: str) -> Iterator[str]:
-    """The path of a FIFO from which these variables can be read once, for the block. Not an open file of this process: the tmux
-    server may run under another group, and is then kept from those. Raises Unavailable."""
+    """The path of a FIFO from which these variables can be read once, for the block. Not an open
+    file of this process: the tmux server may run under another group, and is then kept from those.
+    Raises Unavailable.
+    """
     path = os.path.join(folder, f".environment-{os.getpid()}")
     _make_fifo(path)
     # A variable can hold anything but a zero.
     data = b"\0".join(name + b"=" + value for name, value in environment.items())
-    threading.Thread(target=_hand_over, args=(path, data), name="holdfast-environment", daemon=True).start()
+    threading.Thread(
+        target=_hand_over, args=(path, data), name="holdfast-environment", daemon=True
+    ).start()
     try:
         yield path
     finally:
@@ -39,7 +45,10 @@ def handed(environment: Mapping[bytes, bytes], folder: str) -> Iterator[str]:
 
 def _hand_over(path: str, data: bytes) -> None:
     # Without O_CREAT: when the FIFO is gone, nothing comes into its place.
-    with suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as file:
+    with (
+        suppress(OSError),
+        open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as file,
+    ):
         file.write(data)
 
 
@@ -48,18 +57,22 @@ def _make_fifo(path: str) -> None:
         os.mkfifo(path, 0o600)
     except OSError as error:
         raise Unavailable(
-            f"{path} cannot be made ({error.strerror}): name another folder with --session-root", outcome="none"
+            f"{path} cannot be made ({error.strerror}): name another folder with --session-root",
+            outcome="none",
         ) from None
 
 
 def reading(path: str, command: Sequence[str]) -> list[str]:
     """The command, begun in the same process once the file's variables are read."""
-    # Isolated and without site packages: nothing of the tmux server's environment leads it astray, and it begins at once.
+    # Isolated and without site packages: nothing of the tmux server's environment leads it astray,
+    # and it begins at once.
     return [sys.executable, "-I", "-S", os.path.abspath(pane_program.__file__), path, *command]
 
 
 class ExitStatus:
-    """The reader's end of a FIFO by which a pane tells its exit status; to be closed. Raises Unavailable."""
+    """The reader's end of a FIFO by which a pane tells its exit status; to be closed. Raises
+    Unavailable.
+    """
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, f".exit-{os.getpid()}")
@@ -82,8 +95,9 @@ class ExitStatus:
 
 @contextmanager
 def told(path: str | None) -> Iterator[Callable[[int], None]]:
-    """In the pane: what tells an exit status, once, to `start` if that still listens. A command that is begun meanwhile has no
-    part in it."""
+    """In the pane: what tells an exit status, once, to `start` if that still listens. A command
+    that is begun meanwhile has no part in it.
+    """
     fd = None
     if path is not None:
         with suppress(OSError):

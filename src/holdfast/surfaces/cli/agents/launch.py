@@ -8,18 +8,24 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast.access import access_for
-from holdfast.adapters.generation_folders import GenerationFolders
-from holdfast.adapters.manifests import ManifestFiles
+from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.adapters.tmux import socket_path
-from holdfast.app import Holdfast
-from holdfast.configuration import state_folder
 from holdfast.domains.agents import Agent, Manifest
-from holdfast.domains.agents.manifest import FILE_NAME, Adapter, CommandAdapter, TmuxHandle, as_json, tmux_adapter
-from holdfast.domains.agents.names import canonical, id_of
+from holdfast.domains.agents.manifest import (
+    FILE_NAME,
+    Adapter,
+    CommandAdapter,
+    TmuxHandle,
+    as_json,
+    tmux_adapter,
+)
+from holdfast.domains.agents.records import canonical, id_of
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_RESERVED_S
+from holdfast.runtime.configuration import state_folder
+from holdfast.runtime.connection import Holdfast
+from holdfast.system.access import access_for
 
 
 class Wish(NamedTuple):
@@ -49,8 +55,9 @@ def command_of(words: tuple[str, ...], verb: str) -> list[str]:
 
 
 class Launch:
-    """One generation of an agent before, while and after it runs. Raises InvalidName for names that cannot be, and InvalidValue
-    for settings of its adapter that cannot be."""
+    """One generation of an agent before, while and after it runs. Raises InvalidName for names that
+    cannot be, and InvalidValue for settings of its adapter that cannot be.
+    """
 
     def __init__(self, hf: Holdfast, wish: Wish) -> None:
         self._hf = hf
@@ -59,16 +66,22 @@ class Launch:
         self.agent_id = id_of(self.name) if wish.agent_id is None else wish.agent_id
         self.generation_id = str(uuid.uuid4()) if wish.generation_id is None else wish.generation_id
         if wish.session_root is not None and not wish.session_root.strip():
-            raise InvalidValue("session_root is blank: name a folder, or leave it out", field="session_root")
+            raise InvalidValue(
+                "session_root is blank: name a folder, or leave it out", field="session_root"
+            )
         self._adapter = _adapter(wish)
         self._folders = GenerationFolders(lambda: state_folder(os.environ))
-        self.root = os.path.abspath(wish.session_root or self._folders.of(self.agent_id, self.generation_id))
+        self.root = os.path.abspath(
+            wish.session_root or self._folders.of(self.agent_id, self.generation_id)
+        )
 
     @property
     def tool(self) -> str:
         """What it is, in a word."""
         command = self._wish.command[0]
-        return (os.path.basename(command) or command) if self._wish.tool is None else self._wish.tool
+        return (
+            (os.path.basename(command) or command) if self._wish.tool is None else self._wish.tool
+        )
 
     @property
     def manifest_path(self) -> str:
@@ -76,7 +89,9 @@ class Launch:
         return os.path.join(self.root, FILE_NAME)
 
     def reserve(self, *, take_over: bool) -> Agent:
-        """Publish it without a process yet, for as long as it may take to begin. What a dead one before it left goes."""
+        """Publish it without a process yet, for as long as it may take to begin. What a dead one
+        before it left goes.
+        """
         return self._publish(None, AGENT_RESERVED_S, take_over=take_over)
 
     def publish(self, holder: Holder, *, take_over: bool) -> Agent:
@@ -84,7 +99,9 @@ class Launch:
         return self._publish(holder, self._wish.lease_s, take_over=take_over)
 
     def write_manifest(self) -> None:
-        """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue for what cannot be said."""
+        """Write down how it is reached. Raises Unavailable when that cannot be done, InvalidValue
+        for what cannot be said.
+        """
         wish = self._wish
         manifest = Manifest(
             agent_id=self.agent_id,
@@ -94,14 +111,19 @@ class Launch:
             tool=self.tool,
             working_directory=os.getcwd(),
             agent_def_dir=wish.agent_def_dir,
-            tmux=TmuxHandle(session_name=wish.session_name) if wish.session_name is not None else None,
+            tmux=TmuxHandle(session_name=wish.session_name)
+            if wish.session_name is not None
+            else None,
             adapter=self._adapter,
         )
         try:
-            ManifestFiles(access_for(self._hf.settings.group)).write(self.manifest_path, as_json(manifest))
+            ManifestFiles(access_for(self._hf.settings.group)).write(
+                self.manifest_path, as_json(manifest)
+            )
         except OSError as error:
             raise Unavailable(
-                f"the manifest {self.manifest_path} cannot be written ({error.strerror}): name another folder with "
+                f"the manifest {self.manifest_path} cannot be written ({error.strerror}): name "
+                "another folder with "
                 "--session-root",
                 outcome="none",
             ) from None
@@ -147,7 +169,8 @@ def _adapter(wish: Wish) -> Adapter:
         return tmux_adapter({"socket_path": socket_path(), **wish.adapter})
     if wish.adapter:
         raise InvalidValue(
-            f"{' and '.join(sorted(wish.adapter))}: only an agent in tmux has that. Use `holdfast agents start`, or name its "
+            f"{' and '.join(sorted(wish.adapter))}: only an agent in tmux has that. Use `holdfast "
+            "agents start`, or name its "
             "--tmux-session",
             field="adapter",
         )

@@ -17,7 +17,9 @@ GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 agent_argument = click.argument("asked", metavar="AGENT")
 name_argument = click.argument("name", metavar="NAME")
-words_argument = click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+words_argument = click.argument(
+    "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED
+)
 lease_option = click.option(
     "--lease",
     "lease_s",
@@ -27,12 +29,20 @@ lease_option = click.option(
     help="How long it is believed without a sign of life.  [default: agents.lease_s, a day]",
 )
 take_over_option = click.option(
-    "--take-over", is_flag=True, help="Replace whoever has the id, on your word that it is over. Told in the journal."
+    "--take-over",
+    is_flag=True,
+    help="Replace whoever has the id, on your word that it is over. Told in the journal.",
 )
-id_option = click.option("--id", "agent_id", metavar="ID", help="The agent's id.  [default: it follows from the name]")
-def_dir_option = click.option("--agent-def-dir", metavar="FOLDER", help="The agent's definition folder, as an absolute path.")
+id_option = click.option(
+    "--id", "agent_id", metavar="ID", help="The agent's id.  [default: it follows from the name]"
+)
+def_dir_option = click.option(
+    "--agent-def-dir", metavar="FOLDER", help="The agent's definition folder, as an absolute path."
+)
 session_root_option = click.option(
-    "--session-root", metavar="FOLDER", help="Where the manifest is.  [default for run and start: one of its own]"
+    "--session-root",
+    metavar="FOLDER",
+    help="Where the manifest is.  [default for run and start: one of its own]",
 )
 generation_option = click.option(
     "--generation",
@@ -42,9 +52,13 @@ generation_option = click.option(
     envvar=GENERATION_VARIABLE,
     help=f"The generation whose record it must be.  [{GENERATION_VARIABLE}]",
 )
-token_option = click.option("--token", type=int, help="Refused (exit status 4) when the generation was resumed since.")
+token_option = click.option(
+    "--token", type=int, help="Refused (exit status 4) when the generation was resumed since."
+)
 tool_option = click.option(
-    "--tool", metavar="NAME", help="Which tool the agent is, such as claude.  [default: the command's name]"
+    "--tool",
+    metavar="NAME",
+    help="Which tool the agent is, such as claude.  [default: the command's name]",
 )
 
 

@@ -1,6 +1,7 @@
 """What a new pane runs first: it reads the environment that it was handed, and becomes its command.
 
-Run as a script, without the package around it. The variables that tell a program of its terminal are the pane's own.
+Run as a script, without the package around it. The variables that tell a program of its terminal
+are the pane's own.
 """
 
 import os
@@ -23,7 +24,9 @@ def environment_in(data: bytes, around: Mapping[bytes, bytes]) -> dict[bytes, by
 
 
 def handed(path: str) -> bytes:
-    """What is read from the FIFO. Whoever writes there may have been killed: that is not waited for."""
+    """What is read from the FIFO. Whoever writes there may have been killed: that is not waited
+    for.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not select.select([fd], [], [], _WAIT_S)[0]:
         sys.exit("`holdfast agents start` has ended before the agent began")

@@ -1,4 +1,6 @@
-"""The first moment of an agent in its pane: whether it comes up, and whether its program dies at once."""
+"""The first moment of an agent in its pane: whether it comes up, and whether its program dies at
+once.
+"""
 
 import os
 import select
@@ -10,12 +12,12 @@ from contextlib import contextmanager, suppress
 from msgspec import UNSET
 
 from holdfast.adapters.tmux import Pane, Tmux
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import AGENT_START_S
 from holdfast.kernel.store import Listener
+from holdfast.runtime.connection import Holdfast
 
 _GLANCE_S = 0.02
 _LEFT_S = 0.5
@@ -23,8 +25,9 @@ _LEFT_S = 0.5
 
 
 class StartWatch:
-    """An agent that `start` has reserved and begun in a pane. The pane's process publishes it with a child of its own as the
-    holder, which then becomes the program."""
+    """An agent that `start` has reserved and begun in a pane. The pane's process publishes it with
+    a child of its own as the holder, which then becomes the program.
+    """
 
     def __init__(self, hf: Holdfast, tmux: Tmux, pane: Pane, reserved: Agent) -> None:
         self._hf = hf
@@ -33,8 +36,10 @@ class StartWatch:
         self._reserved = reserved
 
     def outlived(self, ears: Listener, moment_s: float) -> Agent | None:
-        """Wait until the program has run for a moment, and return its record; None when it has ended. From then on its pane
-        goes when it ends. Raises Unavailable when it does not come up in time."""
+        """Wait until the program has run for a moment, and return its record; None when it has
+        ended. From then on its pane goes when it ends. Raises Unavailable when it does not come up
+        in time.
+        """
         with _end_of(self._pane.pid) as end:
             agent = self._published(ears, end)
             if agent is None:
@@ -69,20 +74,26 @@ class StartWatch:
             woken = ears.wait(left_s, also=end)
             over = bool(woken.ready) or (not end and self._tmux.has_ended(self._pane))
         raise Unavailable(
-            f"{reserved.agent_name} did not come up within {AGENT_START_S:g} s: `tmux attach -t ={reserved.session_name}` "
+            f"{reserved.agent_name} did not come up within {AGENT_START_S:g} s: `tmux attach -t "
+            f"={reserved.session_name}` "
             "shows why",
             outcome="unknown",
         )
 
     def _dies(self, agent: Agent, end: Sequence[int], moment_s: float) -> bool:
-        """Watch it for a moment from when it became the program, which may take its time on a busy machine."""
+        """Watch it for a moment from when it became the program, which may take its time on a busy
+        machine.
+        """
         if agent.holder is None or agent.holder.place != self._hf.processes.here():
             return False
         # The program itself: what it started may live on.
         program = agent.holder.leader
         death = self._hf.processes.death(program)
         if death is None:
-            return probe(program, self._hf.processes, embedded=self._hf.store.embedded) is Liveness.DEAD
+            return (
+                probe(program, self._hf.processes, embedded=self._hf.store.embedded)
+                is Liveness.DEAD
+            )
         try:
             ends = [*end, death]
             deadline = time.monotonic() + AGENT_START_S
@@ -95,8 +106,9 @@ class StartWatch:
             os.close(death)
 
     def _wait_for_end(self, agent: Agent, end: Sequence[int]) -> None:
-        """Wait until the pane's process has removed the record and ended. If it waits for processes that the program left, have
-        it end them."""
+        """Wait until the pane's process has removed the record and ended. If it waits for processes
+        that the program left, have it end them.
+        """
         deadline = time.monotonic() + AGENT_START_S
         tree = agent.holder.tree if agent.holder is not None else UNSET
         while end and not _readable(end, _LEFT_S) and time.monotonic() < deadline:
@@ -105,7 +117,9 @@ class StartWatch:
                     signal.pidfd_send_signal(end[0], signal.SIGTERM)
 
     def _is_program(self, pid: int) -> bool:
-        """Has it executed its program? Until then it has the words of the guardian that forked it."""
+        """Has it executed its program? Until then it has the words of the guardian that forked
+        it.
+        """
         seen = self._hf.processes.sight(pid)
         words = self._hf.processes.words
         return seen is None or words(pid) != words(seen.parent_pid)
@@ -113,7 +127,9 @@ class StartWatch:
 
 @contextmanager
 def _end_of(pid: int) -> Iterator[list[int]]:
-    """A descriptor that becomes readable when a process ends, for the block; none when there is no such process here."""
+    """A descriptor that becomes readable when a process ends, for the block; none when there is no
+    such process here.
+    """
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:

@@ -15,7 +15,9 @@ from holdfast.surfaces.cli.group import InOrder
 
 @click.group(cls=InOrder)
 def gateway() -> None:
-    """An agent's gateway: prompts are accepted durably, delivered once and in order, and never to another instance."""
+    """An agent's gateway: prompts are accepted durably, delivered once and in order, and never to
+    another instance.
+    """
 
 
 for command in (serve, status, prompt, interrupt, requests, cancel, reconcile, prune, detach):

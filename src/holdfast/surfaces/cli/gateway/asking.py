@@ -10,9 +10,16 @@ import click
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE, STATUS, InvalidValue
 from holdfast.kernel.limits import QUEUE_KEEP_LEAST, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.surfaces.cli.connection import store_options
-from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option, summary, waiting_for
+from holdfast.surfaces.cli.gateway.options import (
+    address_options,
+    agent_argument,
+    client,
+    json_option,
+    summary,
+    waiting_for,
+)
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.text_input import STDIN, read_stdin
 
@@ -29,7 +36,10 @@ _EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until it has ended, and print the answer. Exit status 4 if it failed, 5 if it took too long.",
+    help=(
+        "Wait until it has ended, and print the answer. Exit status 4 if it failed, 5 if it took "
+        "too long."
+    ),
 )
 @click.option(
     "--timeout",
@@ -56,7 +66,9 @@ def prompt(
     url: str | None,
     token_file: Path | None,
 ) -> int:
-    """Hand a prompt to an agent; without TEXT, or with - for it, it is read from standard input. Prints the request's id."""
+    """Hand a prompt to an agent; without TEXT, or with - for it, it is read from standard input.
+    Prints the request's id.
+    """
     words = _text(text)
     gateway = client(agent, url, token_file)
     accepted = gateway.prompt(words, idempotency_key=key, expected_epoch=epoch)
@@ -70,7 +82,11 @@ def prompt(
 
 @click.command()
 @agent_argument
-@click.option("--wait", is_flag=True, help="Wait until what it stops has ended too. Exit status 5 if that took too long.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until what it stops has ended too. Exit status 5 if that took too long.",
+)
 @click.option(
     "--timeout",
     "wait_s",
@@ -83,10 +99,13 @@ def prompt(
 @json_option
 @address_options
 @store_options
-def interrupt(agent: str, wait: bool, wait_s: float, as_json: bool, url: str | None, token_file: Path | None) -> int:
+def interrupt(
+    agent: str, wait: bool, wait_s: float, as_json: bool, url: str | None, token_file: Path | None
+) -> int:
     """Stop what the agent is doing, at once: it does not wait in the queue.
 
-    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took too long.
+    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took
+    too long.
     """
     deadline = time.monotonic() + wait_s
     gateway = client(agent, url, token_file)
@@ -98,7 +117,11 @@ def interrupt(agent: str, wait: bool, wait_s: float, as_json: bool, url: str | N
     if wait and stopped:
         with waiting_for(f"{stopped} to end"):
             ended = gateway.request(stopped, wait_s=max(deadline - time.monotonic(), 0))
-    answer(to_json(ended) if as_json else _interrupted(agent, result, ended if wait and stopped else None))
+    answer(
+        to_json(ended)
+        if as_json
+        else _interrupted(agent, result, ended if wait and stopped else None)
+    )
     return EXIT_DONE if ended["state"] in ("completed", "failed") else _EXIT_TIMED_OUT
 
 
@@ -108,7 +131,9 @@ def interrupt(agent: str, wait: bool, wait_s: float, as_json: bool, url: str | N
 @json_option
 @address_options
 @store_options
-def cancel(agent: str, request_id: str, as_json: bool, url: str | None, token_file: Path | None) -> None:
+def cancel(
+    agent: str, request_id: str, as_json: bool, url: str | None, token_file: Path | None
+) -> None:
     """Cancel a request that was not begun."""
     ended = client(agent, url, token_file).cancel(request_id)
     answer(to_json(ended) if as_json else summary(ended))
@@ -117,8 +142,19 @@ def cancel(agent: str, request_id: str, as_json: bool, url: str | None, token_fi
 @click.command()
 @agent_argument
 @click.argument("action", type=click.Choice(["replay", "discard"]))
-@click.option("--epoch", type=click.IntRange(0), required=True, help="The epoch that you decide about, as the status shows it.")
-@click.option("--request", "requests", multiple=True, metavar="ID", help="Only this one; repeatable.  [default: all]")
+@click.option(
+    "--epoch",
+    type=click.IntRange(0),
+    required=True,
+    help="The epoch that you decide about, as the status shows it.",
+)
+@click.option(
+    "--request",
+    "requests",
+    multiple=True,
+    metavar="ID",
+    help="Only this one; repeatable.  [default: all]",
+)
 @json_option
 @address_options
 @store_options
@@ -131,33 +167,52 @@ def reconcile(
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """Decide what becomes of the requests that wait for an agent that was replaced: deliver them to the new one, or not."""
-    done = client(agent, url, token_file).reconcile(action, epoch=epoch, requests=list(requests) or None)
+    """Decide what becomes of the requests that wait for an agent that was replaced: deliver them to
+    the new one, or not.
+    """
+    done = client(agent, url, token_file).reconcile(
+        action, epoch=epoch, requests=list(requests) or None
+    )
     if as_json:
         answer(to_json(done))
         return
     number, left = len(done["requests"]), len(done["left"])
-    words = f"{counted(number, 'request')} {'will be delivered' if action == 'replay' else 'discarded'}"
+    words = (
+        f"{counted(number, 'request')} {'will be delivered' if action == 'replay' else 'discarded'}"
+    )
     answer(f"{words}; {left} left to decide about" if left else f"{words}; admission is open")
 
 
 @click.command()
 @agent_argument
-@click.option("--keep", type=click.IntRange(0), help=f"How many finished requests to keep.  [default: {QUEUE_KEEP_REQUESTS}]")
+@click.option(
+    "--keep",
+    type=click.IntRange(0),
+    help=f"How many finished requests to keep.  [default: {QUEUE_KEEP_REQUESTS}]",
+)
 @click.option(
     "--keep-days",
     type=click.FloatRange(0),
-    help=f"For how many days to keep them, 1 or more.  [default: {QUEUE_KEEP_S / DAY_S:g}, and the last {QUEUE_KEEP_LEAST}]",
+    help=(
+        f"For how many days to keep them, 1 or more.  [default: {QUEUE_KEEP_S / DAY_S:g}, and the "
+        f"last {QUEUE_KEEP_LEAST}]"
+    ),
 )
 @json_option
 @address_options
 @store_options
 def prune(
-    agent: str, keep: int | None, keep_days: float | None, as_json: bool, url: str | None, token_file: Path | None
+    agent: str,
+    keep: int | None,
+    keep_days: float | None,
+    as_json: bool,
+    url: str | None,
+    token_file: Path | None,
 ) -> None:
     """Remove finished requests beyond the bounds, with their idempotency keys.
 
-    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not be delivered again.
+    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not
+    be delivered again.
     """
     keep_s = None if keep_days is None else keep_days * DAY_S
     done = client(agent, url, token_file).prune(keep_finished=keep, keep_s=keep_s)
@@ -170,7 +225,9 @@ def prune(
 @address_options
 @store_options
 def detach(agent: str, as_json: bool, url: str | None, token_file: Path | None) -> None:
-    """Stop an agent's gateway. What was accepted waits for the next one; the agent itself is left alone."""
+    """Stop an agent's gateway. What was accepted waits for the next one; the agent itself is left
+    alone.
+    """
     said = client(agent, url, token_file).detach()
     answer(to_json(said) if as_json else f"the gateway of {agent} is stopping")
 
@@ -181,14 +238,18 @@ def _interrupted(agent: str, result: dict[str, Any], stopped: dict[str, Any] | N
         return f"nothing to stop: {result.get('detail') or 'it was idle'}"
     if stopped is not None:
         return f"{agent} was interrupted: {summary(stopped)}"
-    return f"{agent} was interrupted" + (f", which ends {result['stopped']}" if result.get("stopped") else "")
+    return f"{agent} was interrupted" + (
+        f", which ends {result['stopped']}" if result.get("stopped") else ""
+    )
 
 
 def _text(text: str | None) -> str:
     if text is not None and text != STDIN:
         return text
     if text is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise InvalidValue("there is no prompt: give it as an argument, or on standard input", field="prompt")
+        raise InvalidValue(
+            "there is no prompt: give it as an argument, or on standard input", field="prompt"
+        )
     return read_stdin("prompt")
 
 

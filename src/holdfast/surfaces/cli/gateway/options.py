@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
-from holdfast.app import connected
-from holdfast.belonging import gateway_key, gateway_place
-from holdfast.configuration import load_settings
 from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
-from holdfast.places import gateway_agent
+from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.connection import connected
+from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+from holdfast.runtime.paths import gateway_agent
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.render import clipped
 
@@ -31,9 +31,10 @@ def address_options(command: F) -> F:
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="The file with its token; with --url.",
     )(command)
-    return click.option("--url", help="Where the gateway is, when its folder is not here, such as http://10.0.0.7:9100.")(
-        command
-    )
+    return click.option(
+        "--url",
+        help="Where the gateway is, when its folder is not here, such as http://10.0.0.7:9100.",
+    )(command)
 
 
 def settings_here() -> Settings:
@@ -45,7 +46,9 @@ def settings_here() -> Settings:
 def client(agent: str, url: str | None, token_file: Path | None) -> GatewayClient:
     """The client for an agent's gateway."""
     if (url is None) != (token_file is None):
-        raise InvalidValue("--url needs --token-file, and the other way round: give both or neither")
+        raise InvalidValue(
+            "--url needs --token-file, and the other way round: give both or neither"
+        )
     token = None if token_file is None else token_file.read_text().strip()
     settings = settings_here()
     root = gateway_place(settings, agent, lambda: _key(agent, settings))

@@ -5,15 +5,15 @@ import socket
 from collections.abc import Sequence
 
 from holdfast.adapters.gateway_mirror import Mirror
-from holdfast.announcing import PROTOCOL, Announcement, announced
 from holdfast.domains.agents import Gateway as Place
 from holdfast.domains.gateway import AdapterSpec, Worker
-from holdfast.domains.gateway.admission import away
-from holdfast.hosting import GatewayParts, open_gateway
+from holdfast.domains.gateway.request import away
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import Settings
-from holdfast.reaching import Adapt, Served, process_of
+from holdfast.runtime.gateway_address import Adapt, Served, process_of
+from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
+from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.http.bearer import bearer_token
 from holdfast.surfaces.http.gateway.server import GatewaySide
@@ -32,10 +32,12 @@ def run(
     more_hosts: Sequence[str],
     depth_max: int,
 ) -> None:
-    """Serve an agent, reached as `spec` says, until told to stop. `adapt` changes what a later generation's manifest says.
+    """Serve an agent, reached as `spec` says, until told to stop. `adapt` changes what a later
+    generation's manifest says.
 
-    Raises Held while another gateway serves it, AgentGone when the process on its record is not there to be served, and
-    LeaseLost when another gateway takes over, or the agent is reached otherwise by then.
+    Raises Held while another gateway serves it, AgentGone when the process on its record is not
+    there to be served, and LeaseLost when another gateway takes over, or the agent is reached
+    otherwise by then.
     """
     ending = _Ending()
     agent_process = _Recorded(process_of(served.record, spec))
@@ -56,7 +58,12 @@ def run(
                 raise away(agent, parts.gateway.seen)
             port = listening.getsockname()[1]
             parts.gateway.served_at = (host, port)
-            place = Place(host=host, port=port, state_path=str(parts.folder.state_path), protocol_version=PROTOCOL)
+            place = Place(
+                host=host,
+                port=port,
+                state_path=str(parts.folder.state_path),
+                protocol_version=PROTOCOL,
+            )
             announcement = Announcement(
                 agent,
                 settings,
@@ -108,13 +115,19 @@ class _Ending:
         self.stop()
 
 
-def _serve(parts: GatewayParts, listening: socket.socket, more_hosts: Sequence[str], ending: _Ending) -> None:
+def _serve(
+    parts: GatewayParts, listening: socket.socket, more_hosts: Sequence[str], ending: _Ending
+) -> None:
     gateway = parts.gateway
     assert gateway.served_at is not None
     host, port = gateway.served_at
     token = bearer_token(parts.folder.token)
-    side = GatewaySide(gateway, token=token, host=host, port=port, more_hosts=more_hosts, detach=ending.stop)
-    ending.server = HttpServer(side.app, on_begun=lambda: _begun(gateway.agent, host, port), on_stop=side.end_waits)
+    side = GatewaySide(
+        gateway, token=token, host=host, port=port, more_hosts=more_hosts, detach=ending.stop
+    )
+    ending.server = HttpServer(
+        side.app, on_begun=lambda: _begun(gateway.agent, host, port), on_stop=side.end_waits
+    )
     mirror = Mirror(gateway, parts.folder, host=host, port=port)
     mirror.start()
     parts.worker.start()

@@ -7,10 +7,16 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.domains.gateway.spec import AdapterSpec, TmuxSpec, needed_by, spec_of, spec_of_manifest
+from holdfast.domains.gateway.adapter import (
+    AdapterSpec,
+    TmuxSpec,
+    needed_by,
+    spec_of,
+    spec_of_manifest,
+)
 from holdfast.kernel.errors import InvalidValue, Unavailable
-from holdfast.kernel.extras import installing
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
+from holdfast.kernel.text import installing
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.gateway.options import agent_argument, settings_here
 from holdfast.surfaces.cli.json_log import log_json_lines
@@ -20,10 +26,24 @@ from holdfast.surfaces.cli.tmux_options import tmux_options
 _LOOPBACK = "127.0.0.1"
 _FIELDS = {
     "tmux": {
-        **{name: name for name in ("session", "socket_name", "socket_path", "interrupt_key", "quiet_ms", "ready_regex")},
+        **{
+            name: name
+            for name in (
+                "session",
+                "socket_name",
+                "socket_path",
+                "interrupt_key",
+                "quiet_ms",
+                "ready_regex",
+            )
+        },
         "settle": "settle_s",
     },
-    "command": {"command": "argv", "prompt_as": "prompt_as", "working_directory": "working_directory"},
+    "command": {
+        "command": "argv",
+        "prompt_as": "prompt_as",
+        "working_directory": "working_directory",
+    },
     "rest": {
         "agent_url": "url",
         **{name: name for name in ("terminal", "preset", "prefix", "interrupt_key")},
@@ -37,25 +57,46 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 
 @click.command()
 @agent_argument
-@click.option("--adapter", "kind", type=click.Choice(["tmux", "command", "rest", "managed"]), help="How the agent is reached.")
 @click.option(
-    "--manifest", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the adapter from this file."
+    "--adapter",
+    "kind",
+    type=click.Choice(["tmux", "command", "rest", "managed"]),
+    help="How the agent is reached.",
+)
+@click.option(
+    "--manifest",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take the adapter from this file.",
 )
 @click.option("--session", help="tmux: the tmux session's exact name.")
 @click.option("--socket-name", help="tmux: as `tmux -L`.")
 @click.option("--socket-path", help="tmux: as `tmux -S`.")
 @tmux_options
-@click.option("--prompt-as", type=click.Choice(["stdin", "argument"]), help="command: how the program gets it.  [stdin]")
+@click.option(
+    "--prompt-as",
+    type=click.Choice(["stdin", "argument"]),
+    help="command: how the program gets it.  [stdin]",
+)
 @click.option("--working-directory", help="command: the folder to run it in.")
 @click.option("--terminal", help="rest: the terminal's id; its server is --url.")
-@click.option("--preset", type=click.Choice(["cao_rest", "houmao_server_rest"]), help="rest: which server.  [cao_rest]")
+@click.option(
+    "--preset",
+    type=click.Choice(["cao_rest", "houmao_server_rest"]),
+    help="rest: which server.  [cao_rest]",
+)
 @click.option("--prefix", help="rest: the paths' prefix, if it is not the preset's.")
 @click.option("--url", "--base-url", "agent_url", help="rest and managed: the server of the agent.")
 @click.option("--agent-ref", help="managed: the agent's name there.")
 @click.option("--host", default=_LOOPBACK, show_default=True, help="The address to serve at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]")
 @click.option(
-    "--allow-host", "more_hosts", multiple=True, metavar="HOST:PORT", help="Another name it is served under; repeatable."
+    "--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]"
+)
+@click.option(
+    "--allow-host",
+    "more_hosts",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another name it is served under; repeatable.",
 )
 @click.option(
     "--queue-max",
@@ -81,14 +122,16 @@ def serve(
 ) -> None:
     """Put a gateway in front of an agent, until Ctrl-C, SIGTERM or `detach`.
 
-    It prints its address when it is ready, and writes it into the agent's record. A live agent's manifest says how it is
-    reached; options override what it says. For another agent, say it with --adapter. For --adapter command, the program and its
-    arguments follow after `--`.
+    It prints its address when it is ready, and writes it into the agent's record. A live agent's
+    manifest says how it is reached; options override what it says. For another agent, say it with
+    --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
-    from holdfast.reaching import document_in, to_be_served
+    from holdfast.runtime.gateway_address import document_in, to_be_served
 
     if kind is not None and manifest is not None:
-        raise InvalidValue("--adapter and --manifest both say how the agent is reached: give one of them")
+        raise InvalidValue(
+            "--adapter and --manifest both say how the agent is reached: give one of them"
+        )
     given = {name: value for name, value in adapter.items() if value is not None}
     if command:
         given["command"] = list(command)
@@ -106,17 +149,31 @@ def serve(
     try:
         from holdfast.surfaces.cli.gateway.process import run
     except ImportError as error:
-        raise Unavailable(f"serving needs {error.name}: {installing('server')}", outcome="none") from None
+        raise Unavailable(
+            f"serving needs {error.name}: {installing('server')}", outcome="none"
+        ) from None
     if log_json:
         log_json_lines()
     if kind is None and given:
         remark(f"the manifest of {agent} is overridden by {', '.join(map(_option, given))}")
     if isinstance(reach, TmuxSpec) and reach.ready_regex is None:
         remark(
-            "no --ready-regex is set, so nobody can tell when the agent has finished: a request ends when it is delivered, "
-            f"and the next prompt waits until nothing was written for {reach.settle_s:g} s (--settle)"
+            "no --ready-regex is set, so nobody can tell when the agent has finished: a request "
+            "ends when it is delivered, "
+            f"and the next prompt waits until nothing was written for {reach.settle_s:g} s "
+            "(--settle)"
         )
-    run(agent, served, reach, settings, adapt=adapt, host=host, port=port, more_hosts=more_hosts, depth_max=queue_max)
+    run(
+        agent,
+        served,
+        reach,
+        settings,
+        adapt=adapt,
+        host=host,
+        port=port,
+        more_hosts=more_hosts,
+        depth_max=queue_max,
+    )
 
 
 def _spec(kind: str, given: dict[str, Any]) -> AdapterSpec:
@@ -145,13 +202,17 @@ def _refuse_foreign(chosen: str, given: dict[str, Any], kind: str) -> None:
     """An option of another adapter is more likely a mistake than meant for nobody."""
     for name in given:
         if name not in _fields(kind):
-            raise InvalidValue(f"{_option(name)} means nothing beside {chosen}: leave it out", field=name)
+            raise InvalidValue(
+                f"{_option(name)} means nothing beside {chosen}: leave it out", field=name
+            )
 
 
 def _refuse_incomplete(kind: str, given: dict[str, Any]) -> None:
     """Named as the user would type it, where the spec would name its own field."""
     needed = needed_by(kind)
-    missing = [name for name, field in _FIELDS[kind].items() if field in needed and name not in given]
+    missing = [
+        name for name, field in _FIELDS[kind].items() if field in needed and name not in given
+    ]
     if missing:
         what = " and ".join(_option(name) for name in missing)
         raise InvalidValue(f"--adapter {kind} needs {what}: say it too", field=missing[0])

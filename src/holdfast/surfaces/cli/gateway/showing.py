@@ -8,7 +8,12 @@ import click
 from holdfast.kernel import clock
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.surfaces.cli.connection import store_options
-from holdfast.surfaces.cli.gateway.options import address_options, agent_argument, client, json_option
+from holdfast.surfaces.cli.gateway.options import (
+    address_options,
+    agent_argument,
+    client,
+    json_option,
+)
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
 
@@ -27,7 +32,11 @@ def status(agent: str, as_json: bool, url: str | None, token_file: Path | None) 
         json_document(found)
         return
     hidden = ("schema_version", "protocol_version")
-    facts = [(name, str(value)) for name, value in found.items() if name not in hidden and value not in (None, "")]
+    facts = [
+        (name, str(value))
+        for name, value in found.items()
+        if name not in hidden and value not in (None, "")
+    ]
     pairs([*facts, *_next(agent, found)])
 
 
@@ -35,12 +44,23 @@ def status(agent: str, as_json: bool, url: str | None, token_file: Path | None) 
 @agent_argument
 @click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
 @click.option(
-    "--limit", type=click.IntRange(0, LIST_MAX), default=100, show_default=True, help="At most this many, the newest."
+    "--limit",
+    type=click.IntRange(0, LIST_MAX),
+    default=100,
+    show_default=True,
+    help="At most this many, the newest.",
 )
 @json_option
 @address_options
 @store_options
-def requests(agent: str, state: str | None, limit: int, as_json: bool, url: str | None, token_file: Path | None) -> None:
+def requests(
+    agent: str,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
     """List an agent's requests in the order they came."""
     found = client(agent, url, token_file).requests(state=state, limit=limit)
     if as_json:
@@ -59,7 +79,10 @@ def _next(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["gateway_health"] != "healthy":
         return [("what to do", completed(f"holdfast gateway serve {agent}"))]
     if found["request_admission"] == "blocked_reconciliation":
-        decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {found['managed_agent_instance_epoch']}"
+        decide = (
+            f"holdfast gateway reconcile {agent} replay|discard --epoch "
+            f"{found['managed_agent_instance_epoch']}"
+        )
         return [("what to do", completed(f"holdfast gateway requests {agent}, then {decide}"))]
     if found["request_admission"] == "blocked_unavailable":
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
@@ -68,6 +91,17 @@ def _next(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _row(request: dict[str, Any]) -> list[str]:
     at = clock.parse(request["accepted_at"], "accepted_at")
-    state = f"{request['state']} {request['error_code']}" if request["error_code"] else str(request["state"])
+    state = (
+        f"{request['state']} {request['error_code']}"
+        if request["error_code"]
+        else str(request["state"])
+    )
     what = clipped(str(request["payload"].get("prompt", "")))
-    return [request["request_id"], state, str(request["epoch"]), short_moment(at), request["kind"], what]
+    return [
+        request["request_id"],
+        state,
+        str(request["epoch"]),
+        short_moment(at),
+        request["kind"],
+        what,
+    ]

@@ -12,7 +12,16 @@ running.py     `run`, with worker.py (one job after the other) and labour.py (on
 import click
 
 from holdfast.surfaces.cli.group import InOrder
-from holdfast.surfaces.cli.jobs.deciding import cancel, heartbeat, pick, prune, reap, requeue, retry, status
+from holdfast.surfaces.cli.jobs.deciding import (
+    cancel,
+    heartbeat,
+    pick,
+    prune,
+    reap,
+    requeue,
+    retry,
+    status,
+)
 from holdfast.surfaces.cli.jobs.publishing import publish
 from holdfast.surfaces.cli.jobs.registering import register
 from holdfast.surfaces.cli.jobs.running import run

@@ -1,17 +1,19 @@
-"""Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `retry`, `heartbeat`, `reap`, `prune`."""
+"""Commands that move a job: `pick`, `status`, `cancel`, `requeue`, `retry`, `heartbeat`, `reap`,
+`prune`.
+"""
 
 from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import shown
-from holdfast.domains.jobs.steps import RETRIED
+from holdfast.domains.jobs.records import shown
+from holdfast.domains.jobs.transitions import RETRIED
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, HoldfastError, InvalidName, Refused, status_of
 from holdfast.kernel.store import Damage
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.jobs import Pruned
 from holdfast.surfaces.cli import picking
 from holdfast.surfaces.cli.connection import connected
@@ -31,7 +33,9 @@ from holdfast.surfaces.cli.quick import PID_MAX
 
 
 class _NoStatus(click.BadParameter):
-    """Refused as a status that cannot be, which scripts of other registries know as exit status 1."""
+    """Refused as a status that cannot be, which scripts of other registries know as exit status
+    1.
+    """
 
     exit_code = STATUS["impossible_transition"].exit
 
@@ -48,18 +52,31 @@ class _Status(click.Choice[str]):
 
 @click.command()
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to pick from.")
-@click.option("--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0), default=0, help="Seconds to wait for a job.")
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=0,
+    help="Seconds to wait for a job.",
+)
 @click.option(
     "--pid",
     type=click.IntRange(1, PID_MAX),
     help="The process that will work on it: when it dies, the job is pending again.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the whole job, with the token that a verdict must show.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the whole job, with the token that a verdict must show.",
+)
 @where_options
 def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> int:
     """Claim the next pending job and print its id; exit status 3 when there is none.
 
-    Without --pid the claim has no process that could die: it lives until a verdict, or until the job's time limits.
+    Without --pid the claim has no process that could die: it lives until a verdict, or until the
+    job's time limits.
     """
     with connected() as hf:
         return picking.pick(hf, agent_session, wait_s=wait_s, pid=pid, as_json=as_json)
@@ -73,10 +90,19 @@ def pick(agent_session: str, wait_s: float, pid: int | None, as_json: bool) -> i
 @click.option("--error", help="What went wrong.")
 @json_option
 @where_options
-def status(job_id: str, status: str, token: int | None, result: str | None, error: str | None, as_json: bool) -> None:
+def status(
+    job_id: str,
+    status: str,
+    token: int | None,
+    result: str | None,
+    error: str | None,
+    as_json: bool,
+) -> None:
     """Move a job to another status. Without --token you speak as the operator."""
     with changing() as hf:
-        job = hf.jobs.update_status(job_id, JobStatus(status), token=token, result=result, error=error)
+        job = hf.jobs.update_status(
+            job_id, JobStatus(status), token=token, result=result, error=error
+        )
     _tell(job, as_json)
 
 
@@ -86,7 +112,9 @@ def status(job_id: str, status: str, token: int | None, result: str | None, erro
 @json_option
 @where_options
 def cancel(job_id: str, reason: str | None, as_json: bool) -> None:
-    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that ended in error."""
+    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that
+    ended in error.
+    """
     with changing() as hf:
         job = hf.jobs.cancel(job_id, reason=reason)
     _tell(job, as_json)
@@ -106,15 +134,21 @@ def requeue(job_id: str, token: int | None, as_json: bool) -> None:
 
 @click.command()
 @jobs_argument
-@click.option("--status", type=click.Choice(sorted(one.value for one in RETRIED)), help="All jobs with this status.")
+@click.option(
+    "--status",
+    type=click.Choice(sorted(one.value for one in RETRIED)),
+    help="All jobs with this status.",
+)
 @click.option("--agent-session", metavar="LABEL", help="Only those of this queue; with --status.")
 @json_option
 @where_options
-def retry(job_ids: tuple[str, ...], status: str | None, agent_session: str | None, as_json: bool) -> int:
+def retry(
+    job_ids: tuple[str, ...], status: str | None, agent_session: str | None, as_json: bool
+) -> int:
     """Put jobs that ended in error or were cancelled back into their queues.
 
-    Each is pending in its old place, with its history, and may be begun as often as a new one. Of several jobs each that can
-    be retried is; exit status 1 if one cannot.
+    Each is pending in its old place, with its history, and may be begun as often as a new one. Of
+    several jobs each that can be retried is; exit status 1 if one cannot.
     """
     if (status is None) != bool(job_ids):
         raise click.UsageError("say which jobs, or --status")
@@ -152,7 +186,9 @@ def _retried(hf: Holdfast, job_ids: tuple[str, ...], refused: list[HoldfastError
 @json_option
 @where_options
 def heartbeat(job_id: str, token: int, as_json: bool) -> None:
-    """Give a sign of life for a job, so that it does not count as idle; exit status 4 when it is another's by now."""
+    """Give a sign of life for a job, so that it does not count as idle; exit status 4 when it is
+    another's by now.
+    """
     with connected() as hf:
         job = hf.jobs.heartbeat(job_id, token=token)
     if as_json:
@@ -176,8 +212,16 @@ def reap(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--keep", type=click.IntRange(0), help="How many finished jobs to keep.  [default: jobs.keep_finished]")
-@click.option("--keep-days", type=click.FloatRange(0), help="For how many days to keep them.  [default: jobs.keep_s]")
+@click.option(
+    "--keep",
+    type=click.IntRange(0),
+    help="How many finished jobs to keep.  [default: jobs.keep_finished]",
+)
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(0),
+    help="For how many days to keep them.  [default: jobs.keep_s]",
+)
 @click.option("--adopted", is_flag=True, help="Those too that another program registered.")
 @json_option
 @where_options

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import TIMED_OUT, beat_every_s, shown
-from holdfast.domains.jobs.writing import job_topic
+from holdfast.domains.jobs.change import job_topic
+from holdfast.domains.jobs.records import TIMED_OUT, beat_every_s, shown
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
 from holdfast.kernel.holder import attempt_tree
@@ -17,14 +16,16 @@ from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.shared_tree import SharedTree
-from holdfast.stores.waking import readable
+from holdfast.runtime.connection import Holdfast
+from holdfast.stores.listener import readable
 from holdfast.surfaces.cli.output import write
 from holdfast.surfaces.cli.quick import REGISTRY_DIR_ENV
 
 RESULT_CHARS_MAX = 2000
 _VARIABLE_BYTES_MAX = 64 << 10
-"""Longer variables would keep the command from being started: Linux takes none above 128 kB. The job is on its standard
-input."""
+"""Longer variables would keep the command from being started: Linux takes none above 128 kB. The
+job is on its standard input.
+"""
 
 _AWAY_S = 0.5
 """How long a store that is away is left alone before it is asked again."""
@@ -51,7 +52,9 @@ class Outcome(NamedTuple):
 
 
 class Labour:
-    """One attempt. `tree` is the worker's, which the claim names: the attempt's processes are a part of it."""
+    """One attempt. `tree` is the worker's, which the claim names: the attempt's processes are a
+    part of it.
+    """
 
     def __init__(
         self,
@@ -78,14 +81,17 @@ class Labour:
         if ran.status is not JobStatus.COMPLETED:
             return ran
         if missing := self._missing():
-            # Not longer than an event may be: a verdict that cannot be told would take the worker down with it.
+            # Not longer than an event may be: a verdict that cannot be told would take the worker
+            # down with it.
             words = f"expected and not there: {', '.join(missing)}"[:RESULT_CHARS_MAX]
             return Outcome(JobStatus.ERROR, words, "artifacts_missing")
         if self._way.validate is not None:
             self._progress.last = ""
             judged = self._run(self._way.validate, b"", "the validation")
             if judged.status is not JobStatus.COMPLETED:
-                return judged._replace(code="not_valid") if judged.code == "command_failed" else judged
+                return (
+                    judged._replace(code="not_valid") if judged.code == "command_failed" else judged
+                )
         return ran
 
     def _run(self, words: tuple[str, ...], stdin: bytes, what: str) -> Outcome:
@@ -97,9 +103,12 @@ class Labour:
                 environment=self._environment(),
                 stdin=stdin,
                 each_line=self._progress.line,
-                # Only with its own tree is this a worker, which has one command at a time and no other children.
+                # Only with its own tree is this a worker, which has one command at a time and no
+                # other children.
                 adopts=self._tree is not None,
-                tree=None if self._tree is None else attempt_tree(self._tree.id, self._job.token or 0),
+                tree=None
+                if self._tree is None
+                else attempt_tree(self._tree.id, self._job.token or 0),
                 within=self._tree,
             )
         except Unavailable as error:
@@ -108,7 +117,11 @@ class Labour:
         try:
             early = self._attend(command)
             if early is None and command.unguarded:
-                early = Outcome(JobStatus.ERROR, f"the guardian of {what} was killed: {what} was ended", "command_failed")
+                early = Outcome(
+                    JobStatus.ERROR,
+                    f"the guardian of {what} was killed: {what} was ended",
+                    "command_failed",
+                )
         finally:
             self._end_tree(command, signs=early is None or not early.lost)
         try:
@@ -121,11 +134,14 @@ class Labour:
         if code == 0:
             return Outcome(JobStatus.COMPLETED, said)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-        return Outcome(JobStatus.ERROR, f"{what} {how}" + (f": {said}" if said else ""), "command_failed")
+        return Outcome(
+            JobStatus.ERROR, f"{what} {how}" + (f": {said}" if said else ""), "command_failed"
+        )
 
     def _end_tree(self, command: PipedCommand, *, signs: bool) -> None:
-        """End what is left of the command's tree, with signs of life in between: no process of an attempt is left when its
-        verdict is given."""
+        """End what is left of the command's tree, with signs of life in between: no process of an
+        attempt is left when its verdict is given.
+        """
         command.end_tree()
         while not command.wait_for_tree(self._every_s):
             if signs:
@@ -133,7 +149,9 @@ class Labour:
                 self._beat()
 
     def _attend(self, command: PipedCommand) -> Outcome | None:
-        """Sleep until the command is over, with signs of life in between; return what ends the attempt before."""
+        """Sleep until the command is over, with signs of life in between; return what ends the
+        attempt before.
+        """
         beat_s = time.monotonic() + self._every_s
         ears: Listener | None = None
         away = False
@@ -141,12 +159,17 @@ class Labour:
             while not command.over():
                 if ears is None:
                     ears = self._listen(heard)
-                    # What became of the job while the store was away is asked for at once: nobody was told.
+                    # What became of the job while the store was away is asked for at once: nobody
+                    # was told.
                     beat_s = time.monotonic() if away and ears is not None else beat_s
                     away = ears is None
                 now_s = time.monotonic()
                 if now_s >= self._end_s:
-                    return Outcome(JobStatus.ERROR, f"it took longer than {self._job.timeout_sec:g} s", TIMED_OUT)
+                    return Outcome(
+                        JobStatus.ERROR,
+                        f"it took longer than {self._job.timeout_sec:g} s",
+                        TIMED_OUT,
+                    )
                 left_s = min(beat_s, self._end_s) - now_s
                 fds = [command.fd, self._stop_fd]
                 if ears is None:
@@ -162,7 +185,9 @@ class Labour:
         return None
 
     def _listen(self, heard: ExitStack) -> Listener | None:
-        """Ears for the job, or None while the store is away: its command goes on without, and so does its time."""
+        """Ears for the job, or None while the store is away: its command goes on without, and so
+        does its time.
+        """
         try:
             return heard.enter_context(self._hf.store.listen([job_topic(self._job.job_id)]))
         except Unavailable:
@@ -189,12 +214,20 @@ class Labour:
 
     def _missing(self) -> list[str]:
         folder = self._job.workdir or os.getcwd()
-        return [path for path in self._job.expected_artifacts if not os.path.exists(os.path.join(folder, path))]
+        return [
+            path
+            for path in self._job.expected_artifacts
+            if not os.path.exists(os.path.join(folder, path))
+        ]
 
     def _stdin(self) -> bytes:
         if self._way.stdin == "none":
             return b""
-        return self._job.prompt.encode() if self._way.stdin == "prompt" else to_json(shown(self._job)) + b"\n"
+        return (
+            self._job.prompt.encode()
+            if self._way.stdin == "prompt"
+            else to_json(shown(self._job)) + b"\n"
+        )
 
     def _environment(self) -> dict[str, str]:
         job = self._job
@@ -206,7 +239,10 @@ class Labour:
             "HOLDFAST_JOB_SESSION": job.agent_session,
             "HOLDFAST_NAMESPACE": self._hf.store.namespace,
         }
-        long = {"HOLDFAST_JOB_PROMPT": job.prompt, "HOLDFAST_JOB_ARTIFACTS": "\n".join(job.expected_artifacts)}
+        long = {
+            "HOLDFAST_JOB_PROMPT": job.prompt,
+            "HOLDFAST_JOB_ARTIFACTS": "\n".join(job.expected_artifacts),
+        }
         for name, value in long.items():
             if len(value.encode()) <= _VARIABLE_BYTES_MAX and "\0" not in value:
                 own[name] = value
@@ -220,7 +256,8 @@ class Labour:
 
 
 class Progress:
-    """What the command says: passed on, and told as an event now and then when there is something new.
+    """What the command says: passed on, and told as an event now and then when there is something
+    new.
 
     `kept` is called with the job of each event, so that it is sent while the work goes on.
     """
@@ -245,5 +282,7 @@ class Progress:
         """Keep an event if there is something new."""
         if self.last and self.last != self._told:
             self._told = self.last
-            self._hf.job_events.publish(job.job_id, "progress", detail=self.last[:RESULT_CHARS_MAX], token=job.token)
+            self._hf.job_events.publish(
+                job.job_id, "progress", detail=self.last[:RESULT_CHARS_MAX], token=job.token
+            )
             self._kept(job.job_id)

@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.record import shown
+from holdfast.domains.jobs.records import shown
 from holdfast.kernel.codec import to_json
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.jobs import logged
 from holdfast.surfaces.cli.connection import connected, registry_option, store_options
 from holdfast.surfaces.cli.output import remark
@@ -19,11 +19,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STATUSES = [status.value for status in JobStatus]
 _TROUBLES: set[str] = set()
-"""What went wrong with the audit log when it was last brought up to date: a worker does so after each job."""
+"""What went wrong with the audit log when it was last brought up to date: a worker does so after
+each job.
+"""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 token_option = click.option(
-    "--token", type=int, help="The attempt's token: refused (exit status 4) when another attempt has begun."
+    "--token",
+    type=int,
+    help="The attempt's token: refused (exit status 4) when another attempt has begun.",
 )
 
 
@@ -42,7 +46,9 @@ def job_option(command: F) -> F:
 
 
 def job_argument(metavar: str, *, before: str | None = None) -> Callable[[F], F]:
-    """Let a command take a JOB as it is; --job does as well, and is not spoken of. `before` is the argument behind it."""
+    """Let a command take a JOB as it is; --job does as well, and is not spoken of. `before` is the
+    argument behind it.
+    """
     named = click.argument("job_id", metavar=metavar, required=False)
     said = click.option("--job", "said", hidden=True, help="The job's id.")
     return lambda command: said(named(_either(command, before=before)))
@@ -56,7 +62,10 @@ def jobs_argument(command: F) -> F:
     def run(job_ids: tuple[str, ...], said: tuple[str, ...], **more: Any) -> Any:
         return command(job_ids=(*job_ids, *said), **more)
 
-    return cast("F", click.option("--job", "said", multiple=True, hidden=True, help="A job's id.")(named(run)))
+    return cast(
+        "F",
+        click.option("--job", "said", multiple=True, hidden=True, help="A job's id.")(named(run)),
+    )
 
 
 def _either(command: F, *, required: bool = False, before: str | None = None) -> F:
@@ -82,7 +91,9 @@ def where_options(command: F) -> F:
 
 @contextmanager
 def changing() -> Iterator[Holdfast]:
-    """A connection for a command that changes something; what it changed is in the audit log when it ends."""
+    """A connection for a command that changes something; what it changed is in the audit log when
+    it ends.
+    """
     with connected() as hf:
         try:
             yield hf
@@ -91,13 +102,18 @@ def changing() -> Iterator[Holdfast]:
 
 
 def mirror(hf: Holdfast, *, wait: bool = False) -> None:
-    """Bring the audit log up to date; what goes wrong with it is a remark, made once until it goes well, and breaks nothing."""
+    """Bring the audit log up to date; what goes wrong with it is a remark, made once until it goes
+    well, and breaks nothing.
+    """
     trouble = logged(hf, wait=wait)
     if trouble is None:
         _TROUBLES.clear()
     elif trouble not in _TROUBLES:
         _TROUBLES.add(trouble)
-        remark(f"{trouble}. The job itself is not affected; `holdfast jobs logs --rebuild` writes the log again")
+        remark(
+            f"{trouble}. The job itself is not affected; `holdfast jobs logs --rebuild` writes "
+            "the log again"
+        )
 
 
 def as_json_line(job: Job) -> bytes:

@@ -6,12 +6,18 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.jobs import Sent, sent
-from holdfast.surfaces.cli.jobs.options import changing, job_argument, json_option, token_option, where_options
+from holdfast.surfaces.cli.jobs.options import (
+    changing,
+    job_argument,
+    json_option,
+    token_option,
+    where_options,
+)
 from holdfast.surfaces.cli.output import answer
 
 
@@ -21,22 +27,35 @@ from holdfast.surfaces.cli.output import answer
 @click.option("--detail", default="", help="What there is to say, for people.")
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
 @token_option
-@click.option("--unsent", is_flag=True, help="Send the events of all jobs that their brokers have not had yet.")
+@click.option(
+    "--unsent",
+    is_flag=True,
+    help="Send the events of all jobs that their brokers have not had yet.",
+)
 @json_option
 @where_options
 def publish(
-    job_id: str | None, event: str | None, detail: str, data: str | None, token: int | None, unsent: bool, as_json: bool
+    job_id: str | None,
+    event: str | None,
+    detail: str,
+    data: str | None,
+    token: int | None,
+    unsent: bool,
+    as_json: bool,
 ) -> None:
     """Publish an event of a job, and move the job accordingly; print the event's number.
 
-    EVENT is started, permission_required, progress, completed, error or cancelled. The event is kept before it is sent: if
-    the broker is away (exit status 6), it goes out with the next one, or with `publish --unsent`. Exit status 2 is also for a
-    job whose topic nothing can be sent to.
+    EVENT is started, permission_required, progress, completed, error or cancelled. The event is
+    kept before it is sent: if the broker is away (exit status 6), it goes out with the next one, or
+    with `publish --unsent`. Exit status 2 is also for a job whose topic nothing can be sent to.
     """
     if unsent == (job_id is not None) or (job_id is not None and event is None):
         raise click.UsageError("say JOB and EVENT, or --unsent")
     if unsent and (detail or data is not None or token is not None):
-        raise click.UsageError("--unsent sends what is kept, and tells nothing new: leave out --detail, --data and --token")
+        raise click.UsageError(
+            "--unsent sends what is kept, and tells nothing new: leave out --detail, --data and "
+            "--token"
+        )
     content = None if data is None else _decoded(data)
     with changing() as hf:
         if job_id is None or event is None:

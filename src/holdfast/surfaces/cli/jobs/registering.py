@@ -6,17 +6,36 @@ from typing import Any
 import click
 
 from holdfast.domains.jobs import Broker
-from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
-from holdfast.domains.jobs.record import ATTEMPTS_MAX, FOLDER_LIMITS
+from holdfast.domains.jobs.records import (
+    ATTEMPTS_MAX,
+    FOLDER_LIMITS,
+    HOST,
+    PASSWORD_ENV,
+    PORT,
+    TLS_PORT,
+)
 from holdfast.surfaces.cli.jobs.options import F, as_json_line, changing, json_option, where_options
 from holdfast.surfaces.cli.output import answer
 from holdfast.surfaces.cli.text_input import STDIN, read_file, read_stdin
 
 _OPTIONS = (
-    click.option("--prompt", metavar="TEXT", help="What is to be done; - reads it from standard input."),
-    click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file, as one of more than 128 kB."),
-    click.option("--agent", default="agent", show_default=True, help="The kind of agent it is for."),
-    click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a."),
+    click.option(
+        "--prompt", metavar="TEXT", help="What is to be done; - reads it from standard input."
+    ),
+    click.option(
+        "--prompt-file",
+        metavar="FILE",
+        help="Read the prompt from a file, as one of more than 128 kB.",
+    ),
+    click.option(
+        "--agent", default="agent", show_default=True, help="The kind of agent it is for."
+    ),
+    click.option(
+        "--agent-session",
+        required=True,
+        metavar="LABEL",
+        help="Whose queue it joins, such as tmux:claude-a.",
+    ),
     click.option(
         "--timeout",
         "timeout_sec",
@@ -38,10 +57,23 @@ _OPTIONS = (
         "expected_artifacts",
         multiple=True,
         metavar="PATH",
-        help="A file the work must leave, in its working folder; repeatable. `jobs run` looks for it.",
+        help=(
+            "A file the work must leave, in its working folder; repeatable. `jobs run` looks for "
+            "it."
+        ),
     ),
-    click.option("--workdir", metavar="FOLDER", help="Where `jobs run` runs its command.  [default: where it runs itself]"),
-    click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher goes first."),
+    click.option(
+        "--workdir",
+        metavar="FOLDER",
+        help="Where `jobs run` runs its command.  [default: where it runs itself]",
+    ),
+    click.option(
+        "--priority",
+        type=click.IntRange(-1000, 1000),
+        default=0,
+        show_default=True,
+        help="Higher goes first.",
+    ),
     click.option(
         "--max-attempts",
         type=int,
@@ -50,13 +82,34 @@ _OPTIONS = (
         help="How many attempts may end by the worker's death.",
     ),
     click.option("--id", "job_id", metavar="ID", help="An id of your own instead of a random one."),
-    click.option("--unsigned", is_flag=True, help="Give it no key: its events prove nothing, and are not believed."),
+    click.option(
+        "--unsigned",
+        is_flag=True,
+        help="Give it no key: its events prove nothing, and are not believed.",
+    ),
 )
 _BROKER_OPTIONS = (
-    click.option("--broker", "host", default=HOST, show_default=True, metavar="HOST", help="The MQTT broker of its events."),
-    click.option("--broker-port", "port", type=int, help=f"The broker's port.  [default: {PORT}; {TLS_PORT} with TLS]"),
+    click.option(
+        "--broker",
+        "host",
+        default=HOST,
+        show_default=True,
+        metavar="HOST",
+        help="The MQTT broker of its events.",
+    ),
+    click.option(
+        "--broker-port",
+        "port",
+        type=int,
+        help=f"The broker's port.  [default: {PORT}; {TLS_PORT} with TLS]",
+    ),
     click.option("--broker-tls", "tls", is_flag=True, help="Use TLS to the broker."),
-    click.option("--broker-username", "username", metavar="NAME", help="The name to log in to the broker with."),
+    click.option(
+        "--broker-username",
+        "username",
+        metavar="NAME",
+        help="The name to log in to the broker with.",
+    ),
     click.option(
         "--broker-password-env",
         "password_env",
@@ -65,7 +118,11 @@ _BROKER_OPTIONS = (
         metavar="VARIABLE",
         help="The variable that holds the password, which is not stored.",
     ),
-    click.option("--topic-prefix", metavar="TOPIC", help="Its events go to TOPIC/events.  [default: holdfast/jobs/ID]"),
+    click.option(
+        "--topic-prefix",
+        metavar="TOPIC",
+        help="Its events go to TOPIC/events.  [default: holdfast/jobs/ID]",
+    ),
 )
 
 
@@ -90,7 +147,9 @@ def register(as_json: bool, **said: Any) -> None:
         # The worker may run anywhere.
         said["workdir"] = os.path.abspath(said["workdir"])
     with changing() as hf:
-        job = hf.jobs.register_job(prompt, signed=not said.pop("unsigned"), broker=Broker(**broker), **said)
+        job = hf.jobs.register_job(
+            prompt, signed=not said.pop("unsigned"), broker=Broker(**broker), **said
+        )
     answer(as_json_line(job) if as_json else job.job_id)
 
 

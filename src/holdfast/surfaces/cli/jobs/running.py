@@ -17,7 +17,11 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("--agent-session", required=True, metavar="LABEL", help="Whose queue to work on.")
-@click.option("--once", is_flag=True, help="End after one job: 0 if it completed, 1 if not, 3 if there was none.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="End after one job: 0 if it completed, 1 if not, 3 if there was none.",
+)
 @click.option(
     "--wait",
     "wait_s",
@@ -26,7 +30,9 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
     help="End after this many seconds without a job.  [default: never]",
 )
 @click.option(
-    "--validate", metavar="COMMAND", help="Run this when the command has ended well: the job completes if it exits with 0."
+    "--validate",
+    metavar="COMMAND",
+    help="Run this when the command has ended well: the job completes if it exits with 0.",
 )
 @click.option(
     "--stdin",
@@ -42,10 +48,15 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
     metavar="SECONDS",
     type=click.FloatRange(0.05),
     callback=more_than_nothing,
-    help="Seconds between signs of life.  [default: a third of the lease, or of --idle-timeout if that is shorter]",
+    help=(
+        "Seconds between signs of life.  [default: a third of the lease, or of --idle-timeout if "
+        "that is shorter]"
+    ),
 )
 @click.option("-q", "--quiet", is_flag=True, help="Pass on only what the command says.")
-@click.argument("words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
+)
 @where_options
 def run(
     agent_session: str,
@@ -63,17 +74,18 @@ def run(
         holdfast jobs run --agent-session tmux:me -- ./agent.sh
         holdfast jobs run --agent-session tmux:me --validate ./check -- claude -p
 
-    The command runs in the job's working folder. It finds the job on its standard input, and HOLDFAST_JOB_ID,
-    HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT, HOLDFAST_JOB_AGENT, HOLDFAST_JOB_SESSION and
-    HOLDFAST_JOB_ARTIFACTS (a line each) in its environment. The last line that it prints is the job's result.
+    The command runs in the job's working folder. It finds the job on its standard input, and
+    HOLDFAST_JOB_ID, HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT,
+    HOLDFAST_JOB_AGENT, HOLDFAST_JOB_SESSION and HOLDFAST_JOB_ARTIFACTS (a line each) in its
+    environment. The last line that it prints is the job's result.
 
-    The job completes when the command exits with 0, has left the artifacts that were expected, and --validate finds it good. It
-    is ended when its time is over, and when it was cancelled or put back. SIGTERM ends the worker in order: its command is
-    ended, and the job is pending again.
+    The job completes when the command exits with 0, has left the artifacts that were expected, and
+    --validate finds it good. It is ended when its time is over, and when it was cancelled or put
+    back. SIGTERM ends the worker in order: its command is ended, and the job is pending again.
 
-    A command is ended with every process that it started, also daemons: SIGTERM, and SIGKILL after 10 s. Processes that it
-    leaves running when it exits are ended too, before the job completes. If the worker is killed, the job is pending again
-    when the last of them is gone.
+    A command is ended with every process that it started, also daemons: SIGTERM, and SIGKILL after
+    10 s. Processes that it leaves running when it exits are ended too, before the job completes. If
+    the worker is killed, the job is pending again when the last of them is gone.
     """
     way = Way(
         words=_found(words, "COMMAND"),
@@ -85,7 +97,9 @@ def run(
     with connected() as hf:
         worker = Worker(hf, agent_session, way, quiet=quiet)
         try:
-            return worker.work(once=once, wait_s=(0 if once else FOREVER_S) if wait_s is None else wait_s)
+            return worker.work(
+                once=once, wait_s=(0 if once else FOREVER_S) if wait_s is None else wait_s
+            )
         finally:
             worker.close()
             mirror(hf)
@@ -96,11 +110,15 @@ def _split(line: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(line))
     except ValueError as error:
-        raise click.BadParameter(f"it is no command line: {error}", param_hint="--validate") from None
+        raise click.BadParameter(
+            f"it is no command line: {error}", param_hint="--validate"
+        ) from None
 
 
 def _found(words: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The command with its program's whole path, since it may run in another folder. Raises before any job is picked."""
+    """The command with its program's whole path, since it may run in another folder. Raises before
+    any job is picked.
+    """
     program = shutil.which(words[0]) if words and words[0] else None
     if program is None:
         name = shlex.quote(words[0]) if words else "nothing"

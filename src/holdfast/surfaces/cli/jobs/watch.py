@@ -1,7 +1,9 @@
-"""Following jobs: the registry is what counts, and the broker brings news of it sooner and from elsewhere.
+"""Following jobs: the registry is what counts, and the broker brings news of it sooner and from
+elsewhere.
 
-Each look reads the registry first, so it does not matter when the watcher began, or what it missed while the broker was away.
-Of a job that was removed after its end, the audit log tells how it ended.
+Each look reads the registry first, so it does not matter when the watcher began, or what it missed
+while the broker was away. Of a job that was removed after its end, the audit log tells how it
+ended.
 """
 
 import logging
@@ -12,15 +14,15 @@ from collections.abc import Sequence
 import click
 
 from holdfast.adapters.mqtt import Message, Subscriber
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.broker_address import Reach, reach_of
 from holdfast.domains.jobs.events import Event
-from holdfast.domains.jobs.reach import Reach, reach_of
-from holdfast.domains.jobs.record import shown
-from holdfast.domains.jobs.steps import no_such
+from holdfast.domains.jobs.records import shown
+from holdfast.domains.jobs.transitions import no_such
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.jobs.options import mirror
 from holdfast.surfaces.cli.outage import Outage
 from holdfast.surfaces.cli.output import printable, remark
@@ -32,7 +34,9 @@ _log = logging.getLogger("holdfast.jobs")
 
 
 class Watch:
-    """A look at some jobs, or at all that are not over yet and come from now on, again and again."""
+    """A look at some jobs, or at all that are not over yet and come from now on, again and
+    again.
+    """
 
     def __init__(self, hf: Holdfast, job_ids: Sequence[str], *, as_json: bool) -> None:
         self._hf = hf
@@ -48,7 +52,11 @@ class Watch:
         self._lively_s = time.monotonic()
         self.away: Unavailable | None = None
         """Why the last look came to nothing, if the store did not answer."""
-        unfinished = [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")] if self._any else []
+        unfinished = (
+            [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")]
+            if self._any
+            else []
+        )
         for job in unfinished:
             self._begin(job)
         for job_id in job_ids:
@@ -64,7 +72,8 @@ class Watch:
                 self.away = None
                 outage.over()
             except Unavailable as error:
-                # A database that is restarted comes back, and what is watched has not ended with it.
+                # A database that is restarted comes back, and what is watched has not ended with
+                # it.
                 self.away = error
             if (status := self._verdict()) is not None:
                 return status
@@ -72,9 +81,15 @@ class Watch:
             limits += [self._lively_s + idle_s] if idle_s is not None else []
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
-                waiting = ", ".join(job_id for job_id in self._seen if job_id not in self._over) or "any job"
+                waiting = (
+                    ", ".join(job_id for job_id in self._seen if job_id not in self._over)
+                    or "any job"
+                )
                 why = "" if self.away is None else f" ({self.away.message})"
-                remark(f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` shows where it stands")
+                remark(
+                    f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` "
+                    "shows where it stands"
+                )
                 return _TIMED_OUT
             if self.away is not None:
                 outage.wait(self.away, left_s)
@@ -94,16 +109,24 @@ class Watch:
             self._recall(job_id)
 
     def _recall(self, job_id: str) -> None:
-        """How a job ended that is not in the registry any more. Raises NotFound when the log does not tell."""
+        """How a job ended that is not in the registry any more. Raises NotFound when the log does
+        not tell.
+        """
         mirror(self._hf, wait=True)
         told = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
-        status = next((one for one in JobStatus if told is not None and one.value == told.get("status")), None)
+        status = next(
+            (one for one in JobStatus if told is not None and one.value == told.get("status")), None
+        )
         if status is None or not status.ended:
             raise no_such(job_id)
         self._seen[job_id] = 0
         self._over[job_id] = status
         known = {"job_id": job_id, "status": status.value}
-        self._say(to_json(known) if self._as_json else f"{job_id} is {status.value}, and removed from the registry since")
+        self._say(
+            to_json(known)
+            if self._as_json
+            else f"{job_id} is {status.value}, and removed from the registry since"
+        )
 
     def _begin(self, job: Job) -> None:
         self._seen[job.job_id] = 0
@@ -175,4 +198,6 @@ def _line(event: Event) -> str:
 
 def _end(job: Job) -> str:
     said = job.result if job.status is JobStatus.COMPLETED else job.error
-    return printable(f"{job.job_id} is {job.status.value}" + (f": {said}" if said else "")).replace("\n", " ")
+    return printable(f"{job.job_id} is {job.status.value}" + (f": {said}" if said else "")).replace(
+        "\n", " "
+    )

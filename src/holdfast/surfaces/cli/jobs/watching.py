@@ -12,9 +12,15 @@ from holdfast.surfaces.cli.jobs.watch import Watch
 
 @click.command()
 @jobs_argument
-@click.option("--any", "any_", is_flag=True, help="Watch all jobs, and end with the first that ends.")
 @click.option(
-    "--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(0), help="Seconds to watch at most.  [default: no limit]"
+    "--any", "any_", is_flag=True, help="Watch all jobs, and end with the first that ends."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="Seconds to watch at most.  [default: no limit]",
 )
 @click.option(
     "--idle-timeout",
@@ -25,11 +31,18 @@ from holdfast.surfaces.cli.jobs.watch import Watch
 )
 @json_option
 @where_options
-def watch(job_ids: tuple[str, ...], any_: bool, timeout_s: float | None, idle_s: float | None, as_json: bool) -> int:
-    """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5 when time ran out.
+def watch(
+    job_ids: tuple[str, ...],
+    any_: bool,
+    timeout_s: float | None,
+    idle_s: float | None,
+    as_json: bool,
+) -> int:
+    """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5
+    when time ran out.
 
-    Events come from the broker as they are sent; the registry is what counts, so a watcher that comes late, or loses the
-    broker, sees the end all the same.
+    Events come from the broker as they are sent; the registry is what counts, so a watcher that
+    comes late, or loses the broker, sees the end all the same.
     """
     if any_ == bool(job_ids):
         raise click.UsageError("say which jobs, or --any")

@@ -22,12 +22,13 @@ _TIMES = ("mean", "p50", "p95")
 @json_option
 @store_options
 def stats(names: tuple[str, ...], as_json: bool) -> None:
-    """Show how often each resource was granted, waited for, lost and deadlocked, and how long waits and holds took.
+    """Show how often each resource was granted, waited for, lost and deadlocked, and how long waits
+    and holds took.
 
-    Processes add their counts every few seconds and when they end. The time that half (p50) and nearly all (p95) stayed
-    within comes from a histogram: it is the upper bound of a bucket. Where the output is no terminal, each
-    has one line, with tabs between: resource, grants, waits, timeouts, deaths, expiries, deadlocks, kicks, then mean, p50 and
-    p95 of waits and of holds.
+    Processes add their counts every few seconds and when they end. The time that half (p50) and
+    nearly all (p95) stayed within comes from a histogram: it is the upper bound of a bucket. Where
+    the output is no terminal, each has one line, with tabs between: resource, grants, waits,
+    timeouts, deaths, expiries, deadlocks, kicks, then mean, p50 and p95 of waits and of holds.
     """
     with connected(create=False) as hf:
         found = hf.locks.statistics()
@@ -51,7 +52,10 @@ def _lines(wanted: Mapping[str, LockStatistics]) -> Iterator[str]:
         yield "  " + ", ".join(f"{getattr(one, what)} {what}" for what in _COUNTS)
         for what, (total_s, counts) in _times_of(one).items():
             if sum(counts):
-                parts = (f"{time} {_shown(value)}" for time, value in zip(_TIMES, times(total_s, counts), strict=True))
+                parts = (
+                    f"{time} {_shown(value)}"
+                    for time, value in zip(_TIMES, times(total_s, counts), strict=True)
+                )
                 yield f"  {what}: {', '.join(parts)}"
 
 
@@ -61,7 +65,11 @@ def _times_of(one: LockStatistics) -> dict[str, tuple[float, Sequence[int]]]:
 
 def _row(name: str, one: LockStatistics) -> list[str]:
     counts = [str(getattr(one, what)) for what in _COUNTS]
-    return [name, *counts, *(_shown(time) for what in _times_of(one).values() for time in times(*what))]
+    return [
+        name,
+        *counts,
+        *(_shown(time) for what in _times_of(one).values() for time in times(*what)),
+    ]
 
 
 def _shown(seconds: float | None) -> str:

@@ -1,4 +1,6 @@
-"""`holdfast locks explain`: for whoever must know at three in the morning why a resource is not free."""
+"""`holdfast locks explain`: for whoever must know at three in the morning why a resource is not
+free.
+"""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -6,8 +8,8 @@ from shlex import quote
 import click
 from msgspec.structs import replace
 
-from holdfast.kernel.wording import counted
-from holdfast.primitives.locks.picture import Alive, Explanation, HoldStatus, LockStatus, WaitStatus
+from holdfast.kernel.text import counted
+from holdfast.primitives.locks.inspect import Alive, Explanation, HoldStatus, LockStatus, WaitStatus
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.locks.options import json_option
@@ -23,7 +25,9 @@ _QUEUE_SHOWN = 20
 @json_option
 @store_options
 def explain(name: str, as_json: bool) -> None:
-    """Tell why NAME is not free: who holds it, what that one waits for in turn, who is in line, and what to do."""
+    """Tell why NAME is not free: who holds it, what that one waits for in turn, who is in line, and
+    what to do.
+    """
     with connected(create=False) as hf:
         explanation = hf.locks.explain(name)
     explanation = replace(explanation, advice=tuple(completed(line) for line in explanation.advice))
@@ -45,15 +49,22 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from ("", "In line")
         yield from _columns([_wait(wait, status) for wait in status.queue[:_QUEUE_SHOWN]])
         if len(status.queue) > _QUEUE_SHOWN:
-            yield completed(f"  and {len(status.queue) - _QUEUE_SHOWN} more: holdfast locks status {quote(status.name)}")
+            yield completed(
+                f"  and {len(status.queue) - _QUEUE_SHOWN} more: holdfast locks status "
+                f"{quote(status.name)}"
+            )
     if status.holds or explanation.blockages:
         yield from ("", "Chain")
         yield from (f"  {line}" for line in _chain(explanation))
     yield from ("", "What to do")
     yield from (f"  - {line}" for line in explanation.advice)
     if not status.holds and not status.queue:
-        # Another folder may have another holdfast.toml, and a store that is not there is read as an empty one.
-        yield completed("  - if it should be held: holdfast store info shows which store, and which part of it, was looked at")
+        # Another folder may have another holdfast.toml, and a store that is not there is read as an
+        # empty one.
+        yield completed(
+            "  - if it should be held: holdfast store info shows which store, and which part of "
+            "it, was looked at"
+        )
 
 
 def _summary(status: LockStatus) -> str:
@@ -67,7 +78,10 @@ def _summary(status: LockStatus) -> str:
         return f"{status.name} was held by {first.by}, {why}; {line} for it"
     if len(status.holds) > 1:
         return f"{status.name} is shared by {counted(len(status.holds), 'job')}; {line} for it"
-    return f"{status.name} is held by {first.by} ({first.mode.value}) for {span(first.since, status.now)}; {line} for it"
+    return (
+        f"{status.name} is held by {first.by} ({first.mode.value}) for "
+        f"{span(first.since, status.now)}; {line} for it"
+    )
 
 
 def _hold(hold: HoldStatus, status: LockStatus) -> Iterator[str]:
@@ -91,7 +105,12 @@ def _end(hold: HoldStatus, status: LockStatus) -> str:
 
 
 def _wait(wait: WaitStatus, status: LockStatus) -> list[str]:
-    facts = [str(wait.position), wait.by, "only looks" if wait.looks else wait.mode.value, span(wait.since, status.now)]
+    facts = [
+        str(wait.position),
+        wait.by,
+        "only looks" if wait.looks else wait.mode.value,
+        span(wait.since, status.now),
+    ]
     others = [name for name in wait.names if name != status.name]
     more = [f"priority {wait.priority}"] if wait.priority else []
     more += [f"wants {', '.join(others)} too"] if others else []
@@ -101,12 +120,18 @@ def _wait(wait: WaitStatus, status: LockStatus) -> list[str]:
 def _columns(rows: list[list[str]]) -> Iterator[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
-        yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield (
+            "  "
+            + "  ".join(
+                f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
+            ).rstrip()
+        )
 
 
 def _chain(explanation: Explanation) -> Iterator[str]:
-    """Each holder, or each in line where there is none, and who is behind it down to its process; under it what that job waits
-    for, who holds that, and so on to the end."""
+    """Each holder, or each in line where there is none, and who is behind it down to its process;
+    under it what that job waits for, who holds that, and so on to the end.
+    """
     status = explanation.status
     seen: set[str] = set()
 
@@ -117,7 +142,10 @@ def _chain(explanation: Explanation) -> Iterator[str]:
         for blockage in explanation.blockages:
             if blockage.by != by:
                 continue
-            begin = f"{'  ' * depth}{by} waits for {blockage.waits_for} ({span(blockage.since, status.now)})"
+            begin = (
+                f"{'  ' * depth}{by} waits for {blockage.waits_for} "
+                f"({span(blockage.since, status.now)})"
+            )
             for other in blockage.holds:
                 yield f"{begin} <- {_holder(other, explanation)}"
                 yield from told(other.by, depth + 1)
@@ -132,4 +160,6 @@ def _chain(explanation: Explanation) -> Iterator[str]:
 
 
 def _holder(hold: HoldStatus, explanation: Explanation) -> str:
-    return " <- ".join((hold.by, *explanation.behind.get(hold.by, ()), process_words(hold.process, hold.alive)))
+    return " <- ".join(
+        (hold.by, *explanation.behind.get(hold.by, ()), process_words(hold.process, hold.alive))
+    )

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import click
 
-from holdfast.primitives.locks.picture import Alive, Edge, Graph
-from holdfast.primitives.locks.record import Mode
+from holdfast.primitives.locks.inspect import Alive, Edge, Graph
+from holdfast.primitives.locks.records import Mode
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.render import json_document
@@ -14,7 +14,14 @@ FORMATS = ("text", "dot", "json")
 
 
 @click.command(short_help="Show who waits for whom.")
-@click.option("--format", "shape", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="How to write it.")
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="How to write it.",
+)
 @click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 @store_options
 def graph(shape: str) -> None:
@@ -33,7 +40,9 @@ def graph(shape: str) -> None:
 
 
 def _text(graph: Graph) -> Iterator[str]:
-    """A tree for each job that waits for nothing: under it those that wait for what it holds, and so on."""
+    """A tree for each job that waits for nothing: under it those that wait for what it holds, and
+    so on.
+    """
     if not graph.edges:
         yield "Nothing is held and nobody waits."
     jobs = _by_job(graph)
@@ -45,11 +54,22 @@ def _text(graph: Graph) -> Iterator[str]:
         open_ones = [] if root in shown else [(0, root)]
         while open_ones:
             depth, job = open_ones.pop()
-            yield printable(f"{'  ' * depth}{_job_line(job, jobs[job])}{', see above' if job in shown else ''}")
+            yield printable(
+                f"{'  ' * depth}{_job_line(job, jobs[job])}{', see above' if job in shown else ''}"
+            )
             if job not in shown:
                 shown.add(job)
-                behind = [other for edge in jobs[job] if edge.position is None for other in waiters.get(edge.resource, [])]
-                open_ones += [(depth + 1, other) for other in reversed(list(dict.fromkeys(behind))) if other != job]
+                behind = [
+                    other
+                    for edge in jobs[job]
+                    if edge.position is None
+                    for other in waiters.get(edge.resource, [])
+                ]
+                open_ones += [
+                    (depth + 1, other)
+                    for other in reversed(list(dict.fromkeys(behind)))
+                    if other != job
+                ]
     yield from (printable(f"Deadlock: {cycle}") for cycle in graph.deadlocks)
 
 
@@ -72,7 +92,11 @@ def _waiters(graph: Graph) -> dict[str, list[str]]:
 def _job_line(job: str, edges: list[Edge]) -> str:
     alive = ", ".join(dict.fromkeys(edge.alive.value for edge in edges))
     held = [f"{edge.resource}{_shared(edge)}" for edge in edges if edge.position is None]
-    waits = [f"{edge.resource}{_shared(edge)} at position {edge.position}" for edge in edges if edge.position is not None]
+    waits = [
+        f"{edge.resource}{_shared(edge)} at position {edge.position}"
+        for edge in edges
+        if edge.position is not None
+    ]
     parts = [f"waits for {', '.join(waits)}"] if waits else []
     parts += [f"holds {', '.join(held)}"] if held else []
     return f"{job} ({alive}) {' and '.join(parts)}"
@@ -83,9 +107,14 @@ def _shared(edge: Edge) -> str:
 
 
 def _dot(graph: Graph) -> Iterator[str]:
-    """Jobs are boxes, resources ellipses: a resource points at who holds it, and who waits at the resource."""
+    """Jobs are boxes, resources ellipses: a resource points at who holds it, and who waits at the
+    resource.
+    """
     jobs = {job: f"j{at}" for at, job in enumerate(_by_job(graph))}
-    resources = {name: f"r{at}" for at, name in enumerate(dict.fromkeys(edge.resource for edge in graph.edges))}
+    resources = {
+        name: f"r{at}"
+        for at, name in enumerate(dict.fromkeys(edge.resource for edge in graph.edges))
+    }
     dead = {edge.job for edge in graph.edges if edge.alive is Alive.DEAD}
     yield "digraph locks {"
     yield "  rankdir=LR;"

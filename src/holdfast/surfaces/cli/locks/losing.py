@@ -3,11 +3,11 @@
 import signal
 import threading
 
-from holdfast.app import Holdfast
 from holdfast.kernel.limits import JOURNAL_READ_MAX
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.grant import lost
 from holdfast.processes.command import Command
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.output import remark
 
 ON_LOST = ("term", "ignore")
@@ -15,10 +15,12 @@ _TAKEN_FROM_THE_LIVING = ("lock.kicked", "lock.lease_expired")
 
 
 class Losing:
-    """Waits for a grant to be lost; then says so, and ends the command unless it is to be left alone.
+    """Waits for a grant to be lost; then says so, and ends the command unless it is to be left
+    alone.
 
-    A command that ends is a dead holder, whose grant the next in line may take before this process can release it. That is
-    no loss: only a grant that was taken away before the command ended is lost.
+    A command that ends is a dead holder, whose grant the next in line may take before this process
+    can release it. That is no loss: only a grant that was taken away before the command ended is
+    lost.
     """
 
     def __init__(self, hf: Holdfast, grant: Grant, command: Command, on_lost: str) -> None:
@@ -33,10 +35,15 @@ class Losing:
         threading.Thread(target=self._watch, name="holdfast-losing", daemon=True).start()
 
     def was_lost(self) -> bool:
-        """Was it, by now that the command has ended and the grant was released? Says so if that was not said yet."""
+        """Was it, by now that the command has ended and the grant was released? Says so if that was
+        not said yet.
+        """
         if self._grant.gone == "lost" and not self._told:
             entries, _ = self._hf.log.tail(JOURNAL_READ_MAX)
-            if any(one.kind in _TAKEN_FROM_THE_LIVING and one.data.get("token") == self._grant.token for one in entries):
+            if any(
+                one.kind in _TAKEN_FROM_THE_LIVING and one.data.get("token") == self._grant.token
+                for one in entries
+            ):
                 self._tell()
         return self._told
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError, LockTimeout, status_of
 from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
-from holdfast.processes.claim import Claim
+from holdfast.processes.command import Claim
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.losing import ON_LOST, Losing
@@ -35,8 +35,8 @@ _SEPARATOR = "--"
 class Wrapper(click.Command):
     """A command that takes names, then `--`, then the words of another command.
 
-    Where no name stands before the first `--`, that one ends the options as everywhere, so that a name may begin with a dash,
-    and the next one behind a name begins the command.
+    Where no name stands before the first `--`, that one ends the options as everywhere, so that a
+    name may begin with a dash, and the next one behind a name begins the command.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -53,7 +53,9 @@ class Wrapper(click.Command):
 
     def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
         options, _, _ = self.make_parser(ctx).parse_args(list(args))
-        arguments = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
+        arguments = [
+            parameter.name for parameter in self.params if isinstance(parameter, click.Argument)
+        ]
         given = [options.get(name) for name in arguments]
         # An empty word is a name, if a wrong one, as of a variable that is not set.
         return any(isinstance(one, str) or (isinstance(one, tuple | list) and one) for one in given)
@@ -89,7 +91,13 @@ class _Wish(NamedTuple):
     metavar="NUMBER",
     help="The exit status when the lock could not be acquired in time.  [default: 5]",
 )
-@click.option("-c", "--command", "shell_text", metavar="TEXT", help="Run this in a shell instead of a COMMAND.")
+@click.option(
+    "-c",
+    "--command",
+    "shell_text",
+    metavar="TEXT",
+    help="Run this in a shell instead of a COMMAND.",
+)
 @by_option("Who holds it.  [default: a name of its own]")
 @priority_option
 @click.option(
@@ -97,7 +105,10 @@ class _Wish(NamedTuple):
     type=click.Choice(ON_LOST),
     default=ON_LOST[0],
     show_default=True,
-    help="What to do with the command when the lock is taken away from it: end it with SIGTERM, or nothing.",
+    help=(
+        "What to do with the command when the lock is taken away from it: end it with SIGTERM, or "
+        "nothing."
+    ),
 )
 @leftovers_option
 @quiet_option
@@ -123,16 +134,18 @@ def run(
         holdfast locks run -n nightly -- make nightly || echo 'runs already'
         holdfast locks run router-1 router-2 -w 60 -c 'ping -c1 r1 && ping -c1 r2'
 
-    All names or none are taken. The lock stays as long as any process of the command's tree runs, also a daemon that it left
-    behind, and also if this process or the command itself is killed. It ends with the last of them. --leftovers says what is
-    done about processes that the command leaves.
+    All names or none are taken. The lock stays as long as any process of the command's tree runs,
+    also a daemon that it left behind, and also if this process or the command itself is killed. It
+    ends with the last of them. --leftovers says what is done about processes that the command
+    leaves.
 
-    The command finds HOLDFAST_LOCK_TOKEN, HOLDFAST_LOCK_NAMES (a line each) and HOLDFAST_LOCK_BY in its environment. By the
-    last, a `locks run` inside it is a part of the same job: it does not wait for what the job around it holds, and two of
-    them side by side keep each other out.
+    The command finds HOLDFAST_LOCK_TOKEN, HOLDFAST_LOCK_NAMES (a line each) and HOLDFAST_LOCK_BY in
+    its environment. By the last, a `locks run` inside it is a part of the same job: it does not
+    wait for what the job around it holds, and two of them side by side keep each other out.
 
-    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4
-    when the lock was lost or waiting would never end, 5 (or -E) when it could not be acquired in time.
+    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or
+    127 when it cannot be run, 4 when the lock was lost or waiting would never end, 5 (or -E) when
+    it could not be acquired in time.
     """
     command = _command(words, shell_text)
     wish = _Wish(
@@ -154,8 +167,14 @@ def run(
 
 def _command(words: tuple[str, ...], shell_text: str | None) -> list[str]:
     if bool(words) == (shell_text is not None):
-        wrong = "no command is given" if not words else "a COMMAND and -c TEXT are given, of which one can be run"
-        raise click.UsageError(f"{wrong}: say `holdfast locks run NAME... -- COMMAND`, or -c TEXT for a shell")
+        wrong = (
+            "no command is given"
+            if not words
+            else "a COMMAND and -c TEXT are given, of which one can be run"
+        )
+        raise click.UsageError(
+            f"{wrong}: say `holdfast locks run NAME... -- COMMAND`, or -c TEXT for a shell"
+        )
     if shell_text is not None:
         return [os.environ.get("SHELL") or "/bin/sh", "-c", shell_text]
     return list(words)
@@ -170,13 +189,22 @@ def _under_lock(wish: _Wish, custody: Custody) -> int:
         remark(f"{error.message}. The lock ends with its command all the same")
         return custody.finish()
     try:
-        grant = _acquire(hf, wish, custody.holder(hf)) if custody.grant is None else hf.locks.resume(custody.grant)
+        grant = (
+            _acquire(hf, wish, custody.holder(hf))
+            if custody.grant is None
+            else hf.locks.resume(custody.grant)
+        )
         losing = Losing(hf, grant, custody.command, wish.on_lost)
         try:
             claim = Claim(
-                kind="lock", token=grant.token, lease_s=hf.settings.locks.lease_s, ends_when_lost=wish.on_lost == ON_LOST[0]
+                kind="lock",
+                token=grant.token,
+                lease_s=hf.settings.locks.lease_s,
+                ends_when_lost=wish.on_lost == ON_LOST[0],
             )
-            status = custody.run(hf, _environment(grant), claim, suspend=partial(hf.locks.suspend, grant))
+            status = custody.run(
+                hf, _environment(grant), claim, suspend=partial(hf.locks.suspend, grant)
+            )
         finally:
             if not custody.kept:
                 _release(hf, grant)
@@ -210,4 +238,8 @@ def _release(hf: Holdfast, grant: Grant) -> None:
 
 def _environment(grant: Grant) -> dict[str, str]:
     names = "\n".join(grant.names)
-    return {"HOLDFAST_LOCK_TOKEN": str(grant.token), "HOLDFAST_LOCK_NAMES": names, JOB_VARIABLE: grant.by}
+    return {
+        "HOLDFAST_LOCK_TOKEN": str(grant.token),
+        "HOLDFAST_LOCK_NAMES": names,
+        JOB_VARIABLE: grant.by,
+    }

@@ -5,13 +5,13 @@ from shlex import quote
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.obstruction import described
 from holdfast.processes.signals import interruptible
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.locks import (
     acquired,
     free_view,
@@ -47,7 +47,9 @@ from holdfast.surfaces.cli.render import clipped, moment
 @by_option("The job that holds it.", required=True)
 @ttl_option("It ends after this long, unless renewed.")
 @click.option(
-    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
+    "--pid",
+    type=click.IntRange(1, PID_MAX),
+    help="It ends when this process does, such as a script's own: --pid $$.",
 )
 @limit_options(LOCK_TIMEOUT_S)
 @mode_option
@@ -73,13 +75,24 @@ def acquire(
         token=$(holdfast locks acquire router-1 --by job-7 --pid $$)
         holdfast locks release "$token"
 
-    This command ends at once, so something else must end the lock if `release` never comes: a process with --pid, or time
-    with --ttl. On a store of several machines --pid needs a --ttl too, since the others cannot see the process. Where one
-    command is all the lock is for, `holdfast locks run` is simpler. A job that holds all of it already gets its token again,
-    and whoever releases that token frees it.
+    This command ends at once, so something else must end the lock if `release` never comes: a
+    process with --pid, or time with --ttl. On a store of several machines --pid needs a --ttl too,
+    since the others cannot see the process. Where one command is all the lock is for, `holdfast
+    locks run` is simpler. A job that holds all of it already gets its token again, and whoever
+    releases that token frees it.
     """
     limit_s, mode = 0 if nonblock else timeout_s, mode_of(shared)
-    take(names, by, ttl_s, pid, lambda _: limit_s, mode, lambda _: priority, quiet=quiet, as_json=as_json)
+    take(
+        names,
+        by,
+        ttl_s,
+        pid,
+        lambda _: limit_s,
+        mode,
+        lambda _: priority,
+        quiet=quiet,
+        as_json=as_json,
+    )
 
 
 def take(
@@ -94,7 +107,9 @@ def take(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Take locks for a command that ends at once, and print the token. Its limit and priority may depend on the settings."""
+    """Take locks for a command that ends at once, and print the token. Its limit and priority may
+    depend on the settings.
+    """
     refuse_endless(ttl_s, pid, "lock")
     with interruptible(), connected() as hf, Telling(hf, names, by, mode, quiet=quiet) as telling:
         grant = acquired(
@@ -117,17 +132,24 @@ def take(
             hf.locks.release(grant)
             raise
         if grant.reentered and not quiet:
-            remark(f"{', '.join(grant.names)} was {by}'s already: this is the same token, and releasing it frees it")
+            remark(
+                f"{', '.join(grant.names)} was {by}'s already: this is the same token, and "
+                "releasing it frees it"
+            )
 
 
 def _untold(hf: Holdfast, grant: Grant, error: OSError) -> Unavailable:
     """Nobody would know of the grant, so it is given back."""
-    untold = f"{', '.join(grant.names)} was granted, but the token could not be written ({error.strerror})"
+    untold = (
+        f"{', '.join(grant.names)} was granted, but the token could not be written "
+        f"({error.strerror})"
+    )
     try:
         hf.locks.release(grant)
     except HoldfastError as failed:
         return Unavailable(
-            f"{untold}, and it could not be released ({failed.message}): `holdfast locks release {grant.token}` does it",
+            f"{untold}, and it could not be released ({failed.message}): `holdfast locks release "
+            f"{grant.token}` does it",
             token=grant.token,
             outcome="unknown",
         )
@@ -155,7 +177,9 @@ def renew(token: int, ttl_s: float | None, as_json: bool) -> None:
 
 @click.command(short_help="Release a lock by its token or name.")
 @click.argument("words", metavar="TOKEN | NAME...", nargs=-1, required=True)
-@click.option("--by", metavar="JOB", help="Release by name what this job holds, instead of by token.")
+@click.option(
+    "--by", metavar="JOB", help="Release by name what this job holds, instead of by token."
+)
 @json_option
 @store_options
 def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
@@ -165,7 +189,8 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
         holdfast locks release "$token"
         holdfast locks release router-1 router-2 --by job-7
 
-    Exit status 4 when no lock has that token any more, 1 when the job does not hold all of the names.
+    Exit status 4 when no lock has that token any more, 1 when the job does not hold all of the
+    names.
     """
     if by is not None:
         return release_names(words, by, as_json)
@@ -182,7 +207,8 @@ def _token(words: tuple[str, ...]) -> int:
         return int(word)
     except ValueError:
         raise click.UsageError(
-            f"{clipped(' '.join(words))!a} is no token: give the number that `acquire` printed, or names and --by"
+            f"{clipped(' '.join(words))!a} is no token: give the number that `acquire` printed, "
+            "or names and --by"
         ) from None
 
 
@@ -214,7 +240,8 @@ def wait(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Wait until all the names are free at once, and take nothing; exit status 5 when they are not in time.
+    """Wait until all the names are free at once, and take nothing; exit status 5 when they are not
+    in time.
 
     \b
         holdfast locks wait router-1 --timeout 60 && echo free
@@ -231,7 +258,8 @@ def wait(
         return 0
     first = why.holders[0].resource if why.holders else names[0]
     remark(
-        f"{', '.join(names)} not free within {limit_s:g} s: {described(why, names)}. `holdfast locks explain {quote(first)}` "
+        f"{', '.join(names)} not free within {limit_s:g} s: {described(why, names)}. `holdfast "
+        f"locks explain {quote(first)}` "
         "tells more"
     )
     return STATUS["lock_timeout"].exit
@@ -239,9 +267,15 @@ def wait(
 
 @click.command(short_help="Take a lock away from its holder.")
 @click.argument("name")
-@click.option("--why", required=True, metavar="TEXT", help="The reason, for the journal and whoever held it.")
+@click.option(
+    "--why", required=True, metavar="TEXT", help="The reason, for the journal and whoever held it."
+)
 @click.option("--by", metavar="JOB", help="Take it from this job alone, of several that share it.")
-@click.option("--end-tree", is_flag=True, help="End every process of the command that holds it first, by SIGTERM and SIGKILL.")
+@click.option(
+    "--end-tree",
+    is_flag=True,
+    help="End every process of the command that holds it first, by SIGTERM and SIGKILL.",
+)
 @json_option
 @store_options
 def kick(name: str, why: str, by: str | None, end_tree: bool, as_json: bool) -> None:
@@ -250,13 +284,15 @@ def kick(name: str, why: str, by: str | None, end_tree: bool, as_json: bool) -> 
     \b
         holdfast locks kick router-1 --why 'flash.sh has hung since noon'
 
-    The next in line gets it at once. The holder is told, and its token is refused from then on, but its processes go on.
-    --end-tree ends them first, on this machine.
+    The next in line gets it at once. The holder is told, and its token is refused from then on, but
+    its processes go on. --end-tree ends them first, on this machine.
     """
     with connected() as hf:
         kicked = hf.locks.kick(name, why=why, by=by, end_tree=end_tree)
     if as_json:
         answer(to_json(kicked_view(kicked)))
     else:
-        lines = [f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in kicked]
+        lines = [
+            f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in kicked
+        ]
         answer(printable("\n".join(lines)))

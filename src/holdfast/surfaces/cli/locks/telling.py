@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.primitives.locks import Mode
-from holdfast.primitives.locks.picture import HoldStatus, LockStatus
-from holdfast.primitives.locks.record import conflict
+from holdfast.primitives.locks.inspect import HoldStatus, LockStatus
+from holdfast.primitives.locks.records import conflict
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.locks.words import short_process, span
 from holdfast.surfaces.cli.output import remark
 
@@ -21,10 +21,13 @@ _SHARE = 100
 
 
 class Telling(AbstractContextManager["Telling"]):
-    """Says whom a request waits for, and again when that has changed. Begins to when `begin` is called, which is what
-    `on_wait` of a request is for."""
+    """Says whom a request waits for, and again when that has changed. Begins to when `begin` is
+    called, which is what `on_wait` of a request is for.
+    """
 
-    def __init__(self, hf: Holdfast, names: Sequence[str], by: str, mode: Mode, *, quiet: bool) -> None:
+    def __init__(
+        self, hf: Holdfast, names: Sequence[str], by: str, mode: Mode, *, quiet: bool
+    ) -> None:
         self._hf = hf
         self._names = tuple(dict.fromkeys(names))
         self._by = by
@@ -51,7 +54,9 @@ class Telling(AbstractContextManager["Telling"]):
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                found = waiting_line([self._hf.locks.status(name) for name in self._names], self._by, self._mode)
+                found = waiting_line(
+                    [self._hf.locks.status(name) for name in self._names], self._by, self._mode
+                )
             except HoldfastError:
                 # Whoever waits is told of a store that does not answer; this only describes.
                 found = None
@@ -62,17 +67,27 @@ class Telling(AbstractContextManager["Telling"]):
 
 
 def waiting_line(statuses: Sequence[LockStatus], by: str, mode: Mode) -> tuple[str, str] | None:
-    """What matters of a wait of this process, and that in words; None when it does not wait any more."""
+    """What matters of a wait of this process, and that in words; None when it does not wait any
+    more.
+    """
     pid = os.getpid()
     ahead: set[tuple[str, object]] = set()
     held: dict[tuple[int, ...], list[str]] = {}
     holders: dict[tuple[int, ...], str] = {}
     waits = passing = False
     for status in statuses:
-        mine = [one for one in status.queue if one.by == by and one.process is not None and one.process.pid == pid]
+        mine = [
+            one
+            for one in status.queue
+            if one.by == by and one.process is not None and one.process.pid == pid
+        ]
         if mine:
             waits = True
-            before = [one for one in status.queue if one.position < mine[0].position and one.by != by and not one.looks]
+            before = [
+                one
+                for one in status.queue
+                if one.position < mine[0].position and one.by != by and not one.looks
+            ]
             ahead |= {(one.by, one.since) for one in before}
         against = [hold for hold in status.holds if hold.by != by and conflict(hold.mode, mode)]
         holds = [hold for hold in against if not hold.reclaimable]
@@ -93,5 +108,8 @@ def waiting_line(statuses: Sequence[LockStatus], by: str, mode: Mode) -> tuple[s
 
 def _holders(holds: Sequence[HoldStatus], status: LockStatus) -> str:
     first = holds[0]
-    words = f"{first.by} ({short_process(first.process, first.alive)}) for {span(first.since, status.now)}"
+    words = (
+        f"{first.by} ({short_process(first.process, first.alive)}) for "
+        f"{span(first.since, status.now)}"
+    )
     return words if len(holds) == 1 else f"{words} and {len(holds) - 1} more"

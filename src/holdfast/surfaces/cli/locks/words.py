@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from holdfast.kernel.holder import Holder
-from holdfast.primitives.locks.picture import Alive
+from holdfast.primitives.locks.inspect import Alive
 
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -22,7 +22,9 @@ def span(begin: datetime, end: datetime) -> str:
 
 
 def process_words(process: Holder | None, alive: Alive) -> str:
-    """A holder and what is known of it: `process 4242 "make", alive`, or `tree of process 4242 "make", alive`."""
+    """A holder and what is known of it: `process 4242 "make", alive`, or `tree of process 4242
+    "make", alive`.
+    """
     if process is None:
         return "no process"
     label = f' "{process.label}"' if process.label else ""

@@ -20,7 +20,8 @@ from holdfast.surfaces.cli.network.upkeep import metrics, sweep
 
 @click.group(cls=InOrder)
 def network() -> None:
-    """Hosts, routers and neighbours of a network under test: who uses what, and what may be taken down.
+    """Hosts, routers and neighbours of a network under test: who uses what, and what may be taken
+    down.
 
     It keeps track and coordinates; no interface, route or namespace is touched.
 

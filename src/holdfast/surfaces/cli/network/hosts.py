@@ -21,13 +21,34 @@ def hosts() -> None:
 
 @hosts.command()
 @click.argument("name")
-@click.option("--ip", "primary_ip", required=True, metavar="ADDRESS", help="Its address, with or without a mask.")
-@click.option("--router", "connected_to", required=True, metavar="NAME", help="The router that it is connected to.")
+@click.option(
+    "--ip",
+    "primary_ip",
+    required=True,
+    metavar="ADDRESS",
+    help="Its address, with or without a mask.",
+)
+@click.option(
+    "--router",
+    "connected_to",
+    required=True,
+    metavar="NAME",
+    help="The router that it is connected to.",
+)
 @click.option("--mac", "mac_address", required=True, metavar="MAC", help="Its MAC address.")
-@click.option("--info", multiple=True, metavar="KEY=VALUE", help="Something else to keep with it; repeatable.")
+@click.option(
+    "--info", multiple=True, metavar="KEY=VALUE", help="Something else to keep with it; repeatable."
+)
 @json_option
 @store_options
-def add(name: str, primary_ip: str, connected_to: str, mac_address: str, info: tuple[str, ...], as_json: bool) -> None:
+def add(
+    name: str,
+    primary_ip: str,
+    connected_to: str,
+    mac_address: str,
+    info: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Register a host; exit status 4, naming the other, when its name, address or MAC is taken."""
     more = dict(_pair(word) for word in info)
     with connected() as hf:
@@ -74,7 +95,10 @@ def list_(router: str | None, as_json: bool) -> int:
                 for name, info in chosen.items()
             ],
             elastic=["host", "router"],
-            empty="No hosts. Register one: holdfast network hosts add NAME --ip ADDRESS --router NAME --mac MAC",
+            empty=(
+                "No hosts. Register one: holdfast network hosts add NAME --ip ADDRESS --router "
+                "NAME --mac MAC"
+            ),
         )
     return damage_told(damaged)
 
@@ -91,7 +115,13 @@ def get(name: str, as_json: bool) -> None:
     if as_json:
         json_document(info)
     else:
-        pairs([("host", name), *((key, shown(value)) for key, value in info.items()), ("leases", str(count))])
+        pairs(
+            [
+                ("host", name),
+                *((key, shown(value)) for key, value in info.items()),
+                ("leases", str(count)),
+            ]
+        )
 
 
 def _pair(word: str) -> tuple[str, str]:

@@ -11,15 +11,21 @@ from holdfast.surfaces.cli.quick import PID_MAX
 from holdfast.surfaces.cli.render import moment
 
 run_option = by_option("The run that holds it; routers know it as a job.", required=True)
-lease_ttl_option = ttl_option("It ends after this long, unless taken again.  [network.lease_ttl_s; never]")
+lease_ttl_option = ttl_option(
+    "It ends after this long, unless taken again.  [network.lease_ttl_s; never]"
+)
 pid_option = click.option(
-    "--pid", type=click.IntRange(1, PID_MAX), help="It ends when this process does, such as a script's own: --pid $$."
+    "--pid",
+    type=click.IntRange(1, PID_MAX),
+    help="It ends when this process does, such as a script's own: --pid $$.",
 )
 
 
 def type_option(words: str, *, required: bool = False) -> Callable[[F], F]:
     """--type quick|detailed."""
-    return click.option("--type", "job_type", type=click.Choice(JOB_TYPES), required=required, help=words)
+    return click.option(
+        "--type", "job_type", type=click.Choice(JOB_TYPES), required=required, help=words
+    )
 
 
 def since(value: object) -> str:

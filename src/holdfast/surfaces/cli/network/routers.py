@@ -4,8 +4,8 @@ from copy import copy
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.kernel.limits import LOCK_PRIORITY_MAX
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.network import router_limit_s, router_priority
 from holdfast.surfaces.cli.connection import store_options
 from holdfast.surfaces.cli.group import InOrder
@@ -26,7 +26,9 @@ from holdfast.surfaces.cli.network.options import pid_option, type_option
 
 @click.group(cls=InOrder)
 def routers() -> None:
-    """Router locks: whoever has a router has all of its hosts. `holdfast locks explain ROUTER` tells why one is not free."""
+    """Router locks: whoever has a router has all of its hosts. `holdfast locks explain ROUTER`
+    tells why one is not free.
+    """
 
 
 @routers.command(short_help="Lock routers and print the token.")
@@ -58,12 +60,14 @@ def lock(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Lock routers, all or none, and print the token; exit status 5 when they were not to be had in time.
+    """Lock routers, all or none, and print the token; exit status 5 when they were not to be had in
+    time.
 
     \b
         holdfast network routers lock router-1 router-2 --by run-7 --pid $$
 
-    The lock ends with the process of --pid, after --ttl, or by `unlock`. Quick jobs share a router with --shared.
+    The lock ends with the process of --pid, after --ttl, or by `unlock`. Quick jobs share a router
+    with --shared.
     """
 
     def limit_s(hf: Holdfast) -> float:

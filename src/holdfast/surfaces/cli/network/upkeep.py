@@ -3,7 +3,7 @@
 import click
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
 from holdfast.surfaces.answers.network import swept
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
@@ -17,7 +17,10 @@ def sweep(as_json: bool) -> None:
     """Remove the leases of dead processes, and those whose time is over."""
     with connected() as hf:
         done = swept(hf)
-    words = f"swept {counted(done.host_leases, 'host lease')} and {counted(done.neighbor_leases, 'neighbour lease')}"
+    words = (
+        f"swept {counted(done.host_leases, 'host lease')} and "
+        f"{counted(done.neighbor_leases, 'neighbour lease')}"
+    )
     answer(to_json(done) if as_json else words)
 
 
@@ -30,7 +33,7 @@ def metrics() -> None:
         holdfast network metrics > /var/lib/node_exporter/holdfast.prom
     """
     # Here, as it is not cheap to load and nothing else needs it.
-    from holdfast.views.metrics import exposition
+    from holdfast.runtime.metrics import exposition
 
     with connected(create=False) as hf:
         click.echo(exposition(hf.locks, hf.network), nl=False)

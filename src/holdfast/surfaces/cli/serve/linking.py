@@ -1,10 +1,10 @@
 """`holdfast serve --link`: a new one-time link to the server that runs."""
 
 from holdfast.adapters.server_folder import ServerFolder
-from holdfast.configuration import load_settings
 from holdfast.kernel.codec import to_json
-from holdfast.places import server_root
 from holdfast.processes.procfs import Procfs
+from holdfast.runtime.configuration import load_settings
+from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import answer
 

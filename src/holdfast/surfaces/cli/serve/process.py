@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Held, StoreUnavailable
 from holdfast.kernel.limits import HTTP_CONNECTIONS_MAX, SERVER_THREADS, SERVER_WAITS_MAX
-from holdfast.places import server_root
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.serve.reaping import Reaping
 from holdfast.surfaces.http.bearer import bearer_token
@@ -27,15 +27,25 @@ _PROBE_S = 1.0
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
-def run(connected: Callable[[], Holdfast], *, host: str, port: int, more_hosts: Sequence[str], as_json: bool) -> None:
-    """Serve a store until told to stop. Raises Held when a server of this store has the port, StoreUnavailable when another
-    program has it."""
+def run(
+    connected: Callable[[], Holdfast],
+    *,
+    host: str,
+    port: int,
+    more_hosts: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Serve a store until told to stop. Raises Held when a server of this store has the port,
+    StoreUnavailable when another program has it.
+    """
     _allow_descriptors()
     with connected() as hf:
         folder = ServerFolder(server_root(hf.settings))
         folder.prepare()
         with _listening(hf, folder, host, port) as listening:
-            instance = ServerInstance(process=hf.processes.current("serve"), host=host, port=listening.getsockname()[1])
+            instance = ServerInstance(
+                process=hf.processes.current("serve"), host=host, port=listening.getsockname()[1]
+            )
             folder.write_instance(instance, hf.processes)
             try:
                 _serve(hf, folder, instance, listening, more_hosts, as_json=as_json)
@@ -63,7 +73,9 @@ def _serve(
     )
     named = bool(more_hosts) or instance.host not in _EVERY_ADDRESS
     server = HttpServer(
-        side.app, on_begun=lambda: _begun(side, folder, instance, named=named, as_json=as_json), on_stop=side.end_waits
+        side.app,
+        on_begun=lambda: _begun(side, folder, instance, named=named, as_json=as_json),
+        on_stop=side.end_waits,
     )
     # What is loaded by now stays loaded: the collector need not look at it again and again.
     gc.freeze()
@@ -71,16 +83,28 @@ def _serve(
         serve(server, listening)
 
 
-def _begun(side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, named: bool, as_json: bool) -> None:
+def _begun(
+    side: ServerSide, folder: ServerFolder, instance: ServerInstance, *, named: bool, as_json: bool
+) -> None:
     link = side.new_link()
     if as_json:
-        answer(to_json({"url": side.url, "link": link, "token_file": str(folder.token), "pid": os.getpid()}))
+        answer(
+            to_json(
+                {"url": side.url, "link": link, "token_file": str(folder.token), "pid": os.getpid()}
+            )
+        )
     else:
-        answer(f"serving at {side.url}, token in {_from_home(folder.token)}\nfor a browser, once: {link}")
+        answer(
+            f"serving at {side.url}, token in {_from_home(folder.token)}\nfor a browser, once: "
+            f"{link}"
+        )
     if instance.host not in ("127.0.0.1", "::1", "localhost"):
         remark("it is served beyond this machine, without TLS: put a proxy with TLS in front of it")
     if not named:
-        remark("others are refused, as nothing says by which name they reach it: begin it with --allow-host NAME:PORT")
+        remark(
+            "others are refused, as nothing says by which name they reach it: begin it with "
+            "--allow-host NAME:PORT"
+        )
 
 
 def _from_home(path: Path) -> str:
@@ -100,14 +124,17 @@ def _listening(hf: Holdfast, folder: ServerFolder, host: str, port: int) -> sock
         other = next((one for one in folder.living(hf.processes) if one.port == port), None)
         if other is not None:
             raise Held(
-                f"process {other.process.pid} serves this store at {other.host} port {port} already: `holdfast serve --link` "
+                f"process {other.process.pid} serves this store at {other.host} port {port} "
+                "already: `holdfast serve --link` "
                 "prints a link to it",
                 pid=other.process.pid,
                 port=port,
             ) from None
         who = "a Holdfast server of another store" if _is_ours(host, port) else "another program"
         raise StoreUnavailable(
-            f"{who} has port {port} of {host}: choose another with --port, or 0 for a free one", outcome="none", in_use=True
+            f"{who} has port {port} of {host}: choose another with --port, or 0 for a free one",
+            outcome="none",
+            in_use=True,
         ) from None
 
 
@@ -126,4 +153,7 @@ def _allow_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = HTTP_CONNECTIONS_MAX + _FDS_A_THREAD * (SERVER_THREADS + SERVER_WAITS_MAX) + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+        )

@@ -1,19 +1,23 @@
-"""A server ends what nobody works on by itself: those who only listen to it would otherwise not hear of a worker's death."""
+"""A server ends what nobody works on by itself: those who only listen to it would otherwise not
+hear of a worker's death.
+"""
 
 import logging
 import threading
 from types import TracebackType
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import SERVER_REAP_EVERY_S
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.jobs import logged
 
 _log = logging.getLogger("holdfast.serve")
 
 
 class Reaping:
-    """Reaps jobs now and then for the time of a `with` block, in a thread. A store that is away is asked again."""
+    """Reaps jobs now and then for the time of a `with` block, in a thread. A store that is away is
+    asked again.
+    """
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
@@ -24,7 +28,12 @@ class Reaping:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join()
 

@@ -3,25 +3,26 @@
 import click
 
 from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
-from holdfast.domains.workflows.record import waits_for, who
-from holdfast.domains.workflows.refusing import remains_words, unknown_words
-from holdfast.domains.workflows.remains import Remains
+from holdfast.domains.workflows.records import Remains, waits_for, who
+from holdfast.domains.workflows.refusal import remains_words, unknown_words
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import LIST_MAX
+from holdfast.operations.page.workflows import advice
 from holdfast.surfaces.answers.workflows import reconciled_view, swap_view
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.locks.options import json_option
 from holdfast.surfaces.cli.output import answer, printable
 from holdfast.surfaces.cli.render import json_document, moment, pairs
 from holdfast.surfaces.cli.workflows.words import STATES
-from holdfast.views.workflows import advice
 
 
 @click.command()
 @json_option
 @store_options
 def status(as_json: bool) -> None:
-    """Show what is loaded, the swap that is under way, and the workflows. Clears what a dead swap left behind."""
+    """Show what is loaded, the swap that is under way, and the workflows. Clears what a dead swap
+    left behind.
+    """
     with connected(create=False) as hf:
         found = hf.workflows.swap_status()
         remains = None if found.marker is None else hf.workflows.remains(found.marker)
@@ -35,7 +36,8 @@ def status(as_json: bool) -> None:
 @json_option
 @store_options
 def reconcile(as_json: bool) -> None:
-    """Clear the marker of a swap that nobody stands behind. Every other command does the same when it meets one.
+    """Clear the marker of a swap that nobody stands behind. Every other command does the same when
+    it meets one.
 
     The marker of a killed swap stays as long as processes of its load live: those are named.
     """
@@ -49,15 +51,21 @@ def reconcile(as_json: bool) -> None:
     elif remains is not None:
         answer(remains_words(remains))
     else:
-        answer("no swap is under way" if found.live is None else f"{_swap(found.live)} is under way")
+        answer(
+            "no swap is under way" if found.live is None else f"{_swap(found.live)} is under way"
+        )
 
 
 @click.command()
-@click.option("-n", "--tail", type=click.IntRange(0), default=0, help="How many of the last; 0 for all.")
+@click.option(
+    "-n", "--tail", type=click.IntRange(0), default=0, help="How many of the last; 0 for all."
+)
 @json_option
 @store_options
 def log(tail: int, as_json: bool) -> None:
-    """Show what happened to swaps, oldest first. `holdfast log` has it too, among everything else."""
+    """Show what happened to swaps, oldest first. `holdfast log` has it too, among everything
+    else.
+    """
     with connected(create=False) as hf:
         events = hf.workflows.swap_log(tail or LIST_MAX)
     for event in events:
@@ -65,11 +73,17 @@ def log(tail: int, as_json: bool) -> None:
 
 
 def _facts(found: SwapStatus, remains: Remains | None) -> list[tuple[str, str]]:
-    facts = [("current", _current(found)), ("swap", "none" if found.marker is None else _swap(found.marker))]
+    facts = [
+        ("current", _current(found)),
+        ("swap", "none" if found.marker is None else _swap(found.marker)),
+    ]
     if remains is not None:
         facts[1] = ("swap", remains_words(remains))
     for workflow in found.workflows:
-        words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, {STATES[workflow.preempt]}"
+        words = (
+            f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, "
+            f"{STATES[workflow.preempt]}"
+        )
         if found.marker is not None and waits_for(found.marker, workflow):
             words += f". The swap waits for it: {advice(workflow, in_the_way=True)}"
         facts.append(("workflow", words))
@@ -79,7 +93,11 @@ def _facts(found: SwapStatus, remains: Remains | None) -> list[tuple[str, str]]:
 def _current(found: SwapStatus) -> str:
     if found.unknown is not None:
         return f"unknown: {unknown_words(found.unknown)}"
-    return "none" if found.current is None else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
+    return (
+        "none"
+        if found.current is None
+        else f"{found.current.recipe}, loaded {moment(found.current.loaded_at)}"
+    )
 
 
 def _swap(marker: SwapMarker) -> str:
@@ -90,5 +108,7 @@ def _swap(marker: SwapMarker) -> str:
 def _line(event: SwapEvent) -> str:
     data = " ".join(f"{name}={value}" for name, value in event.data.items() if value is not None)
     return printable(
-        f"{moment(event.at)}  {event.event:<22} {event.recipe:<12} {event.who}  {data}".replace("\n", " ").rstrip()
+        f"{moment(event.at)}  {event.event:<22} {event.recipe:<12} {event.who}  {data}".replace(
+            "\n", " "
+        ).rstrip()
     )

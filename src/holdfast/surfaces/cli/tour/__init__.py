@@ -1,7 +1,8 @@
 """`holdfast tour`: the proof, on a store in a temporary folder, with real processes and real kills.
 
-Each part of Holdfast brings a chapter: a function that is given a Stage, does things as a user would, and states what must
-be true. A statement that does not hold ends the tour with exit status 1, and is named.
+Each part of Holdfast brings a chapter: a function that is given a Stage, does things as a user
+would, and states what must be true. A statement that does not hold ends the tour with exit status
+1, and is named.
 """
 
 import shutil
@@ -17,10 +18,10 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.app import connected
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.settings import FILE_NAME, Settings
 from holdfast.processes.signals import Interrupted
+from holdfast.runtime.connection import connected
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.cli.tour.agents import agents_chapter
 from holdfast.surfaces.cli.tour.gateway import gateway_chapter
@@ -45,57 +46,76 @@ class Chapter(NamedTuple):
 CHAPTERS = [
     Chapter(
         "Agents: who is alive, and who may take over",
-        "A pid file says that something ran once. Here a name leads to the one agent that lives, or to nobody.",
+        "A pid file says that something ran once. Here a name leads to the one agent that lives, "
+        "or to nobody.",
         agents_chapter,
     ),
     Chapter(
         "Network: two jobs, three routers",
-        "Two test runs on one router spoil each other's results. Each takes all it needs in one step, in any order.",
+        "Two test runs on one router spoil each other's results. Each takes all it needs in one "
+        "step, in any order.",
         network_chapter,
     ),
     Chapter(
         "Locks: who has it, and who is next",
-        "Anything with a name can be locked: a board, a port, a branch. Nobody polls, and nobody waits for the dead.",
+        "Anything with a name can be locked: a board, a port, a branch. Nobody polls, and nobody "
+        "waits for the dead.",
         locks_chapter,
     ),
     Chapter(
         "Jobs: whose turn it is, and whose word counts",
-        "Work that two workers do is done wrong; work that nobody does is lost. Each job is one worker's at a time.",
+        "Work that two workers do is done wrong; work that nobody does is lost. Each job is one "
+        "worker's at a time.",
         jobs_chapter,
     ),
     Chapter(
         "A worker is killed",
-        "The usual night: out of memory, in the middle of a job, with a lock and a lease in its hands.",
+        "The usual night: out of memory, in the middle of a job, with a lock and a lease in its "
+        "hands.",
         recovery_chapter,
     ),
     Chapter(
         "Gateways: what must never be typed twice",
-        "A prompt that waits in a script is lost with the script. One that is sent again may reach the wrong agent.",
+        "A prompt that waits in a script is lost with the script. One that is sent again may "
+        "reach the wrong agent.",
         gateway_chapter,
     ),
     Chapter(
         "Workflows: who needs the model, and when it may be swapped",
-        "One GPU holds one model. A swap under running work kills it; one that waits for ever blocks everybody.",
+        "One GPU holds one model. A swap under running work kills it; one that waits for ever "
+        "blocks everybody.",
         workflows_chapter,
     ),
     Chapter(
         "The store: what survives",
-        "All of this is one file here. What was acknowledged is in it, whenever a process or the power goes.",
+        "All of this is one file here. What was acknowledged is in it, whenever a process or the "
+        "power goes.",
         store_chapter,
     ),
 ]
 
 _INTRODUCTION = (
-    "Agents, jobs and shared things that do not step on each other. What you read happens now, by real processes on a store in "
-    "a temporary folder. A dot says what is done, a check mark what was found true after it; every kill is a kill -9."
+    "Agents, jobs and shared things that do not step on each other. What you read happens now, by "
+    "real processes on a store in "
+    "a temporary folder. A dot says what is done, a check mark what was found true after it; "
+    "every kill is a kill -9."
 )
 _NEXT = (
-    "Next: `holdfast locks run NAME -- COMMAND` around something that must not run twice at a time; `holdfast doctor` looks at "
+    "Next: `holdfast locks run NAME -- COMMAND` around something that must not run twice at a "
+    "time; `holdfast doctor` looks at "
     "this machine; `holdfast --help` and docs/quickstart.md show the rest."
 )
 
-_UNFORESEEN = (HoldfastError, subprocess.SubprocessError, ValueError, LookupError, ProcessLookupError)
-"""What a step raises that does not come out as told. A terminal that cannot be written is no such thing."""
+_UNFORESEEN = (
+    HoldfastError,
+    subprocess.SubprocessError,
+    ValueError,
+    LookupError,
+    ProcessLookupError,
+)
+"""What a step raises that does not come out as told. A terminal that cannot be written is no such
+thing.
+"""
 
 
 @click.command()
@@ -131,7 +151,9 @@ def tour(keep: bool) -> int:
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Whoever tells the tour to end has its processes and its folder cleared away too, as by Ctrl-C."""
+    """Whoever tells the tour to end has its processes and its folder cleared away too, as by
+    Ctrl-C.
+    """
 
     def end(number: int, _: object) -> None:
         raise Interrupted(number)
@@ -151,7 +173,11 @@ def _played(url: str, folder: Path) -> int:
             try:
                 chapter.play(stage)
             except _UNFORESEEN as error:
-                words = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+                words = (
+                    error.message
+                    if isinstance(error, HoldfastError)
+                    else f"{type(error).__name__}: {error}"
+                )
                 raise BrokenStep(f"{stage.last_said}: {words}") from error
         return stage.told
 
@@ -159,6 +185,8 @@ def _played(url: str, folder: Path) -> int:
 def _next_steps(kept: str | None) -> None:
     click.echo(filled(_NEXT))
     if shutil.which("holdfast") is None:
-        click.echo(f"`. {Path(sys.executable).with_name('activate')}` puts `holdfast` on your PATH.")
+        click.echo(
+            f"`. {Path(sys.executable).with_name('activate')}` puts `holdfast` on your PATH."
+        )
     if kept is not None:
         click.echo(f"The store is kept: --store {kept}")

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from holdfast.doctor.configured import not_installed
 from holdfast.kernel.errors import Blocked, status_of
-from holdfast.kernel.extras import installing
+from holdfast.kernel.text import installing
+from holdfast.runtime.doctor.settings import not_installed
 from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 NAME = "tour-coder"
@@ -38,8 +38,19 @@ class Agent:
         """Begin, in the place of one that was there."""
         self.number += 1
         if self.in_tmux:
-            # Before the other ends: with its last tmux session a server ends too, and may refuse whoever comes then.
-            started = self._tmux("new-session", "-d", "-s", _NEXT, "-x", "100", "-y", "30", *self._command(shows=True))
+            # Before the other ends: with its last tmux session a server ends too, and may refuse
+            # whoever comes then.
+            started = self._tmux(
+                "new-session",
+                "-d",
+                "-s",
+                _NEXT,
+                "-x",
+                "100",
+                "-y",
+                "30",
+                *self._command(shows=True),
+            )
             if started.returncode:
                 raise BrokenStep(f"an agent begins in tmux: {started.stderr.strip()}")
             self._tmux("kill-session", "-t", f"={NAME}")
@@ -60,7 +71,16 @@ class Agent:
     def adapter(self) -> list[str]:
         """How a gateway reaches it."""
         if self.in_tmux:
-            return ["--adapter", "tmux", "--session", NAME, "--ready-regex", "^> ?$", "--quiet-ms", "100"]
+            return [
+                "--adapter",
+                "tmux",
+                "--session",
+                NAME,
+                "--ready-regex",
+                "^> ?$",
+                "--quiet-ms",
+                "100",
+            ]
         return ["--adapter", "command", "--", *self._command(shows=False)]
 
     def end(self) -> None:
@@ -70,28 +90,42 @@ class Agent:
             self._tmux("kill-server")
 
     def _command(self, *, shows: bool) -> list[str]:
-        variables = {"TOUR_AGENT": str(self.number), "TOUR_ASKED": str(self._asked), "TOUR_GO": str(self._go)}
+        variables = {
+            "TOUR_AGENT": str(self.number),
+            "TOUR_ASKED": str(self._asked),
+            "TOUR_GO": str(self._go),
+        }
         words = [f"{name}={value}" for name, value in variables.items()]
         return ["env", *words, f"TOUR_SHOWS={'yes' if shows else ''}", "sh", "-c", _AGENT]
 
     def _tmux(self, *words: str) -> "subprocess.CompletedProcess[str]":
         environment = self._stage.environment
         return subprocess.run(
-            ["tmux", *words], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            ["tmux", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
 
 def gateway_chapter(stage: Stage) -> None:
-    """A prompt that is answered, one that outlives its gateway, and one that must not reach a stranger."""
+    """A prompt that is answered, one that outlives its gateway, and one that must not reach a
+    stranger.
+    """
     if lacking := not_installed("server"):
         stage.say(f"left out: a gateway needs {', '.join(lacking)} ({installing('server')})")
         return
     agent = Agent(stage)
     try:
         agent.begin()
-        where = "a tmux session" if agent.in_tmux else "a program (with tmux installed, a tmux session)"
+        where = (
+            "a tmux session" if agent.in_tmux else "a program (with tmux installed, a tmux session)"
+        )
         stage.say(
-            f"an agent works in {where}; `holdfast gateway serve {NAME}` stands in front of it and keeps what it is asked"
+            f"an agent works in {where}; `holdfast gateway serve {NAME}` stands in front of it "
+            "and keeps what it is asked"
         )
         gateway = _answered(stage, agent)
         gateway = _restarted(stage, agent, gateway)
@@ -102,15 +136,21 @@ def gateway_chapter(stage: Stage) -> None:
 
 def _answered(stage: Stage, agent: Agent) -> Process:
     gateway = _serve(stage, agent)
-    status, printed = stage.outcome(stage.start("gateway", "prompt", NAME, "hello", "--wait", "--timeout", f"{PATIENCE_S:g}"))
+    status, printed = stage.outcome(
+        stage.start("gateway", "prompt", NAME, "hello", "--wait", "--timeout", f"{PATIENCE_S:g}")
+    )
     stage.holds(
-        status == 0 and "agent 1 did: hello" in printed, f"`holdfast gateway prompt {NAME} hello --wait` brings the answer"
+        status == 0 and "agent 1 did: hello" in printed,
+        f"`holdfast gateway prompt {NAME} hello --wait` brings the answer",
     )
     return gateway
 
 
 def _restarted(stage: Stage, agent: Agent, gateway: Process) -> Process:
-    stage.say("the agent is busy; `deploy` is queued behind it; the gateway is killed with -9 and started again")
+    stage.say(
+        "the agent is busy; `deploy` is queued behind it; the gateway is killed with -9 and "
+        "started again"
+    )
     running, queued = _busy_with_one_behind(stage, agent, "long build", "deploy")
     _kill(stage, gateway)
     agent.finish_long()
@@ -118,46 +158,64 @@ def _restarted(stage: Stage, agent: Agent, gateway: Process) -> Process:
     deployed = _client(stage).request(queued, wait_s=PATIENCE_S)
     stage.holds(
         deployed["state"] == "completed" and agent.asked().count("1 deploy") == 1,
-        "`deploy` was delivered after the restart, once: it had been acknowledged, so it was on disk",
+        "`deploy` was delivered after the restart, once: it had been acknowledged, so it was on "
+        "disk",
     )
     ended = _client(stage).request(running)
     stage.holds(
-        ended["error_code"] == "interrupted_by_restart" and agent.asked().count("1 long build") == 1,
+        ended["error_code"] == "interrupted_by_restart"
+        and agent.asked().count("1 long build") == 1,
         "what ran at the kill is not typed a second time: its end says that the outcome is unknown",
     )
     return gateway
 
 
 def _replaced(stage: Stage, agent: Agent, gateway: Process) -> None:
-    stage.say("again: busy, `drop the old tables` queued, kill -9. But this time another agent takes the same name")
+    stage.say(
+        "again: busy, `drop the old tables` queued, kill -9. But this time another agent takes "
+        "the same name"
+    )
     _, queued = _busy_with_one_behind(stage, agent, "long review", "drop the old tables")
     _kill(stage, gateway)
     agent.begin()
     _serve(stage, agent)
     client = _client(stage)
-    stage.until(lambda: client.status()["request_admission"] != "open", "the gateway sees that the agent is another one")
+    stage.until(
+        lambda: client.status()["request_admission"] != "open",
+        "the gateway sees that the agent is another one",
+    )
     waiting = client.request(queued)
     stage.holds(
         waiting["state"] == "accepted" and not any(line.startswith("2 ") for line in agent.asked()),
         "the new agent is not asked to drop anything: it was not the one that was meant",
     )
     status, _ = stage.outcome(stage.start("gateway", "prompt", NAME, "hello again"))
-    stage.holds(status == status_of(Blocked("")).exit, "and new prompts are refused until somebody decides (exit status 4)")
+    stage.holds(
+        status == status_of(Blocked("")).exit,
+        "and new prompts are refused until somebody decides (exit status 4)",
+    )
     _reconciled(stage, agent, client.status()["managed_agent_instance_epoch"])
 
 
 def _reconciled(stage: Stage, agent: Agent, epoch: int) -> None:
     stage.say(f"an operator decides: `holdfast gateway reconcile {NAME} discard --epoch {epoch}`")
-    status, _ = stage.outcome(stage.start("gateway", "reconcile", NAME, "discard", "--epoch", str(epoch)))
+    status, _ = stage.outcome(
+        stage.start("gateway", "reconcile", NAME, "discard", "--epoch", str(epoch))
+    )
     answer = _client(stage).prompt("hello again", wait_s=PATIENCE_S)
     text = str((answer.get("result") or {}).get("text"))
     stage.holds(status == 0 and "agent 2 did: hello again" in text, "the new agent answers")
     typed = ["1 hello", "1 long build", "1 deploy", "1 long review", "2 hello again"]
-    stage.holds(agent.asked() == typed, "and has never heard of the tables: each prompt was typed once, and nothing else was")
+    stage.holds(
+        agent.asked() == typed,
+        "and has never heard of the tables: each prompt was typed once, and nothing else was",
+    )
 
 
 def _busy_with_one_behind(stage: Stage, agent: Agent, long: str, behind: str) -> tuple[str, str]:
-    """Ask for something long, wait until the agent is at it, and queue something behind it; return both ids."""
+    """Ask for something long, wait until the agent is at it, and queue something behind it; return
+    both ids.
+    """
     client = _client(stage)
     agent.take_long()
     running = client.prompt(long)["request_id"]
@@ -185,4 +243,8 @@ def _client(stage: Stage) -> Any:
 def _can_use_tmux(folder: Path) -> bool:
     """Is there a tmux, and is the folder's name short enough for its socket?"""
     socket = folder / f"tmux-{os.getuid()}" / "default"
-    return shutil.which("tmux") is not None and not not_installed("tmux") and len(str(socket)) < _SOCKET_CHARS_MAX
+    return (
+        shutil.which("tmux") is not None
+        and not not_installed("tmux")
+        and len(str(socket)) < _SOCKET_CHARS_MAX
+    )

@@ -27,30 +27,49 @@ def jobs_chapter(stage: Stage) -> None:
 
 def _race(stage: Stage) -> None:
     jobs = stage.hf.jobs
-    ids = [jobs.register_job(f"task {n}", agent="claude-code", agent_session=LABEL).job_id for n in range(4)]
-    stage.say(f"4 jobs are registered for {LABEL}; 6 worker processes run `holdfast jobs pick` at once")
-    outcomes = [stage.outcome(worker) for worker in [stage.start("jobs", "pick", "--agent-session", LABEL) for _ in range(6)]]
+    ids = [
+        jobs.register_job(f"task {n}", agent="claude-code", agent_session=LABEL).job_id
+        for n in range(4)
+    ]
+    stage.say(
+        f"4 jobs are registered for {LABEL}; 6 worker processes run `holdfast jobs pick` at once"
+    )
+    outcomes = [
+        stage.outcome(worker)
+        for worker in [stage.start("jobs", "pick", "--agent-session", LABEL) for _ in range(6)]
+    ]
     picked = [printed for status, printed in outcomes if status == 0]
     stage.holds(sorted(picked) == sorted(ids), "each job went to exactly one worker")
     empty = [status for status, _ in outcomes if status != 0]
-    stage.holds(empty == [EXIT_NOTHING_TO_TAKE] * 2, "the two workers that came too late got exit status 3: nothing to take")
+    stage.holds(
+        empty == [EXIT_NOTHING_TO_TAKE] * 2,
+        "the two workers that came too late got exit status 3: nothing to take",
+    )
 
 
 def _stale_verdict(stage: Stage) -> None:
     jobs = stage.hf.jobs
     job_id = jobs.register_job("fix the build", agent="claude-code", agent_session=LABEL).job_id
     first = _claim(stage)
-    stage.say(f"worker A has job {job_id}; it hangs, so an operator puts the job back and worker B picks it")
+    stage.say(
+        f"worker A has job {job_id}; it hangs, so an operator puts the job back and worker B "
+        "picks it"
+    )
     jobs.update_status(job_id, JobStatus.PENDING)
     second = _claim(stage)
-    stage.holds((second.token or 0) > (first.token or 0), f"B's token is greater than A's: {second.token} > {first.token}")
+    stage.holds(
+        (second.token or 0) > (first.token or 0),
+        f"B's token is greater than A's: {second.token} > {first.token}",
+    )
     refused = False
     try:
         jobs.update_status(job_id, JobStatus.COMPLETED, token=first.token, result="done, says A")
     except Fenced:
         refused = True
     stage.holds(refused, "A wakes up and reports success: refused, its token is stale")
-    done = jobs.update_status(job_id, JobStatus.COMPLETED, token=second.token, result="done, says B")
+    done = jobs.update_status(
+        job_id, JobStatus.COMPLETED, token=second.token, result="done, says B"
+    )
     stage.holds(done.result == "done, says B", "B's verdict counts")
     impossible = False
     try:
@@ -79,5 +98,6 @@ def _waiting(stage: Stage) -> None:
     woke_at, picked = printed.split()[-2:] if status == 0 else ("inf", "")
     took_ms = (float(woke_at) - before) * 1000
     stage.holds(
-        asleep and picked == job.job_id and was_woken(printed), f"it had the job {took_ms:.0f} ms after it was registered"
+        asleep and picked == job.job_id and was_woken(printed),
+        f"it had the job {took_ms:.0f} ms after it was registered",
     )

@@ -57,18 +57,26 @@ def _kill(stage: Stage) -> None:
     holder.send_signal(signal.SIGKILL)
     woken, took_ms, next_token = _granted(stage, after, killed_at)
     stage.outcome(holder)
-    stage.holds(woken, f"job-4 had it {took_ms:.1f} ms after the kill: no timeout, no cleaning up by hand")
+    stage.holds(
+        woken, f"job-4 had it {took_ms:.1f} ms after the kill: no timeout, no cleaning up by hand"
+    )
     refused = False
     try:
         stage.hf.check_token("router-1", token)
     except Fenced:
         refused = True
-    stage.holds(refused and next_token > token, "whatever job-3 left half-way is refused by its token, which is stale")
+    stage.holds(
+        refused and next_token > token,
+        "whatever job-3 left half-way is refused by its token, which is stale",
+    )
 
 
 def _deadlock(stage: Stage) -> None:
     grant = stage.hf.locks.acquire("router-2", by="job-6")
-    stage.say("job-5 holds router-1 and waits for router-2, which job-6 holds; now job-6 asks for router-1")
+    stage.say(
+        "job-5 holds router-1 and waits for router-2, which job-6 holds; now job-6 asks for "
+        "router-1"
+    )
     other = stage.start_script(_TWO_IN_TURN, "job-5", "router-1", "router-2")
     waits = stage.line(other) == "waits"
     cycle = ""
@@ -79,12 +87,18 @@ def _deadlock(stage: Stage) -> None:
     stage.holds(waits and cycle != "", f"told at once, not after a timeout: {cycle}")
     grant.release()
     status, printed = stage.outcome(other)
-    stage.holds(status == 0 and printed == "has both", "job-6 lets go of router-2 and job-5 goes on")
-    stage.holds(stage.hf.locks.list_held() == [], "nothing is left behind (`holdfast locks status`)")
+    stage.holds(
+        status == 0 and printed == "has both", "job-6 lets go of router-2 and job-5 goes on"
+    )
+    stage.holds(
+        stage.hf.locks.list_held() == [], "nothing is left behind (`holdfast locks status`)"
+    )
 
 
 def _asleep(stage: Stage, by: str, name: str) -> Process:
-    """A process that has asked and sleeps, so that from here on it is woken, or looks again by itself."""
+    """A process that has asked and sleeps, so that from here on it is woken, or looks again by
+    itself.
+    """
     process = stage.start_script(_NEXT, by, name)
     if stage.line(process) != "asleep":
         raise BrokenStep(f"{by} waits for {name}")

@@ -48,7 +48,10 @@ def network_chapter(stage: Stage) -> None:
 
 
 def _fight(stage: Stage) -> None:
-    stage.say(f"job-a and job-b each take all of {', '.join(ROUTERS)}, {ROUNDS} times, in opposite orders, as fast as they can")
+    stage.say(
+        f"job-a and job-b each take all of {', '.join(ROUTERS)}, {ROUNDS} times, in opposite "
+        "orders, as fast as they can"
+    )
     busy = str(stage.folder / "busy")
     begun_s = stage.monotonic()
     jobs = [
@@ -58,9 +61,13 @@ def _fight(stage: Stage) -> None:
     ready = [stage.line(job) for job in jobs]
     outcomes = [stage.outcome(job) for job in jobs]
     took_s = stage.monotonic() - begun_s
-    stage.holds(ready == ["ready"] * 2 and outcomes == [(0, "0")] * 2, "neither ever met the other on any of the three")
     stage.holds(
-        stage.hf.locks.list_held() == [], f"and no order of names made them wait for each other for ever: {took_s:.1f} s"
+        ready == ["ready"] * 2 and outcomes == [(0, "0")] * 2,
+        "neither ever met the other on any of the three",
+    )
+    stage.holds(
+        stage.hf.locks.list_held() == [],
+        f"and no order of names made them wait for each other for ever: {took_s:.1f} s",
     )
 
 
@@ -71,7 +78,10 @@ def _one_address(stage: Stage) -> str:
         host: stage.outcome(process)[1]
         for host, process in [(h, stage.start_script(_REGISTRANT, h, m)) for h, m in hosts.items()]
     }
-    stage.holds(sorted(said.values()) == ["False", "True"], "one of them has it now, and the other was told no")
+    stage.holds(
+        sorted(said.values()) == ["False", "True"],
+        "one of them has it now, and the other was told no",
+    )
     return next(host for host, answer in said.items() if answer == "True")
 
 
@@ -84,8 +94,14 @@ def _dead_lease(stage: Stage, host: str) -> None:
         stage.hf.network.unregister_host(host)
     except Held as error:
         refused = error.message
-    stage.holds(leased and "run-1" in refused, f"while it lived, {host} could not be unregistered, and the refusal named run-1")
+    stage.holds(
+        leased and "run-1" in refused,
+        f"while it lived, {host} could not be unregistered, and the refusal named run-1",
+    )
     run.send_signal(signal.SIGKILL)
     stage.outcome(run)
     count = stage.hf.network.get_host_lease_count(host)
-    stage.holds(count == 0 and stage.hf.network.unregister_host(host), "now nobody counts it any more: no counter leaks")
+    stage.holds(
+        count == 0 and stage.hf.network.unregister_host(host),
+        "now nobody counts it any more: no counter leaks",
+    )

@@ -51,7 +51,8 @@ def recovery_chapter(stage: Stage) -> None:
     if said[:1] != [job.job_id]:
         raise BrokenStep("a worker has the job, the lock and the name")
     stage.say(
-        f"a worker has job {job.job_id}, the lock on {BOARD} and, for the next 24 hours, the name {NAME}; a second one sleeps"
+        f"a worker has job {job.job_id}, the lock on {BOARD} and, for the next 24 hours, the name "
+        f"{NAME}; a second one sleeps"
     )
     successor = stage.start_script(_SUCCESSOR, *words)
     asleep = stage.line(successor) == "asleep"
@@ -65,8 +66,14 @@ def recovery_chapter(stage: Stage) -> None:
         asleep and status == 0 and was_woken(printed),
         f"the second had the job {job_ms:.0f} ms later, as attempt {attempt}",
     )
-    stage.holds(lock_ms < LOCK_LEASE_S * 1000, f"the lock on {BOARD} after {lock_ms:.0f} ms: nobody removed a lock file")
-    stage.holds(lease_ms < AGENT_LEASE_S * 1000, f"and the name after {lease_ms:.0f} ms: its 24 hours died with the process")
+    stage.holds(
+        lock_ms < LOCK_LEASE_S * 1000,
+        f"the lock on {BOARD} after {lock_ms:.0f} ms: nobody removed a lock file",
+    )
+    stage.holds(
+        lease_ms < AGENT_LEASE_S * 1000,
+        f"and the name after {lease_ms:.0f} ms: its 24 hours died with the process",
+    )
     _aftermath(stage, job.job_id, int(said[1]))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.tour.warden import MARK
 
 PATIENCE_S = 30.0
@@ -20,7 +20,9 @@ _WIDTH_MAX = 110
 _COMPLAINTS = "complaints"
 _COMPLAINTS_MAX = 8
 _FOREIGN = ("HOLDFAST_", "MQTT_", "DELEGATE_", "TMUX")
-"""How variables begin that would lead a process of the tour elsewhere than to the tour's own store and tmux."""
+"""How variables begin that would lead a process of the tour elsewhere than to the tour's own store
+and tmux.
+"""
 
 Process = subprocess.Popen[bytes]
 
@@ -51,8 +53,12 @@ class Telling:
 
 
 def was_woken(printed: str) -> bool:
-    """Was the last sleep of such a program ended by another? How soon it goes on then is its machine's affair."""
-    return [line for line in printed.splitlines() if line in ("woken", "looks again")][-1:] == ["woken"]
+    """Was the last sleep of such a program ended by another? How soon it goes on then is its
+    machine's affair.
+    """
+    return [line for line in printed.splitlines() if line in ("woken", "looks again")][-1:] == [
+        "woken"
+    ]
 
 
 class BrokenStep(Exception):
@@ -68,8 +74,15 @@ class Stage:
         self.folder = folder
         self.told = 0
         self.last_said = ""
-        around = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        self.environment = {**around, "HOLDFAST_STORE": url, "XDG_STATE_HOME": str(folder), MARK: str(folder)}
+        around = {
+            name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)
+        }
+        self.environment = {
+            **around,
+            "HOLDFAST_STORE": url,
+            "XDG_STATE_HOME": str(folder),
+            MARK: str(folder),
+        }
         self._started: list[Process] = []
 
     def title(self, text: str, why: str) -> None:
@@ -95,7 +108,9 @@ class Stage:
         return self._start([sys.executable, "-m", "holdfast.surfaces.cli.entry", *words])
 
     def start_script(self, script: str, *words: str) -> Process:
-        """Start a Python program of its own; it finds the store's URL and the words in its arguments."""
+        """Start a Python program of its own; it finds the store's URL and the words in its
+        arguments.
+        """
         return self._start([sys.executable, "-c", script, self.url, *words])
 
     def line(self, process: Process) -> str:
@@ -107,12 +122,16 @@ class Stage:
         return time.monotonic()
 
     def outcome(self, process: Process) -> tuple[int, str]:
-        """Wait for a process; return its exit status and what it printed after the lines that were read."""
+        """Wait for a process; return its exit status and what it printed after the lines that were
+        read.
+        """
         printed, _ = process.communicate(timeout=PATIENCE_S)
         return process.returncode, printed.decode(errors="replace").strip()
 
     def until(self, true: Callable[[], bool], text: str) -> None:
-        """Wait for what other programs do, which tell nobody. Raises BrokenStep when it does not come about."""
+        """Wait for what other programs do, which tell nobody. Raises BrokenStep when it does not
+        come about.
+        """
         end = time.monotonic() + PATIENCE_S
         while not true():
             if time.monotonic() > end:
@@ -131,9 +150,15 @@ class Stage:
     def _start(self, command: Sequence[str]) -> Process:
         # In the tour's folder: the settings of wherever the user is must not lead it elsewhere.
         with open(self.folder / _COMPLAINTS, "ab") as complaints:
-            # Unbuffered: what `line` read ahead would be missing from the `outcome`, which reads from the pipe itself.
+            # Unbuffered: what `line` read ahead would be missing from the `outcome`, which reads
+            # from the pipe itself.
             process = subprocess.Popen(
-                command, bufsize=0, stdout=subprocess.PIPE, stderr=complaints, env=self.environment, cwd=self.folder
+                command,
+                bufsize=0,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=self.environment,
+                cwd=self.folder,
             )
         self._started.append(process)
         return process
@@ -148,5 +173,7 @@ def complaints(folder: Path) -> list[str]:
 def filled(text: str, lead: str = "") -> str:
     """The text within the terminal's width, with its further lines below its first word."""
     width = min(shutil.get_terminal_size().columns, _WIDTH_MAX)
-    words = textwrap.wrap(text, max(width - len(lead), 30), break_long_words=False, break_on_hyphens=False)
+    words = textwrap.wrap(
+        text, max(width - len(lead), 30), break_long_words=False, break_on_hyphens=False
+    )
     return lead + ("\n" + " " * len(lead)).join(words)

@@ -1,7 +1,8 @@
 """Ends what a tour has started when the tour itself was killed, and clears its folder away.
 
-A program of its own, beside the tour: it reads from a pipe that only the tour holds open, and which the kernel closes however
-that ends. It knows the tour's processes, and theirs, by the folder in their environment.
+A program of its own, beside the tour: it reads from a pipe that only the tour holds open, and which
+the kernel closes however that ends. It knows the tour's processes, and theirs, by the folder in
+their environment.
 """
 
 import os
@@ -24,12 +25,15 @@ _PAUSE_S = 0.05
 
 @contextmanager
 def attended(folder: Path, *, keep: bool) -> Iterator[None]:
-    """Have a warden for the block, which does nothing if the block ends by itself: then what the block left is ended here. With
-    `keep` it leaves the folder."""
+    """Have a warden for the block, which does nothing if the block ends by itself: then what the
+    block left is ended here. With `keep` it leaves the folder.
+    """
     command = [sys.executable, "-I", __file__, str(folder), *(["keep"] if keep else [])]
     # In a session of its own: Ctrl-C is for the tour.
     nowhere = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True) as warden:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ) as warden:
         try:
             yield
         finally:
@@ -49,7 +53,8 @@ def watch(folder: str, *, keep: bool) -> None:
 
 def _end_rounds(folder: str) -> None:
     for _ in range(_ROUNDS_MAX):
-        # Again, since one may have started another meanwhile; and nothing tells when those that were killed are gone.
+        # Again, since one may have started another meanwhile; and nothing tells when those that
+        # were killed are gone.
         if not _end_all(f"{MARK}={folder}".encode()):
             return
         time.sleep(_PAUSE_S)

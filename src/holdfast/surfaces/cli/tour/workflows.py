@@ -18,8 +18,23 @@ def workflows_chapter(stage: Stage) -> None:
 
 
 def _yielding(stage: Stage) -> None:
-    stage.say("`holdfast workflows run tuning --recipe llama --preemptible` works; somebody wants qwen loaded on the same GPU")
-    tuning = _begun(stage, "workflows", "run", "tuning", "--recipe", "llama", "--preemptible", "--", "sh", "-c", _TUNING)
+    stage.say(
+        "`holdfast workflows run tuning --recipe llama --preemptible` works; somebody wants qwen "
+        "loaded on the same GPU"
+    )
+    tuning = _begun(
+        stage,
+        "workflows",
+        "run",
+        "tuning",
+        "--recipe",
+        "llama",
+        "--preemptible",
+        "--",
+        "sh",
+        "-c",
+        _TUNING,
+    )
     status, _ = stage.outcome(stage.start("swap", "to", "qwen", "--", "true"))
     current = stage.hf.workflows.swap_status().current
     stage.holds(
@@ -27,7 +42,9 @@ def _yielding(stage: Stage) -> None:
         "`holdfast swap to qwen` asked it to yield, slept until it had, and loaded",
     )
     yielded, _ = stage.outcome(tuning)
-    stage.holds(yielded == 0, "the work ended by itself, at a moment of its own choice; nobody killed it")
+    stage.holds(
+        yielded == 0, "the work ended by itself, at a moment of its own choice; nobody killed it"
+    )
 
 
 def _kill(stage: Stage) -> None:
@@ -42,16 +59,23 @@ def _kill(stage: Stage) -> None:
     marker = stage.hf.workflows.swap_status().marker
     swap.send_signal(signal.SIGKILL)
     swap.wait()
-    # Its guardian ends what it was loading with. Until the last process is gone, the swap counts as under way.
+    # Its guardian ends what it was loading with. Until the last process is gone, the swap counts as
+    # under way.
     if marker is not None and marker.holder.tree:
         stage.hf.processes.trees.wait_for_end(marker.holder.tree, TREE_GRACE_S)
     status = stage.hf.workflows.swap_status()
     stage.holds(
-        status.marker is None and status.current is None and status.unknown is not None and status.unknown.recipe == "mixtral",
-        "its guardian ended the load; the next one who looked cleared what was left. It is unknown what is loaded, so no work "
+        status.marker is None
+        and status.current is None
+        and status.unknown is not None
+        and status.unknown.recipe == "mixtral",
+        "its guardian ended the load; the next one who looked cleared what was left. It is "
+        "unknown what is loaded, so no work "
         "begins by mistake",
     )
-    orphans = [event for event in stage.hf.workflows.swap_log() if event.event == "orphan_marker_cleared"]
+    orphans = [
+        event for event in stage.hf.workflows.swap_log() if event.event == "orphan_marker_cleared"
+    ]
     stage.holds(len(orphans) == 1, "the swap log tells of it, once (`holdfast swap log`)")
     stage.outcome(swap)
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.domains.workflows import Work
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
-from holdfast.processes.claim import Claim
+from holdfast.processes.command import Claim
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
 from holdfast.surfaces.cli.locks.options import quiet_option
@@ -57,7 +57,9 @@ class _Wish(NamedTuple):
     type=click.Choice(SIGNALS),
     default=SIGNALS[0],
     show_default=True,
-    help="What the command is sent when it is to yield, beside the file, if it has a handler for it.",
+    help=(
+        "What the command is sent when it is to yield, beside the file, if it has a handler for it."
+    ),
 )
 @click.option("--any-recipe", is_flag=True, help="Run it on whatever is loaded.")
 @wait_option
@@ -83,24 +85,30 @@ def run(
         holdfast workflows run nightly --recipe llama-70b -- ./evaluate.sh
         holdfast workflows run tuning --recipe qwen-7b -- python tune.py
 
-    The owner is the command with all processes that it starts. The workflow is over when the last of them has ended, also if
-    this process or the command itself is killed. --leftovers says what is done about processes that the command leaves, such
-    as a model server that a swap inside it started. The workflow is renewed at a third of its time to live.
+    The owner is the command with all processes that it starts. The workflow is over when the last
+    of them has ended, also if this process or the command itself is killed. --leftovers says what
+    is done about processes that the command leaves, such as a model server that a swap inside it
+    started. The workflow is renewed at a third of its time to live.
 
-    Refused (exit status 4) while a swap is under way, while another recipe is loaded, and after a failed load, when it is
-    unknown what is loaded. --wait waits until its recipe is loaded, --any-recipe runs it on whatever is. Where nothing was ever
-    loaded, it runs, and says so.
+    Refused (exit status 4) while a swap is under way, while another recipe is loaded, and after a
+    failed load, when it is unknown what is loaded. --wait waits until its recipe is loaded,
+    --any-recipe runs it on whatever is. Where nothing was ever loaded, it runs, and says so.
 
-    A preemptible command finds the path of its signal file in HOLDFAST_PREEMPT_FILE. When that file is there, it should stop
-    where that is safe, and end. It is sent a signal too, but only if it has a handler: work is asked, never killed.
-    HOLDFAST_WORKFLOW and HOLDFAST_WORKFLOW_TOKEN are its name and token.
+    A preemptible command finds the path of its signal file in HOLDFAST_PREEMPT_FILE. When that file
+    is there, it should stop where that is safe, and end. It is sent a signal too, but only if it
+    has a handler: work is asked, never killed. HOLDFAST_WORKFLOW and HOLDFAST_WORKFLOW_TOKEN are
+    its name and token.
 
-    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when it cannot be run, 4
-    when it was refused, or was swept while it ran.
+    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or
+    127 when it cannot be run, 4 when it was refused, or was swept while it ran.
     """
     if not words:
-        raise click.UsageError("no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`")
-    wish = _Wish(name, recipe, ttl_s, preemptible, signal_path, signal_name, any_recipe, wait_s, quiet)
+        raise click.UsageError(
+            "no command is given: say `holdfast workflows run NAME --recipe RECIPE -- COMMAND`"
+        )
+    wish = _Wish(
+        name, recipe, ttl_s, preemptible, signal_path, signal_name, any_recipe, wait_s, quiet
+    )
     return attended(
         list(words),
         partial(_as_workflow, wish),
@@ -130,14 +138,18 @@ def _as_workflow(wish: _Wish, custody: Custody) -> int:
 
 def _claim(work: Work) -> Claim:
     workflow = work.workflow
-    return Claim(kind="workflow", name=workflow.name, token=workflow.token, lease_s=workflow.ttl_seconds)
+    return Claim(
+        kind="workflow", name=workflow.name, token=workflow.token, lease_s=workflow.ttl_seconds
+    )
 
 
 def _work(hf: Holdfast, wish: _Wish, custody: Custody) -> Work:
     command = custody.command
 
     def preempt() -> bool:
-        """Tell the command; False as long as it has no handler, which it may be about to install."""
+        """Tell the command; False as long as it has no handler, which it may be about to
+        install.
+        """
         if wish.signal_name == "none":
             return True
         number = getattr(signal, f"SIG{wish.signal_name}")
@@ -147,7 +159,10 @@ def _work(hf: Holdfast, wish: _Wish, custody: Custody) -> Work:
         return caught
 
     def lost() -> None:
-        remark(f"workflow {wish.name} was swept, since it was not renewed in time: its recipe may be swapped under the command")
+        remark(
+            f"workflow {wish.name} was swept, since it was not renewed in time: its recipe may be "
+            "swapped under the command"
+        )
 
     return hf.workflows.running(
         wish.name,
@@ -166,5 +181,8 @@ def _work(hf: Holdfast, wish: _Wish, custody: Custody) -> Work:
 
 def _environment(work: Work) -> dict[str, str]:
     path = work.workflow.preempt_signal_path
-    own = {"HOLDFAST_WORKFLOW": work.workflow.name, "HOLDFAST_WORKFLOW_TOKEN": str(work.workflow.token)}
+    own = {
+        "HOLDFAST_WORKFLOW": work.workflow.name,
+        "HOLDFAST_WORKFLOW_TOKEN": str(work.workflow.token),
+    }
     return own if path is None else {**own, "HOLDFAST_PREEMPT_FILE": os.fspath(path)}

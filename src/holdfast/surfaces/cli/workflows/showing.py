@@ -18,7 +18,9 @@ HEADINGS = ("workflow", "recipe", "state", "preemptible", "process", "ends", "to
 @json_option
 @store_options
 def list_(as_json: bool) -> int:
-    """List live workflows, and sweep dead ones; exit status 7 if there are damaged ones, which are named on stderr."""
+    """List live workflows, and sweep dead ones; exit status 7 if there are damaged ones, which are
+    named on stderr.
+    """
     damaged: Damage = []
     with connected(create=False) as hf:
         found = hf.workflows.list_workflows(damaged=damaged)
@@ -33,7 +35,9 @@ def list_(as_json: bool) -> int:
 @json_option
 @store_options
 def sweep(as_json: bool) -> None:
-    """Take out workflows whose process is dead or whose time has passed, with their signal files; print their names."""
+    """Take out workflows whose process is dead or whose time has passed, with their signal files;
+    print their names.
+    """
     with connected(create=False) as hf:
         swept = hf.workflows.sweep()
     if as_json:
@@ -46,7 +50,12 @@ def sweep(as_json: bool) -> None:
 def show(workflows: list[Workflow]) -> None:
     """A table of workflows."""
     empty = "No workflows. Try: holdfast workflows run NAME --recipe RECIPE -- COMMAND"
-    table(HEADINGS, [_row(workflow) for workflow in workflows], elastic=["workflow", "recipe"], empty=empty)
+    table(
+        HEADINGS,
+        [_row(workflow) for workflow in workflows],
+        elastic=["workflow", "recipe"],
+        empty=empty,
+    )
 
 
 def _row(workflow: Workflow) -> list[str]:

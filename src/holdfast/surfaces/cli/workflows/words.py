@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, UnknownRecipe, Workflow
-from holdfast.domains.workflows.record import Loaded, who
-from holdfast.domains.workflows.refusing import listed, loaded_words, remains_words
-from holdfast.domains.workflows.remains import Remains
+from holdfast.domains.workflows.records import Loaded, Remains, who
+from holdfast.domains.workflows.refusal import listed, loaded_words, remains_words
 from holdfast.domains.workflows.swap import InTheWay
 from holdfast.surfaces.cli.output import remark
 

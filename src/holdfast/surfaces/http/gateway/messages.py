@@ -10,8 +10,9 @@ from holdfast.primitives.queue import Request
 
 
 class PromptPayload(Plain, frozen=True, kw_only=True):
-    """The text for the agent. Of control characters it may have tab and newline. Its length is bounded in bytes, which a schema
-    cannot say."""
+    """The text for the agent. Of control characters it may have tab and newline. Its length is
+    bounded in bytes, which a schema cannot say.
+    """
 
     prompt: Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -48,11 +49,20 @@ class Decision(Plain, frozen=True, kw_only=True):
 
 
 class Bounds(Plain, frozen=True, kw_only=True):
-    """How many finished requests to keep, and for how long; those that a queue keeps by itself unless told. The least age is
-    told here and decided where it is used, with the reason for it."""
+    """How many finished requests to keep, and for how long; those that a queue keeps by itself
+    unless told. The least age is told here and decided where it is used, with the reason for it.
+    """
 
-    keep_finished: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, extra_json_schema={"extra": {"minimum": 0}})] | None = None
-    keep_s: Annotated[float, msgspec.Meta(extra_json_schema={"extra": {"minimum": QUEUE_PRUNE_LEAST_S}})] | None = None
+    keep_finished: (
+        Annotated[int, msgspec.Meta(ge=0, le=1 << 53, extra_json_schema={"extra": {"minimum": 0}})]
+        | None
+    ) = None
+    keep_s: (
+        Annotated[
+            float, msgspec.Meta(extra_json_schema={"extra": {"minimum": QUEUE_PRUNE_LEAST_S}})
+        ]
+        | None
+    ) = None
 
 
 class RequestsPruned(Plain, frozen=True, kw_only=True):
@@ -62,7 +72,9 @@ class RequestsPruned(Plain, frozen=True, kw_only=True):
 
 
 class Health(Plain, frozen=True, kw_only=True):
-    """That the gateway itself answers. It says nothing of the agent. `proof` answers a challenge."""
+    """That the gateway itself answers. It says nothing of the agent. `proof` answers a
+    challenge.
+    """
 
     protocol_version: str
     status: str

@@ -12,14 +12,14 @@ from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParam
 from litestar.response import Stream
 
 from holdfast.domains.gateway import Gateway, Status
-from holdfast.domains.gateway.drafting import draft_of
 from holdfast.domains.gateway.gateway import Asked, Reconciled
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, CHALLENGE_PATTERN
-from holdfast.domains.gateway.status import PROTOCOL_VERSION
+from holdfast.domains.gateway.records import PROTOCOL_VERSION
+from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX
 from holdfast.kernel.store import Entry
 from holdfast.primitives.queue import RequestState
-from holdfast.primitives.queue.record import ENDED
+from holdfast.primitives.queue.records import ENDED
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.gateway.messages import (
     Accepted,
@@ -51,7 +51,12 @@ _RequestId = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0
 
 def _problems(*statuses: int) -> dict[int, ResponseSpec]:
     every = (401, 403, 413, 422, 500, 503, 504, *statuses)
-    return {status: ResponseSpec(data_container=Problem, description="A problem", generate_examples=False) for status in every}
+    return {
+        status: ResponseSpec(
+            data_container=Problem, description="A problem", generate_examples=False
+        )
+        for status in every
+    }
 
 
 class Counter:
@@ -108,20 +113,36 @@ class Counter:
 
     def concerns(self, entry: Entry) -> bool:
         """Is a journal entry about this agent? On a shared store there are others."""
-        return entry.kind.startswith(("request.", "gateway.")) and entry.data.get("agent") == self.gateway.agent
+        return (
+            entry.kind.startswith(("request.", "gateway."))
+            and entry.data.get("agent") == self.gateway.agent
+        )
 
 
 def routes(counter: Counter) -> list[Any]:
     """The route handlers of one gateway."""
-    return [*_of_itself(counter), *_of_requests(counter), *_of_one_request(counter), _of_events(counter)]
+    return [
+        *_of_itself(counter),
+        *_of_requests(counter),
+        *_of_one_request(counter),
+        _of_events(counter),
+    ]
 
 
 def _of_itself(counter: Counter) -> list[Any]:
-    @get("/health", sync_to_thread=False, responses={status: _problems()[status] for status in (403, 413, 422)})
+    @get(
+        "/health",
+        sync_to_thread=False,
+        responses={status: _problems()[status] for status in (403, 413, 422)},
+    )
     def health(
-        challenge: Annotated[str, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)] = "",
+        challenge: Annotated[
+            str, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)
+        ] = "",
     ) -> Health:
-        """Does the gateway itself answer? Says nothing of the agent. With a challenge, it proves that it has the token."""
+        """Does the gateway itself answer? Says nothing of the agent. With a challenge, it proves
+        that it has the token.
+        """
         proof = counter.prove(challenge) if challenge else msgspec.UNSET
         return Health(protocol_version=PROTOCOL_VERSION, status="ok", proof=proof)
 
@@ -130,13 +151,25 @@ def _of_itself(counter: Counter) -> list[Any]:
         """How gateway and agent are doing."""
         return counter.status()
 
-    @post("/v1/reconcile", status_code=200, sync_to_thread=True, responses=_problems(404, 409, 412), security=_BEARER)
+    @post(
+        "/v1/reconcile",
+        status_code=200,
+        sync_to_thread=True,
+        responses=_problems(404, 409, 412),
+        security=_BEARER,
+    )
     def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as with requests
-        """Decide what becomes of the requests that wait for an earlier instance of the agent; then admission opens."""
+        """Decide what becomes of the requests that wait for an earlier instance of the agent; then
+        admission opens.
+        """
         decision = strictly(_DECISION, body)
-        return counter.gateway.reconcile(decision.action, epoch=decision.epoch, requests=decision.requests)
+        return counter.gateway.reconcile(
+            decision.action, epoch=decision.epoch, requests=decision.requests
+        )
 
-    @post("/v1/detach", status_code=202, sync_to_thread=False, responses=_problems(), security=_BEARER)
+    @post(
+        "/v1/detach", status_code=202, sync_to_thread=False, responses=_problems(), security=_BEARER
+    )
     def detach() -> Detaching:
         """Stop this gateway, as SIGTERM does. What was accepted waits for the next one."""
         counter.detach()
@@ -151,14 +184,22 @@ def _of_requests(counter: Counter) -> list[Any]:
         data: JSONBody[NewRequest],  # noqa: ARG001 - for the schema; the framework would take "1" for 1
         body: RawBody,
         idempotency_key: Annotated[
-            str | None, HeaderParameter(name="Idempotency-Key", min_length=1, max_length=256, required=False)
+            str | None,
+            HeaderParameter(name="Idempotency-Key", min_length=1, max_length=256, required=False),
         ] = None,
     ) -> Accepted:
-        """Accept a request: it is stored, durably, before this is answered. The same Idempotency-Key again answers the same
-        request."""
+        """Accept a request: it is stored, durably, before this is answered. The same
+        Idempotency-Key again answers the same request.
+        """
         return await counter.accept(body, idempotency_key)
 
-    @get("/v1/requests", sync_to_thread=True, opt=takes("state", "limit"), responses=_problems(), security=_BEARER)
+    @get(
+        "/v1/requests",
+        sync_to_thread=True,
+        opt=takes("state", "limit"),
+        responses=_problems(),
+        security=_BEARER,
+    )
     def list_requests(
         state_: Annotated[RequestState | None, QueryParameter(name="state", required=False)] = None,
         limit: Annotated[int, QueryParameter(ge=0, le=LIST_MAX)] = 100,
@@ -167,11 +208,19 @@ def _of_requests(counter: Counter) -> list[Any]:
         found = counter.gateway.queue.list(state=state_, limit=limit, damaged=[])
         return RequestList(requests=[view_of(one) for one in found])
 
-    @post("/v1/prune", status_code=200, sync_to_thread=True, responses=_problems(), security=_BEARER)
+    @post(
+        "/v1/prune", status_code=200, sync_to_thread=True, responses=_problems(), security=_BEARER
+    )
     def prune(body: RawBody, data: JSONBody[Bounds] = _NO_BOUNDS) -> RequestsPruned:  # noqa: ARG001 - as with requests
-        """Remove finished requests beyond the bounds, with their idempotency keys. Those that ended within a day stay."""
+        """Remove finished requests beyond the bounds, with their idempotency keys. Those that ended
+        within a day stay.
+        """
         bounds = strictly(_BOUNDS, body or b"{}")
-        return RequestsPruned(removed=counter.gateway.queue.prune(keep_finished=bounds.keep_finished, keep_s=bounds.keep_s))
+        return RequestsPruned(
+            removed=counter.gateway.queue.prune(
+                keep_finished=bounds.keep_finished, keep_s=bounds.keep_s
+            )
+        )
 
     return [accept, list_requests, prune]
 
@@ -181,12 +230,15 @@ def _of_one_request(counter: Counter) -> list[Any]:
 
     @get(path, opt=takes("wait_s"), responses=_problems(404), security=_BEARER)
     async def get_request(
-        request_id: _RequestId, wait_s: Annotated[float, QueryParameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0
+        request_id: _RequestId,
+        wait_s: Annotated[float, QueryParameter(ge=0, le=GATEWAY_WAIT_MAX_S)] = 0.0,
     ) -> RequestView:
         """A request; with `wait_s` when it has ended, or as it stands after that time."""
         return await counter.request(request_id, wait_s)
 
-    @delete(path, status_code=200, sync_to_thread=True, responses=_problems(404, 409), security=_BEARER)
+    @delete(
+        path, status_code=200, sync_to_thread=True, responses=_problems(404, 409), security=_BEARER
+    )
     def cancel(request_id: _RequestId) -> RequestView:
         """Cancel a request that was not begun."""
         return view_of(counter.gateway.cancel(request_id))
@@ -197,9 +249,13 @@ def _of_one_request(counter: Counter) -> list[Any]:
 def _of_events(counter: Counter) -> Any:
     @get("/v1/events", media_type="text/event-stream", responses=_problems(), security=_BEARER)
     async def stream(
-        last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", required=False)] = None,
+        last_event_id: Annotated[
+            str | None, HeaderParameter(name="Last-Event-ID", required=False)
+        ] = None,
     ) -> Stream:
-        """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now on."""
+        """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now
+        on.
+        """
         if last_event_id is not None:
             # Before the answer begins, so that a wrong one is refused.
             place_of(last_event_id)

@@ -14,7 +14,7 @@ from holdfast.domains.gateway import Gateway
 from holdfast.domains.gateway.proof import proof_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.primitives.queue.line import topic_of
+from holdfast.primitives.queue.transaction import topic_of
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.gateway.routes import Counter, routes
@@ -43,7 +43,9 @@ class GatewaySide:
         prove = partial(proof_of, token, port=port)
         counter = Counter(gateway, self._changes, self._accepts, detach=detach, prove=prove)
         hosts = served_hosts(host, port, more_hosts)
-        self.app: ASGIApp = Doorman(self._litestar(counter), token=token, hosts=hosts, public=frozenset({"/health"}))
+        self.app: ASGIApp = Doorman(
+            self._litestar(counter), token=token, hosts=hosts, public=frozenset({"/health"})
+        )
 
     def end_waits(self) -> None:
         """Let everybody go who only waits. Called on the server's loop."""
@@ -60,7 +62,9 @@ class GatewaySide:
             openapi_config=OpenAPIConfig(
                 title=f"Holdfast gateway of {counter.gateway.agent}",
                 version=__version__,
-                components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
+                components=Components(
+                    security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}
+                ),
                 use_handler_docstrings=True,
                 render_plugins=[Reference()],
             ),

@@ -1,7 +1,7 @@
 """Concurrent accepts in one commit.
 
-A lone request is committed at once. Those that have arrived with it share its commit, and those that come while one is under
-way share the next: each waits for at most two syncs.
+A lone request is committed at once. Those that have arrived with it share its commit, and those
+that come while one is under way share the next: each waits for at most two syncs.
 """
 
 import asyncio
@@ -30,7 +30,9 @@ class Stored(NamedTuple):
 class SharedAccepts:
     """Accepts on one loop. `accept` stores several, and `depth` says how many have not ended."""
 
-    def __init__(self, accept: Callable[[Sequence[Asked]], Answers], depth: Callable[[], int]) -> None:
+    def __init__(
+        self, accept: Callable[[Sequence[Asked]], Answers], depth: Callable[[], int]
+    ) -> None:
         self._accept = accept
         self._depth = depth
         self._waiting: list[tuple[Asked, asyncio.Future[Stored]]] = []
@@ -38,7 +40,9 @@ class SharedAccepts:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-accepts")
 
     async def accept(self, asked: Asked) -> Stored:
-        """Store a request with whatever else waits to be stored. Raises what the gateway refuses it with."""
+        """Store a request with whatever else waits to be stored. Raises what the gateway refuses it
+        with.
+        """
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, future))
         if self._task is None:
@@ -53,9 +57,14 @@ class SharedAccepts:
         loop = asyncio.get_running_loop()
         while self._waiting:
             await self._gather()
-            batch, self._waiting = self._waiting[:ACCEPTS_PER_COMMIT_MAX], self._waiting[ACCEPTS_PER_COMMIT_MAX:]
+            batch, self._waiting = (
+                self._waiting[:ACCEPTS_PER_COMMIT_MAX],
+                self._waiting[ACCEPTS_PER_COMMIT_MAX:],
+            )
             try:
-                answers, depth = await loop.run_in_executor(self._thread, self._stored, [asked for asked, _ in batch])
+                answers, depth = await loop.run_in_executor(
+                    self._thread, self._stored, [asked for asked, _ in batch]
+                )
             except Exception as error:  # noqa: BLE001 - told to each that asked; the next ones may fare better
                 answers, depth = [error for _ in batch], 0
             for (_, future), answer in zip(batch, answers, strict=True):
@@ -63,8 +72,9 @@ class SharedAccepts:
         self._task = None
 
     async def _gather(self) -> None:
-        """Let the loop deal with what has arrived already, some microseconds' work: a commit costs as much as parsing several
-        requests, and those on their way may share it."""
+        """Let the loop deal with what has arrived already, some microseconds' work: a commit costs
+        as much as parsing several requests, and those on their way may share it.
+        """
         idle_turns, waiting = 0, len(self._waiting)
         while idle_turns < _IDLE_TURNS and waiting < ACCEPTS_PER_COMMIT_MAX:
             await asyncio.sleep(0)

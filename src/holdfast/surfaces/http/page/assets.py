@@ -17,7 +17,9 @@ _KINDS = {
 """What each is called. Text is said to be UTF-8 by the framework."""
 
 _BEGIN = b'<script type="module" src="/assets/begin.js"></script>'
-"""In the page's text, in whose place the script itself is sent: what loads the rest must not be lost on the way."""
+"""In the page's text, in whose place the script itself is sent: what loads the rest must not be
+lost on the way.
+"""
 
 
 _UNFIT = b"/(?!)/gu"
@@ -33,8 +35,14 @@ class Asset(NamedTuple):
 
 
 def load_assets() -> dict[str, Asset]:
-    """Every file of the page by its name. Only what is found here is ever served, so that no name becomes a path."""
-    files = {path.name: path for path in (Path(__file__).parent / "assets").iterdir() if path.suffix in _KINDS}
+    """Every file of the page by its name. Only what is found here is ever served, so that no name
+    becomes a path.
+    """
+    files = {
+        path.name: path
+        for path in (Path(__file__).parent / "assets").iterdir()
+        if path.suffix in _KINDS
+    }
     contents = {name: path.read_bytes() for name, path in files.items()}
     begin = b'<script type="module">%b</script>' % contents["begin.js"]
     contents["page.html"] = contents["page.html"].replace(_BEGIN, begin)
@@ -43,11 +51,15 @@ def load_assets() -> dict[str, Asset]:
 
 
 def headers_of(assets: dict[str, Asset]) -> dict[str, str]:
-    """What is sent with every file of the page: of scripts, those that are served here may run, and the one in its text."""
+    """What is sent with every file of the page: of scripts, those that are served here may run, and
+    the one in its text.
+    """
     begin = b64encode(sha256(assets["begin.js"].content).digest()).decode()
     policy = (
-        f"default-src 'none'; script-src 'self' 'sha256-{begin}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; script-src 'self' 'sha256-{begin}'; style-src 'self'; img-src "
+        "'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for "
+        "'script'; trusted-types 'none'"
     )
     return {
         "Content-Security-Policy": policy,

@@ -1,15 +1,16 @@
-"""Agents and gateways, looked at no more often than they must be: a count of all agents reads all of them, and a gateway may
-take its time, or for ever."""
+"""Agents and gateways, looked at no more often than they must be: a count of all agents reads all
+of them, and a gateway may take its time, or for ever.
+"""
 
 import threading
 import time
 from concurrent.futures import Future, wait
 
-from holdfast.app import Holdfast
 from holdfast.kernel.errors import HoldfastError, NotFound
 from holdfast.kernel.limits import PAGE_CENSUS_S, PAGE_GATEWAY_S, PAGE_GATEWAYS_MAX
-from holdfast.views.agents import AgentCensus, agent_census, name_of
-from holdfast.views.gateways import Document, GatewayLine, gateway_line
+from holdfast.operations.page.agents import AgentCensus, agent_census, name_of
+from holdfast.operations.page.gateways import Document, GatewayLine, gateway_line
+from holdfast.runtime.connection import Holdfast
 
 _FRESH_S = 0.5
 
@@ -29,13 +30,16 @@ class AgentLook:
             if self._census is None or time.monotonic() - self._at_s > PAGE_CENSUS_S:
                 began_s = time.monotonic()
                 self._census = agent_census(self._hf.agents, self._hf.processes)
-                # A count that took long is good for longer: it must not become all that the server does.
+                # A count that took long is good for longer: it must not become all that the server
+                # does.
                 self._at_s = time.monotonic() + 5 * (time.monotonic() - began_s)
             return self._census
 
 
 class GatewayLook:
-    """How the gateways of this machine are doing. One that does not answer holds up nobody twice."""
+    """How the gateways of this machine are doing. One that does not answer holds up nobody
+    twice.
+    """
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
@@ -50,10 +54,14 @@ class GatewayLook:
         return [self._line(name, future) for name, (future, _) in zip(names, new, strict=True)]
 
     def one(self, agent: str) -> tuple[GatewayLine, Document | None]:
-        """One of them, and the status it gave. Raises NotFound when there is none of that agent on this machine."""
+        """One of them, and the status it gave. Raises NotFound when there is none of that agent on
+        this machine.
+        """
         if agent not in self._hf.gateways():
             raise NotFound(
-                f"there never was a gateway of {agent} here: `holdfast gateway serve {agent}` starts one", agent=agent
+                f"there never was a gateway of {agent} here: `holdfast gateway serve {agent}` "
+                "starts one",
+                agent=agent,
             )
         future, begun = self._ask(agent)
         if begun:
@@ -67,14 +75,18 @@ class GatewayLook:
         return gateway_line(agent, None, silent=True, name=name)
 
     def _ask(self, agent: str) -> "tuple[Future[Document | None], bool]":
-        """What it answers, and whether it was asked only now. Whoever has not answered yet is not asked again."""
+        """What it answers, and whether it was asked only now. Whoever has not answered yet is not
+        asked again.
+        """
         with self._mutex:
             at_s, future = self._asked.get(agent, (0.0, None))
             if future is not None and (not future.done() or time.monotonic() - at_s < _FRESH_S):
                 return future, False
             future = Future()
             self._asked[agent] = (time.monotonic(), future)
-        threading.Thread(target=self._answer, args=(agent, future), name="holdfast-page", daemon=True).start()
+        threading.Thread(
+            target=self._answer, args=(agent, future), name="holdfast-page", daemon=True
+        ).start()
         return future, True
 
     def _answer(self, agent: str, future: "Future[Document | None]") -> None:

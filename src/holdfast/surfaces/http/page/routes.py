@@ -1,4 +1,6 @@
-"""What the page asks for. Everything here reads; what its buttons do are the server's own operations."""
+"""What the page asks for. Everything here reads; what its buttons do are the server's own
+operations.
+"""
 
 from typing import Annotated, Any
 
@@ -6,23 +8,23 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import FromPath, PathParameter, QueryParameter
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LIST_MAX, PAGE_JOURNAL_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
+from holdfast.operations.page.agents import AgentPage, agent_names, agent_page, why_agent
+from holdfast.operations.page.explanation import Why
+from holdfast.operations.page.gateways import Document, GatewayPicture, gateway_picture
+from holdfast.operations.page.jobs import JobPage, JobPicture, job_page, job_picture
+from holdfast.operations.page.locks import LockPage, lock_page, why_lock
+from holdfast.operations.page.overview import Overview, overview
+from holdfast.operations.page.timeline import Timeline, timeline
+from holdfast.operations.page.workflows import why_swap, why_workflow
 from holdfast.primitives.journal import redacted
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
 from holdfast.surfaces.http.page.looking import AgentLook, GatewayLook
 from holdfast.surfaces.http.queries import takes
-from holdfast.views.agents import AgentPage, agent_names, agent_page, why_agent
-from holdfast.views.gateways import Document, GatewayPicture, gateway_picture
-from holdfast.views.jobs import JobPage, JobPicture, job_page, job_picture
-from holdfast.views.locks import LockPage, lock_page, why_lock
-from holdfast.views.overview import Overview, overview
-from holdfast.views.timeline import Timeline, timeline
-from holdfast.views.why import Why
-from holdfast.views.workflows import why_swap, why_workflow
 
 _Limit = Annotated[int, QueryParameter(ge=1, le=LIST_MAX)]
 _Words = Annotated[str, QueryParameter(max_length=LABEL_CHARS_MAX)]
@@ -49,7 +51,14 @@ class ShownJob(Plain, frozen=True, kw_only=True):
 def page_routes(hf: Holdfast) -> list[Any]:
     """The route handlers of the page."""
     looks = AgentLook(hf), GatewayLook(hf)
-    return [*_of_files(), *_at_a_glance(hf, *looks), *_of_lists(hf), *_of_what_passes(hf), *_whys(hf), *_of_one(hf, looks[1])]
+    return [
+        *_of_files(),
+        *_at_a_glance(hf, *looks),
+        *_of_lists(hf),
+        *_of_what_passes(hf),
+        *_whys(hf),
+        *_of_one(hf, looks[1]),
+    ]
 
 
 def _of_files() -> list[Any]:
@@ -69,7 +78,9 @@ def _of_files() -> list[Any]:
     return [page, asset]
 
 
-def _sent(asset: Asset, headers: dict[str, str], request: Request[Any, Any, Any]) -> Response[bytes]:
+def _sent(
+    asset: Asset, headers: dict[str, str], request: Request[Any, Any, Any]
+) -> Response[bytes]:
     same = request.headers.get("if-none-match") == asset.etag
     return Response(
         b"" if same else asset.content,
@@ -82,8 +93,12 @@ def _sent(asset: Asset, headers: dict[str, str], request: Request[Any, Any, Any]
 def _at_a_glance(hf: Holdfast, agents: AgentLook, gateways: GatewayLook) -> list[Any]:
     @get("/v1/overview", sync_to_thread=True, include_in_schema=False)
     def at_a_glance() -> Overview:
-        """How many of each there are, what needs somebody, who waits for whom, and what happened last."""
-        return overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agents.census(), gateways.lines())
+        """How many of each there are, what needs somebody, who waits for whom, and what happened
+        last.
+        """
+        return overview(
+            hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agents.census(), gateways.lines()
+        )
 
     @get("/v1/timeline", sync_to_thread=True, include_in_schema=False)
     def of_holds() -> Timeline:
@@ -100,12 +115,19 @@ def _of_lists(hf: Holdfast) -> list[Any]:
         include_in_schema=False,
         opt=takes("after_name", "after_id", "limit", "words"),
     )
-    def agents(after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = "") -> AgentPage:
+    def agents(
+        after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = ""
+    ) -> AgentPage:
         """Agents by name, behind one of them."""
         after = (after_name, after_id) if after_name else None
         return agent_page(hf.agents, hf.processes, after=after, limit=limit, words=words)
 
-    @get("/v1/overview/locks", sync_to_thread=True, include_in_schema=False, opt=takes("after", "limit", "words"))
+    @get(
+        "/v1/overview/locks",
+        sync_to_thread=True,
+        include_in_schema=False,
+        opt=takes("after", "limit", "words"),
+    )
     def locks(after: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = "") -> LockPage:
         """What is held or waited for, by name, behind one of them."""
         return lock_page(hf.locks, after=after, limit=limit, words=words)
@@ -132,7 +154,9 @@ def _of_what_passes(hf: Holdfast) -> list[Any]:
         return job_page(hf.jobs, status=wanted or None, before=before, limit=limit, words=words)
 
     @get("/v1/overview/journal", sync_to_thread=True, include_in_schema=False, opt=takes("limit"))
-    def journal(limit: Annotated[int, QueryParameter(ge=1, le=PAGE_JOURNAL_MAX)] = PAGE_LINES) -> JournalPage:
+    def journal(
+        limit: Annotated[int, QueryParameter(ge=1, le=PAGE_JOURNAL_MAX)] = PAGE_LINES,
+    ) -> JournalPage:
         """What happened last, the newest first."""
         entries = tuple(hf.store.journal(limit=limit, reverse=True).entries)
         return JournalPage(entries=entries, names=agent_names(hf.agents, entries))
@@ -141,7 +165,9 @@ def _of_what_passes(hf: Holdfast) -> list[Any]:
 
 
 def _whys(hf: Holdfast) -> list[Any]:
-    @get("/v1/overview/why", sync_to_thread=True, include_in_schema=False, opt=takes("kind", "name"))
+    @get(
+        "/v1/overview/why", sync_to_thread=True, include_in_schema=False, opt=takes("kind", "name")
+    )
     def why(kind: _Name, name: _Name = "") -> Why:
         """Why a lock, an agent, a workflow or the swap is as it is."""
         if kind == "lock":
@@ -152,7 +178,10 @@ def _whys(hf: Holdfast) -> list[Any]:
             return why_workflow(hf.workflows, name)
         if kind == "swap":
             return why_swap(hf.workflows)
-        raise InvalidValue(f"{kind[:40]!a} is nothing to ask about here: use lock, agent, workflow or swap", field="kind")
+        raise InvalidValue(
+            f"{kind[:40]!a} is nothing to ask about here: use lock, agent, workflow or swap",
+            field="kind",
+        )
 
     return [why]
 

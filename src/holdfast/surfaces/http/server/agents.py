@@ -2,22 +2,39 @@
 
 from typing import Annotated
 
-from holdfast.app import Holdfast
 from holdfast.domains.agents import Agent
-from holdfast.domains.agents.backends import TMUX_BACKED
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.resolving import Resolution
+from holdfast.domains.agents.records import TMUX_BACKED
+from holdfast.domains.agents.resolution import Resolution
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX
 from holdfast.kernel.store import Damage
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import agents as answers
 from holdfast.surfaces.answers.claims import claimant
-from holdfast.surfaces.http.server.fields import AgentName, Label, Limit, PathText, Pid, Seconds, Token, Ttl, told
+from holdfast.surfaces.http.server.fields import (
+    AgentName,
+    Label,
+    Limit,
+    PathText,
+    Pid,
+    Seconds,
+    Token,
+    Ttl,
+    told,
+)
 from holdfast.surfaces.http.server.operation import operation
 
 _BACKENDS = "|".join(TMUX_BACKED)
-_Backend = Annotated[str, told("What it runs on.", pattern=rf"^({_BACKENDS}|[a-z0-9]+_headless)$", max_length=LABEL_CHARS_MAX)]
+_Backend = Annotated[
+    str,
+    told(
+        "What it runs on.",
+        pattern=rf"^({_BACKENDS}|[a-z0-9]+_headless)$",
+        max_length=LABEL_CHARS_MAX,
+    ),
+]
 
 
 class ListAgents(Plain, frozen=True, kw_only=True):
@@ -91,7 +108,9 @@ def list_(hf: Holdfast, asked: ListAgents, damaged: Damage) -> list[Agent]:
 
 @operation("GET", "/v1/agents/{agent}", problems=(404, 409), outside=True)
 def get(hf: Holdfast, asked: OfAgent) -> answers.AgentView:
-    """One agent, fresh or not, and what is known of its parts: lease, process, tmux session, gateway."""
+    """One agent, fresh or not, and what is known of its parts: lease, process, tmux session,
+    gateway.
+    """
     return answers.agent_view(hf, asked.agent)
 
 
@@ -105,8 +124,12 @@ def resolve(hf: Holdfast, asked: OfAgent) -> Resolution:
 
 @operation("GET", "/v1/agents/{agent}/target", problems=(404, 409), outside=True)
 def control_target(hf: Holdfast, asked: ControlTarget) -> Target:
-    """What may be controlled under a name or an id. Trusts nothing that the record points at, and never falls back."""
-    return hf.agents.control_target(asked.agent, asked.agent_def_dir, needs_agent_def_dir=asked.needs_agent_def_dir)
+    """What may be controlled under a name or an id. Trusts nothing that the record points at, and
+    never falls back.
+    """
+    return hf.agents.control_target(
+        asked.agent, asked.agent_def_dir, needs_agent_def_dir=asked.needs_agent_def_dir
+    )
 
 
 @operation("POST", "/v1/agents", problems=(404, 409), outside=True)
@@ -130,9 +153,13 @@ def publish(hf: Holdfast, asked: Publish) -> Agent:
 
 @operation("POST", "/v1/agents/{agent}/refresh", problems=(404, 409, 412))
 def refresh(hf: Holdfast, asked: Refresh) -> Agent:
-    """Extend the lease of a generation from now. Whoever is refused has lost the id, and stands down."""
+    """Extend the lease of a generation from now. Whoever is refused has lost the id, and stands
+    down.
+    """
     agent_id = answers.id_of(hf, asked.agent)
-    return hf.agents.refresh(agent_id, asked.generation_id, token=asked.token, lease_s=asked.lease_s)
+    return hf.agents.refresh(
+        agent_id, asked.generation_id, token=asked.token, lease_s=asked.lease_s
+    )
 
 
 @operation("POST", "/v1/agents/{agent}/remove", problems=(404, 409, 412))
@@ -145,8 +172,12 @@ def remove(hf: Holdfast, asked: Remove) -> answers.Removed:
 
 @operation("POST", "/v1/upkeep/agents/cleanup", outside=True)
 def cleanup(hf: Holdfast, asked: Cleanup) -> Report:
-    """Remove what agents left behind, and say what was planned, removed, preserved and failed, each with its reason."""
-    return hf.agents.cleanup(grace_s=asked.grace_s, dry_run=asked.dry_run, tmux_check=asked.tmux_check)
+    """Remove what agents left behind, and say what was planned, removed, preserved and failed, each
+    with its reason.
+    """
+    return hf.agents.cleanup(
+        grace_s=asked.grace_s, dry_run=asked.dry_run, tmux_check=asked.tmux_check
+    )
 
 
 OPERATIONS = [list_, get, resolve, control_target, publish, refresh, remove, cleanup]

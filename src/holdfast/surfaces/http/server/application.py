@@ -11,9 +11,9 @@ from litestar.openapi.spec import Components, OpenAPIType, SecurityScheme
 from litestar.types import ASGIApp
 
 from holdfast import __version__
-from holdfast.app import Holdfast
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.metrics import metrics_routes
@@ -29,7 +29,13 @@ from holdfast.surfaces.http.server.locks import Acquire
 from holdfast.surfaces.http.server.network import LockRouters
 from holdfast.surfaces.http.server.routing import route_of
 from holdfast.surfaces.http.server.segments import Segments
-from holdfast.surfaces.http.server.sessions import BEGIN_PATH, PROOF_PATH, Sessions, link_to, session_routes
+from holdfast.surfaces.http.server.sessions import (
+    BEGIN_PATH,
+    PROOF_PATH,
+    Sessions,
+    link_to,
+    session_routes,
+)
 from holdfast.surfaces.http.server.standing import standing_routes
 
 _ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
@@ -37,13 +43,15 @@ _ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__
 
 _PUBLIC = frozenset({"/health", "/", "/schema", BEGIN_PATH, PROOF_PATH})
 _PUBLIC_BELOW = ("/assets/", "/schema/")
-"""What is the same for everybody: no file of the page and no line of the reference says anything of the store. A browser shows
-no token when it loads a page."""
+"""What is the same for everybody: no file of the page and no line of the reference says anything of
+the store. A browser shows no token when it loads a page.
+"""
 
 
 class ServerSide:
-    """The application, and what ends its waits when the server stops. `more_hosts` are further values of Host that are
-    served; `ended_file` keeps the sessions that were logged out."""
+    """The application, and what ends its waits when the server stops. `more_hosts` are further
+    values of Host that are served; `ended_file` keeps the sessions that were logged out.
+    """
 
     def __init__(
         self,
@@ -102,13 +110,17 @@ class ServerSide:
                 title="Holdfast",
                 version=__version__,
                 description="Keeps agents, jobs and shared resources from stepping on each other.",
-                components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
+                components=Components(
+                    security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}
+                ),
                 use_handler_docstrings=True,
                 render_plugins=[Reference()],
             ),
         )
         say_strict(app)
-        say_one_of(app, _ENDED_BY_SOMETHING, {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER})
+        say_one_of(
+            app, _ENDED_BY_SOMETHING, {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER}
+        )
         return app
 
     @asynccontextmanager

@@ -1,6 +1,16 @@
 """All operations of the server."""
 
-from holdfast.surfaces.http.server import agents, gateways, holds, jobs, locks, log, network, store, workflows
+from holdfast.surfaces.http.server import (
+    agents,
+    gateways,
+    holds,
+    jobs,
+    locks,
+    log,
+    network,
+    store,
+    workflows,
+)
 from holdfast.surfaces.http.server.operation import Operation
 
 CATALOGUE: list[Operation] = [

@@ -1,8 +1,10 @@
-"""Where operations are carried out: in bounded threads, with waits that end when nobody waits for them any more.
+"""Where operations are carried out: in bounded threads, with waits that end when nobody waits for
+them any more.
 
-Quick ones share a few threads. Those that may wait, for a lock, a job or another program, have threads of their own, so that
-they hold up no other; when all of those wait, the next gets what is to be had at once, or is refused. A client that hangs up
-ends its wait, and what it was given in the same instant is taken back.
+Quick ones share a few threads. Those that may wait, for a lock, a job or another program, have
+threads of their own, so that they hold up no other; when all of those wait, the next gets what is
+to be had at once, or is refused. A client that hangs up ends its wait, and what it was given in the
+same instant is taken back.
 """
 
 import asyncio
@@ -13,12 +15,12 @@ from typing import Any, TypeVar
 
 from litestar.types import Receive
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import EAgain, Full, LockTimeout, Unavailable
 from holdfast.kernel.limits import SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
-from holdfast.kernel.wording import counted
+from holdfast.kernel.text import counted
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.locks import Free
 from holdfast.surfaces.http.server.operation import Operation
 from holdfast.surfaces.http.server.told import Told
@@ -53,8 +55,12 @@ class Desk:
         self._told = Told()
         self._closing = False
 
-    async def carry_out(self, operation: Operation, asked: Plain, damaged: Damage, receive: Receive) -> Any:
-        """Carry out an operation. Raises what it raises; Full when too many wait, Unavailable when the server stops."""
+    async def carry_out(
+        self, operation: Operation, asked: Plain, damaged: Damage, receive: Receive
+    ) -> Any:
+        """Carry out an operation. Raises what it raises; Full when too many wait, Unavailable when
+        the server stops.
+        """
         more: dict[str, Any] = {"damaged": damaged} if "damaged" in operation.more else {}
         if "turn" not in operation.more and not operation.outside:
             return await self._run(self._quick, lambda: operation.run(self.hf, asked, **more))
@@ -71,7 +77,9 @@ class Desk:
         self._quick.shutdown()
         self._slow.shutdown()
 
-    async def _attended(self, operation: Operation, asked: Plain, more: dict[str, Any], receive: Receive) -> Any:
+    async def _attended(
+        self, operation: Operation, asked: Plain, more: dict[str, Any], receive: Receive
+    ) -> Any:
         """Carry out one that may wait, as long as somebody waits for its answer."""
         if self._closing:
             raise _stopping()
@@ -83,8 +91,11 @@ class Desk:
         if "turn" in operation.more:
             more["turn"] = turn
         try:
-            # Shielded: what is under way in a thread goes on, and its turn must stay open for as long.
-            answer = await asyncio.shield(self._kept(turn, self._slow, lambda: operation.run(self.hf, asked, **more)))
+            # Shielded: what is under way in a thread goes on, and its turn must stay open for as
+            # long.
+            answer = await asyncio.shield(
+                self._kept(turn, self._slow, lambda: operation.run(self.hf, asked, **more))
+            )
         except LockTimeout:
             if self._closing:
                 raise _stopping() from None
@@ -97,15 +108,22 @@ class Desk:
         return answer
 
     async def _at_once(self, operation: Operation, asked: Plain, more: dict[str, Any]) -> Any:
-        """Carry out one that may wait, where nobody else can: what is to be had at once is had. Raises Full otherwise."""
+        """Carry out one that may wait, where nobody else can: what is to be had at once is had.
+        Raises Full otherwise.
+        """
         waiting = counted(self._waits_max, "request waits", "requests wait")
-        full = Full(f"{waiting} on this server already: ask again in a moment, or without waiting", limit=self._waits_max)
+        full = Full(
+            f"{waiting} on this server already: ask again in a moment, or without waiting",
+            limit=self._waits_max,
+        )
         if "turn" not in operation.more:
             raise full
         turn = Turn(self._told)
         turn.end()
         try:
-            work = self._kept(turn, self._quick, lambda: operation.run(self.hf, asked, turn=turn, **more))
+            work = self._kept(
+                turn, self._quick, lambda: operation.run(self.hf, asked, turn=turn, **more)
+            )
             answer = await asyncio.shield(work)
         except (LockTimeout, EAgain):
             raise full from None
@@ -134,4 +152,6 @@ async def _hung_up(receive: Receive, turn: Turn) -> None:
 
 
 def _stopping() -> Unavailable:
-    return Unavailable("the server is stopping, and nothing was taken: ask the next one", outcome="none")
+    return Unavailable(
+        "the server is stopping, and nothing was taken: ask the next one", outcome="none"
+    )

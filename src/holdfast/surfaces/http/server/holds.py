@@ -1,8 +1,8 @@
 """Counted holds over HTTP."""
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.primitives.holds import Hold
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import holds as answers
 from holdfast.surfaces.http.server.fields import By, Pid, Resource, Ttl
 from holdfast.surfaces.http.server.operation import operation

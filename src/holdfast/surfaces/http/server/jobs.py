@@ -1,4 +1,6 @@
-"""Jobs over HTTP. What they do is in the audit log when the answer is given, as far as that can be written."""
+"""Jobs over HTTP. What they do is in the audit log when the answer is given, as far as that can be
+written.
+"""
 
 import contextlib
 import logging
@@ -6,15 +8,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from holdfast.app import Holdfast
 from holdfast.domains.jobs import Broker, Job, JobStatus
-from holdfast.domains.jobs.broker import HOST, PASSWORD_ENV, PORT, TLS_PORT
 from holdfast.domains.jobs.events import Event, EventKind
-from holdfast.domains.jobs.record import ATTEMPTS_MAX
+from holdfast.domains.jobs.records import ATTEMPTS_MAX, HOST, PASSWORD_ENV, PORT, TLS_PORT
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import JOB_ATTEMPTS_MAX, JOB_TIMEOUT_MAX_S, LIST_MAX
 from holdfast.kernel.store import Damage
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import jobs as answers
 from holdfast.surfaces.answers.claims import claimant
 from holdfast.surfaces.answers.jobs import JobView, view_of
@@ -42,16 +43,22 @@ _Prompt = Annotated[str, told("What is to be done.", pattern=r"\S", min_length=1
 _TimeLimit = Annotated[
     float,
     Meta(
-        gt=0, le=JOB_TIMEOUT_MAX_S, description="Seconds that one attempt may take; then it ends in error. A day unless told."
+        gt=0,
+        le=JOB_TIMEOUT_MAX_S,
+        description="Seconds that one attempt may take; then it ends in error. A day unless told.",
     ),
 ]
 _IdleLimit = Annotated[
     float,
     Meta(
-        gt=0, le=JOB_TIMEOUT_MAX_S, description="Seconds without a sign of life; then it ends in error. No limit unless told."
+        gt=0,
+        le=JOB_TIMEOUT_MAX_S,
+        description="Seconds without a sign of life; then it ends in error. No limit unless told.",
     ),
 ]
-_Attempts = Annotated[int, Meta(ge=1, le=JOB_ATTEMPTS_MAX, description="How often it is begun when its workers die.")]
+_Attempts = Annotated[
+    int, Meta(ge=1, le=JOB_ATTEMPTS_MAX, description="How often it is begun when its workers die.")
+]
 _Ending = Literal["completed", "error", "cancelled"]
 
 
@@ -62,7 +69,9 @@ class BrokerAsked(Plain, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     tls: bool = False
     username: Label | None = None
-    password_env: Annotated[str, told("A variable's name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)] = PASSWORD_ENV
+    password_env: Annotated[
+        str, told("A variable's name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
+    ] = PASSWORD_ENV
 
 
 class Register(Plain, frozen=True, kw_only=True):
@@ -128,7 +137,9 @@ class Requeue(Plain, frozen=True, kw_only=True):
 
 
 class RetryAll(Plain, frozen=True, kw_only=True):
-    """Which jobs to try again: those that ended in error, or those that were cancelled; of one queue or of all."""
+    """Which jobs to try again: those that ended in error, or those that were cancelled; of one
+    queue or of all.
+    """
 
     status: Literal["error", "cancelled"] = "error"
     agent_session: Label | None = None
@@ -237,20 +248,26 @@ def _put_back(hf: Holdfast, job: JobView | None, _: Turn) -> None:
 
 @operation("POST", "/v1/queue/pick", problems=(404,), undo=_put_back)
 def pick(hf: Holdfast, asked: Pick, turn: Turn) -> JobView | None:
-    """Claim the next pending job of a label, and wait for one up to `wait_s`; 204 when there is none.
+    """Claim the next pending job of a label, and wait for one up to `wait_s`; 204 when there is
+    none.
 
-    Its token is what a verdict must show. Without `pid` the claim has no process that could die: it lives until a verdict, or
-    until the job's time limits. A client that hangs up while it waits claims nothing.
+    Its token is what a verdict must show. Without `pid` the claim has no process that could die: it
+    lives until a verdict, or until the job's time limits. A client that hangs up while it waits
+    claims nothing.
     """
     holder = claimant(hf, asked.pid, asked.agent_session)
-    job = hf.jobs.pick_pending(asked.agent_session, wait_s=asked.wait_s, holder=holder, stop_fd=turn.stop_fd)
+    job = hf.jobs.pick_pending(
+        asked.agent_session, wait_s=asked.wait_s, holder=holder, stop_fd=turn.stop_fd
+    )
     return None if job is None else _told(hf, job)
 
 
 @operation("POST", "/v1/jobs/{job_id}/status", problems=(404, 409, 412))
 def status(hf: Holdfast, asked: SetStatus) -> JobView:
     """Move a job to another status. A worker shows its attempt's token, an operator none."""
-    job = hf.jobs.update_status(asked.job_id, asked.status, token=asked.token, result=asked.result, error=asked.error)
+    job = hf.jobs.update_status(
+        asked.job_id, asked.status, token=asked.token, result=asked.result, error=asked.error
+    )
     return _told(hf, job)
 
 
@@ -272,7 +289,9 @@ def finish_and_pick(hf: Holdfast, asked: FinishAndPick) -> answers.FinishedView:
 
 @operation("POST", "/v1/jobs/{job_id}/cancel", problems=(404, 409))
 def cancel(hf: Holdfast, asked: Cancel) -> JobView:
-    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that ended in error."""
+    """End a pending or running job as cancelled; a worker that has it stops. Or give up a job that
+    ended in error.
+    """
     return _told(hf, hf.jobs.cancel(asked.job_id, reason=asked.reason))
 
 
@@ -284,13 +303,17 @@ def requeue(hf: Holdfast, asked: Requeue) -> JobView:
 
 @operation("POST", "/v1/jobs/{job_id}/retry", problems=(404, 409))
 def retry(hf: Holdfast, asked: OfJob) -> JobView:
-    """Have a job that ended in error or was cancelled done again: it is pending in its old place."""
+    """Have a job that ended in error or was cancelled done again: it is pending in its old
+    place.
+    """
     return _told(hf, hf.jobs.retry(asked.job_id))
 
 
 @operation("POST", "/v1/upkeep/jobs/retry")
 def retry_all(hf: Holdfast, asked: RetryAll) -> list[JobView]:
-    """Retry all jobs that ended in error, or all that were cancelled, of one queue or of all; answers with them."""
+    """Retry all jobs that ended in error, or all that were cancelled, of one queue or of all;
+    answers with them.
+    """
     retried = hf.jobs.retry_all(status=asked.status, agent_session=asked.agent_session, damaged=[])
     _mirror(hf)
     return [view_of(job) for job in retried]
@@ -305,7 +328,9 @@ def heartbeat(hf: Holdfast, asked: Heartbeat) -> JobView:
 @operation("GET", "/v1/jobs")
 def list_(hf: Holdfast, asked: ListJobs, damaged: Damage) -> list[JobView]:
     """Jobs in the order they arrived, the newest of those that match."""
-    found = hf.jobs.list_jobs(status=asked.status, agent_session=asked.agent_session, limit=asked.limit, damaged=damaged)
+    found = hf.jobs.list_jobs(
+        status=asked.status, agent_session=asked.agent_session, limit=asked.limit, damaged=damaged
+    )
     return [view_of(job) for job in found]
 
 
@@ -334,9 +359,12 @@ def events(hf: Holdfast, asked: OfEvents) -> list[Event]:
 def publish(hf: Holdfast, asked: PublishEvent) -> Event:
     """Tell an event of a job, and move the job as it says.
 
-    It is kept before it is sent: if the broker is away, that is the error, and the event goes out with the next one.
+    It is kept before it is sent: if the broker is away, that is the error, and the event goes out
+    with the next one.
     """
-    published = hf.job_events.publish(asked.job_id, asked.event, detail=asked.detail, data=asked.data, token=asked.token)
+    published = hf.job_events.publish(
+        asked.job_id, asked.event, detail=asked.detail, data=asked.data, token=asked.token
+    )
     _mirror(hf)
     answers.sent(hf, published.event)
     return published.event
@@ -350,8 +378,9 @@ def send(hf: Holdfast) -> answers.Sent:
 
 @operation("POST", "/v1/upkeep/jobs/reap")
 def reap(hf: Holdfast) -> list[JobView]:
-    """Put back the jobs of dead workers, and end those past their time limits. Every pick, list and get does so too, and
-    `holdfast serve` by itself."""
+    """Put back the jobs of dead workers, and end those past their time limits. Every pick, list and
+    get does so too, and `holdfast serve` by itself.
+    """
     reaped = hf.jobs.reap()
     _mirror(hf)
     return [view_of(job) for job in reaped]
@@ -362,7 +391,11 @@ def prune(hf: Holdfast, asked: Prune) -> answers.Pruned:
     """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
     # Before they are gone: the log tells more of a job that is still there.
     _mirror(hf)
-    return answers.Pruned(removed=hf.jobs.prune(keep_finished=asked.keep_finished, keep_s=asked.keep_s, adopted=asked.adopted))
+    return answers.Pruned(
+        removed=hf.jobs.prune(
+            keep_finished=asked.keep_finished, keep_s=asked.keep_s, adopted=asked.adopted
+        )
+    )
 
 
 OPERATIONS = [

@@ -1,18 +1,30 @@
-"""Locks over HTTP. A caller has no process here: what it holds ends by time, or with a process of the server's machine."""
+"""Locks over HTTP. A caller has no process here: what it holds ends by time, or with a process of
+the server's machine.
+"""
 
 import contextlib
 import secrets
 import time
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import SERVER_WAIT_MAX_S
-from holdfast.primitives.locks.picture import Explanation, Graph, LockStatus
-from holdfast.primitives.locks.record import Mode
+from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
+from holdfast.primitives.locks.records import Mode
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import locks as answers
 from holdfast.surfaces.http.server.desk import Turn
-from holdfast.surfaces.http.server.fields import By, Label, Names, Pid, Priority, Resource, Token, Ttl, Wait
+from holdfast.surfaces.http.server.fields import (
+    By,
+    Label,
+    Names,
+    Pid,
+    Priority,
+    Resource,
+    Token,
+    Ttl,
+    Wait,
+)
 from holdfast.surfaces.http.server.operation import operation
 
 
@@ -58,7 +70,9 @@ class WaitFor(Plain, frozen=True, kw_only=True):
 
 
 class Kick(Plain, frozen=True, kw_only=True):
-    """What is to be taken away, why, from which job alone, and whether its processes are ended first."""
+    """What is to be taken away, why, from which job alone, and whether its processes are ended
+    first.
+    """
 
     name: Resource
     why: Label
@@ -97,7 +111,9 @@ def taken(
     ttl_s: float | None,
     pid: int | None,
 ) -> answers.GrantView:
-    """Take locks. What the job holds by a request that is just being given back is not entered: it is taken anew."""
+    """Take locks. What the job holds by a request that is just being given back is not entered: it
+    is taken anew.
+    """
     began_s, left_s = time.monotonic(), timeout_s
     while True:
         grant = answers.acquired(
@@ -111,7 +127,9 @@ def taken(
             pid=pid,
             stop_fd=turn.stop_fd,
         )
-        gone = turn.told.tell(token for name, token in grant.tokens.items() if name not in grant.taken)
+        gone = turn.told.tell(
+            token for name, token in grant.tokens.items() if name not in grant.taken
+        )
         if not gone:
             return answers.grant_view(grant)
         for token in gone | ({grant.token} if grant.taken else set()):
@@ -131,9 +149,10 @@ def give_back(hf: Holdfast, grant: answers.GrantView, turn: Turn) -> None:
 def acquire(hf: Holdfast, asked: Acquire, turn: Turn) -> answers.GrantView:
     """Take locks, all or none, and wait for them up to `timeout_s`.
 
-    Something must end a lock if its release never comes: time with `ttl_s`, or a process of the server's machine with `pid`. On
-    a store of several machines `pid` needs a `ttl_s` too. A client that hangs up while it waits leaves the queue. A job that
-    holds all of it already gets its token again, and no more time: renew it.
+    Something must end a lock if its release never comes: time with `ttl_s`, or a process of the
+    server's machine with `pid`. On a store of several machines `pid` needs a `ttl_s` too. A client
+    that hangs up while it waits leaves the queue. A job that holds all of it already gets its token
+    again, and no more time: renew it.
     """
     return taken(
         hf,
@@ -168,16 +187,24 @@ def free(hf: Holdfast, asked: FreeNames) -> answers.Freed:
 
 @operation("POST", "/v1/locks/wait", problems=(409,))
 def wait(hf: Holdfast, asked: WaitFor, turn: Turn) -> answers.Free:
-    """Wait until all the names are free at one moment, and take nothing. Another may take them in the next instant."""
+    """Wait until all the names are free at one moment, and take nothing. Another may take them in
+    the next instant.
+    """
     by = f"wait-{secrets.token_hex(6)}" if asked.by is None else asked.by
-    why = hf.locks.wait_free(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
+    why = hf.locks.wait_free(
+        asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd
+    )
     return answers.free_view(why)
 
 
 @operation("POST", "/v1/locks/kick", problems=(404,))
 def kick(hf: Holdfast, asked: Kick) -> answers.Kicked:
-    """Take a resource away from whoever holds it, with all that was taken together with it. Journalled with the reason."""
-    return answers.kicked_view(hf.locks.kick(asked.name, why=asked.why, by=asked.by, end_tree=asked.end_tree))
+    """Take a resource away from whoever holds it, with all that was taken together with it.
+    Journalled with the reason.
+    """
+    return answers.kicked_view(
+        hf.locks.kick(asked.name, why=asked.why, by=asked.by, end_tree=asked.end_tree)
+    )
 
 
 @operation("GET", "/v1/locks")
@@ -194,13 +221,17 @@ def status(hf: Holdfast, asked: OfName) -> LockStatus:
 
 @operation("GET", "/v1/locks/{name}/explain")
 def explain(hf: Holdfast, asked: OfName) -> Explanation:
-    """Why a resource is not free: who holds it, what that one waits for in turn, who is in line, and what to do."""
+    """Why a resource is not free: who holds it, what that one waits for in turn, who is in line,
+    and what to do.
+    """
     return hf.locks.explain(asked.name)
 
 
 @operation("GET", "/v1/locks/{name}/check", problems=(412,))
 def check_token(hf: Holdfast, asked: CheckToken) -> answers.InForce:
-    """Is a token in force on a resource? For programs downstream that are shown one with each write."""
+    """Is a token in force on a resource? For programs downstream that are shown one with each
+    write.
+    """
     hf.check_token(asked.name, asked.token)
     return answers.InForce(resource=asked.name, token=asked.token)
 
@@ -219,5 +250,18 @@ def statistics(hf: Holdfast, asked: Statistics) -> list[answers.StatisticsView]:
 
 
 OPERATIONS = [
-    *(acquire, renew, release, free, wait, kick, list_, status, explain, check_token, graph, statistics),
+    *(
+        acquire,
+        renew,
+        release,
+        free,
+        wait,
+        kick,
+        list_,
+        status,
+        explain,
+        check_token,
+        graph,
+        statistics,
+    ),
 ]

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import BATCH_MAX, DSCP_MAX, SERVER_WAIT_MAX_S
 from holdfast.kernel.store import Damage
-from holdfast.primitives.locks.record import Mode
+from holdfast.primitives.locks.records import Mode
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import locks as lock_answers
 from holdfast.surfaces.answers import network as answers
 from holdfast.surfaces.http.server.desk import Turn
@@ -33,7 +33,9 @@ from holdfast.surfaces.http.server.operation import operation
 _Ip = Annotated[str, told("An IP address, with or without a mask.", examples=["10.1.1.100/24"])]
 _Mac = Annotated[str, told("A MAC address.", examples=["02:00:0a:01:01:64"])]
 _JobType = Literal["quick", "detailed"]
-_Dscp = Annotated[int, from_nothing("The code point that a quick job marks its packets with.", DSCP_MAX)]
+_Dscp = Annotated[
+    int, from_nothing("The code point that a quick job marks its packets with.", DSCP_MAX)
+]
 
 
 class AddHost(Plain, frozen=True, kw_only=True):
@@ -115,7 +117,9 @@ class DropNeighbor(Plain, frozen=True, kw_only=True):
 
 
 class LockRouters(Plain, frozen=True, kw_only=True):
-    """Routers to lock, all or none; `ttl_s` or `pid` says what ends that. The kind of job says its priority unless told."""
+    """Routers to lock, all or none; `ttl_s` or `pid` says what ends that. The kind of job says its
+    priority unless told.
+    """
 
     names: Names
     by: By
@@ -146,7 +150,9 @@ class CountsView(Plain, frozen=True, kw_only=True):
 @operation("POST", "/v1/network/hosts", problems=(409,))
 def add_host(hf: Holdfast, asked: AddHost) -> dict[str, Any]:
     """Register a host; refused, naming the other, when its name, address or MAC is taken."""
-    hf.network.register_host(asked.name, asked.primary_ip, asked.connected_to, asked.mac_address, asked.info)
+    hf.network.register_host(
+        asked.name, asked.primary_ip, asked.connected_to, asked.mac_address, asked.info
+    )
     return answers.host_added(hf, asked.name)
 
 
@@ -208,14 +214,18 @@ def drop_lease(hf: Holdfast, asked: DropLease) -> answers.LeaseDropped:
 
 @operation("GET", "/v1/network/leases")
 def list_leases(hf: Holdfast, asked: ListLeases, damaged: Damage) -> dict[str, dict[str, Any]]:
-    """Leases by host. Those that are dead do not count, and go with the next change of their host."""
+    """Leases by host. Those that are dead do not count, and go with the next change of their
+    host.
+    """
     return hf.network.list_host_leases(asked.host, damaged=damaged)
 
 
 @operation("POST", "/v1/network/neighbors", problems=(404,))
 def take_neighbor(hf: Holdfast, asked: TakeNeighbor) -> answers.NeighborTaken:
     """Lease a neighbour entry for a run, and answer with how many runs lease it."""
-    return answers.neighbor_taken(hf, asked.host, asked.address, by=asked.by, pid=asked.pid, ttl_s=asked.ttl_s)
+    return answers.neighbor_taken(
+        hf, asked.host, asked.address, by=asked.by, pid=asked.pid, ttl_s=asked.ttl_s
+    )
 
 
 @operation("POST", "/v1/network/neighbors/drop", problems=(404,))
@@ -232,7 +242,9 @@ def list_neighbors(hf: Holdfast, damaged: Damage) -> dict[str, dict[str, Any]]:
 
 @operation("POST", "/v1/network/routers/lock", problems=(404, 409), undo=give_back)
 def lock_routers(hf: Holdfast, asked: LockRouters, turn: Turn) -> lock_answers.GrantView:
-    """Lock routers, all or none, and wait for them up to `timeout_s`. Whoever has a router has all of its hosts."""
+    """Lock routers, all or none, and wait for them up to `timeout_s`. Whoever has a router has all
+    of its hosts.
+    """
     return taken(
         hf,
         asked.names,
@@ -256,7 +268,9 @@ def unlock_routers(hf: Holdfast, asked: UnlockRouters) -> lock_answers.Freed:
 def wait_for_routers(hf: Holdfast, asked: WaitForRouters, turn: Turn) -> lock_answers.Free:
     """Wait until all of the routers are free at one moment, and take nothing."""
     by = f"wait-{secrets.token_hex(6)}" if asked.by is None else asked.by
-    why = hf.locks.wait_free(asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd)
+    why = hf.locks.wait_free(
+        asked.names, by=by, mode=asked.mode, timeout_s=asked.timeout_s, stop_fd=turn.stop_fd
+    )
     return lock_answers.free_view(why)
 
 
@@ -274,5 +288,14 @@ def sweep(hf: Holdfast) -> answers.SweptView:
 
 OPERATIONS = [
     *(add_host, add_hosts, remove_host, list_hosts, get_host, take_leases, drop_lease, list_leases),
-    *(take_neighbor, drop_neighbor, list_neighbors, lock_routers, unlock_routers, wait_for_routers, counts, sweep),
+    *(
+        take_neighbor,
+        drop_neighbor,
+        list_neighbors,
+        lock_routers,
+        unlock_routers,
+        wait_for_routers,
+        counts,
+        sweep,
+    ),
 ]

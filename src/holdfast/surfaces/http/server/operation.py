@@ -5,8 +5,9 @@
         '''Put a running job back for the next pick.'''
         return view_of(hf.jobs.requeue(asked.job_id, token=asked.token))
 
-Fields of what is asked that the path names come from there; the others are the body of a POST, or the query. Its docstring is
-its description. A third parameter `turn` makes it one that may wait, `damaged` one that passes damaged records over.
+Fields of what is asked that the path names come from there; the others are the body of a POST, or
+the query. Its docstring is its description. A third parameter `turn` makes it one that may wait,
+`damaged` one that passes damaged records over.
 """
 
 import inspect
@@ -16,8 +17,8 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
+from holdfast.runtime.connection import Holdfast
 
 Method = Literal["GET", "POST", "DELETE"]
 Undo = Callable[[Any, Any, Any], None]
@@ -44,7 +45,9 @@ class Operation(NamedTuple):
     outside: bool
     """It talks to another program, which may take its time."""
     undo: Undo | None
-    """What takes its effect back, by its answer and its turn, when whoever asked has hung up meanwhile."""
+    """What takes its effect back, by its answer and its turn, when whoever asked has hung up
+    meanwhile.
+    """
 
     def run(self, hf: Holdfast, asked: Plain, **more: Any) -> Any:
         """Do it, and return the answer."""
@@ -63,7 +66,9 @@ class Operation(NamedTuple):
     @property
     def elsewhere(self) -> list[msgspec.structs.FieldInfo]:
         """The other fields."""
-        return [field for field in msgspec.structs.fields(self.asks) if field.name not in self.in_path]
+        return [
+            field for field in msgspec.structs.fields(self.asks) if field.name not in self.in_path
+        ]
 
     @property
     def has_body(self) -> bool:
@@ -87,6 +92,17 @@ def operation(
         parameters = set(inspect.signature(call).parameters)
         asks = hints.get("asked", NoQuestion)
         more = frozenset(parameters & {"turn", "damaged"})
-        return Operation(f"{area}.{name}", method, path, call, asks, hints["return"], problems, more, outside, undo)
+        return Operation(
+            f"{area}.{name}",
+            method,
+            path,
+            call,
+            asks,
+            hints["return"],
+            problems,
+            more,
+            outside,
+            undo,
+        )
 
     return made

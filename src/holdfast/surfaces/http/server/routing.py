@@ -1,4 +1,6 @@
-"""From an operation to its route: a handler whose signature the framework reads, and makes the OpenAPI from."""
+"""From an operation to its route: a handler whose signature the framework reads, and makes the
+OpenAPI from.
+"""
 
 import inspect
 from types import GenericAlias, UnionType
@@ -32,7 +34,12 @@ SECURED: list[dict[str, list[str]]] = [{"bearer": []}]
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
     """What the OpenAPI says of errors."""
     every = sorted({*_EVERY, *statuses})
-    return {status: ResponseSpec(data_container=Problem, description="A problem", generate_examples=False) for status in every}
+    return {
+        status: ResponseSpec(
+            data_container=Problem, description="A problem", generate_examples=False
+        )
+        for status in every
+    }
 
 
 def route_of(operation: Operation, desk: Desk) -> HTTPRouteHandler:
@@ -43,12 +50,16 @@ def route_of(operation: Operation, desk: Desk) -> HTTPRouteHandler:
         path = path.replace(f"{{{name}}}", f"{{{name}:str}}")
     answers = problems(*operation.problems)
     if type(None) in get_args(operation.answers):
-        answers[204] = ResponseSpec(data_container=None, description="There is nothing", generate_examples=False)
+        answers[204] = ResponseSpec(
+            data_container=None, description="There is nothing", generate_examples=False
+        )
     return route(
         path,
         http_method=HttpMethod(operation.method),
         status_code=200,
-        opt=takes() if operation.method == "POST" else takes(*(field.name for field in operation.elsewhere)),
+        opt=takes()
+        if operation.method == "POST"
+        else takes(*(field.name for field in operation.elsewhere)),
         responses=answers,
         security=SECURED,
         operation_id=operation.name,
@@ -88,7 +99,8 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
     if body is not None:
         parameters.append(inspect.Parameter("body", keyword, annotation=RawBody))
         annotation = _annotated(body, BodyKwarg(media_type=RequestEncodingType.JSON))
-        # With a default always: the framework's words for a body that is not there say nothing, and ours name what is missing.
+        # With a default always: the framework's words for a body that is not there say nothing, and
+        # ours name what is missing.
         parameters.append(inspect.Parameter("data", keyword, annotation=annotation, default=None))
     elif operation.method != "POST":
         parameters += [_parameter(field, QueryParameter) for field in operation.elsewhere]
@@ -99,14 +111,19 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
     handle.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": returned}
 
 
-def _parameter(field: msgspec.structs.FieldInfo, kind: type[PathParameter] | type[QueryParameter]) -> inspect.Parameter:
+def _parameter(
+    field: msgspec.structs.FieldInfo, kind: type[PathParameter] | type[QueryParameter]
+) -> inspect.Parameter:
     """A field as a parameter of a path or a query, with what is told and asked of it."""
     bare, meta = _taken_apart(field.type)
     said: dict[str, Any] = {}
     if meta is not None:
         bounds = {name: getattr(meta, name) for name in ("gt", "ge", "lt", "le", "description")}
         told = meta.extra_json_schema or {}
-        bounds |= {"description": told.get("description", meta.description), "schema_extra": told.get("extra")}
+        bounds |= {
+            "description": told.get("description", meta.description),
+            "schema_extra": told.get("extra"),
+        }
         said = {name: value for name, value in bounds.items() if value is not None}
     if not field.required:
         said["required"] = False
@@ -114,11 +131,18 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: type[PathParameter] | typ
     name = field.name
     if kind is QueryParameter:
         said["name"], name = field.name, f"{field.name}{ASIDE}"
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=_annotated(bare, kind(**said)), default=default)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=_annotated(bare, kind(**said)),
+        default=default,
+    )
 
 
 def _annotated(kind: Any, said: Any) -> Any:
-    """Annotate a type that is known at run time only: written in place, mypy takes the variable for a type."""
+    """Annotate a type that is known at run time only: written in place, mypy takes the variable for
+    a type.
+    """
     return Annotated[kind, said]
 
 
@@ -129,7 +153,8 @@ def _taken_apart(kind: Any) -> tuple[Any, msgspec.Meta | None]:
         return bare, next((one for one in said if isinstance(one, msgspec.Meta)), None)
     if get_origin(kind) in (Union, UnionType):
         parts = [_taken_apart(part) for part in get_args(kind)]
-        return Union[tuple(bare for bare, _ in parts)], next((meta for _, meta in parts if meta is not None), None)  # noqa: UP007
+        meta = next((meta for _, meta in parts if meta is not None), None)
+        return Union[tuple(bare for bare, _ in parts)], meta  # noqa: UP007
     return kind, None
 
 
@@ -146,7 +171,9 @@ def _body_of(operation: Operation) -> type[Plain] | None:
         return operation.asks
     fields = [_field(field) for field in operation.elsewhere]
     words = {"__doc__": operation.asks.__doc__}
-    made: Any = msgspec.defstruct(operation.asks.__name__, fields, bases=(Plain,), frozen=True, kw_only=True, namespace=words)
+    made: Any = msgspec.defstruct(
+        operation.asks.__name__, fields, bases=(Plain,), frozen=True, kw_only=True, namespace=words
+    )
     made.__module__ = operation.asks.__module__
     return made  # type: ignore[no-any-return]
 
@@ -155,4 +182,8 @@ def _field(field: msgspec.structs.FieldInfo) -> Any:
     if field.required:
         return field.name, field.type
     made = field.default_factory is not msgspec.NODEFAULT
-    return field.name, field.type, msgspec.field(default_factory=field.default_factory) if made else field.default
+    return (
+        field.name,
+        field.type,
+        msgspec.field(default_factory=field.default_factory) if made else field.default,
+    )

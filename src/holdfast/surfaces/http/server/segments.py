@@ -1,5 +1,7 @@
-"""Slashes inside of a name. A lock may be called /dev/ttyUSB0; in a path its slashes are written as %2F, which a server decodes
-before anything is routed. Here they are kept apart from those between the parts of a path, until the route has its name."""
+"""Slashes inside of a name. A lock may be called /dev/ttyUSB0; in a path its slashes are written as
+%2F, which a server decodes before anything is routed. Here they are kept apart from those between
+the parts of a path, until the route has its name.
+"""
 
 from urllib.parse import unquote
 
@@ -21,7 +23,9 @@ class Segments:
         """Serve a request with its path taken apart rightly."""
         raw = scope.get("raw_path")
         if scope["type"] == ScopeType.HTTP and isinstance(raw, bytes):
-            scope["path"] = "/".join(_inner(part) for part in raw.partition(b"?")[0].decode("latin-1").split("/"))
+            scope["path"] = "/".join(
+                _inner(part) for part in raw.partition(b"?")[0].decode("latin-1").split("/")
+            )
         await self._app(scope, receive, send)
 
 

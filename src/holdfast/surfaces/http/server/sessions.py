@@ -1,15 +1,16 @@
 """The one-time link, and the session that it begins in a page.
 
-A link carries a code in its fragment, which a browser sends to nobody. The page exchanges the code, once, for a session's
-secret, keeps it in its own storage, and shows it with each request as a bearer token. There is no cookie: a browser sends a
-cookie to every port of a host, and another user's server on this machine could collect it.
+A link carries a code in its fragment, which a browser sends to nobody. The page exchanges the code,
+once, for a session's secret, keeps it in its own storage, and shows it with each request as a
+bearer token. There is no cookie: a browser sends a cookie to every port of a host, and another
+user's server on this machine could collect it.
 
-A secret is a random name and an end, signed with the bearer token for one port. So a server that starts again knows its
-sessions, and a new token ends them all. A secret says nothing of the token itself. Sessions that were logged out are kept in a
-file until they would have ended by themselves.
+A secret is a random name and an end, signed with the bearer token for one port. So a server that
+starts again knows its sessions, and a new token ends them all. A secret says nothing of the token
+itself. Sessions that were logged out are kept in a file until they would have ended by themselves.
 
-While the server is down, another program may take its port. So a page that has lost its server shows the secret only to one
-that proves, with a number that the page chose, to know it already.
+While the server is down, another program may take its port. So a page that has lost its server
+shows the secret only to one that proves, with a number that the page chose, to know it already.
 """
 
 import hmac
@@ -30,7 +31,13 @@ from litestar.params import RawBody
 from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
-from holdfast.kernel.limits import HTTP_CODE_BYTES_MAX, SERVER_ENDED_MAX, SERVER_LINK_S, SERVER_LINKS_MAX, SERVER_SESSION_S
+from holdfast.kernel.limits import (
+    HTTP_CODE_BYTES_MAX,
+    SERVER_ENDED_MAX,
+    SERVER_LINK_S,
+    SERVER_LINKS_MAX,
+    SERVER_SESSION_S,
+)
 from holdfast.surfaces.http.bearer import shown_token
 from holdfast.surfaces.http.problems import strictly
 from holdfast.surfaces.http.server.routing import SECURED, problems
@@ -57,7 +64,9 @@ class Code(Plain, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Challenge(Plain, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which session a proof is asked for, by its name and end, and the number that the page chose."""
+    """Which session a proof is asked for, by its name and end, and the number that the page
+    chose.
+    """
 
     session: Annotated[str, msgspec.Meta(max_length=40)]
     nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=100)]
@@ -76,13 +85,20 @@ class Session(Plain, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Codes of links, and the sessions that began with one, of the server at a port. `now_s` is seconds since 1970.
+    """Codes of links, and the sessions that began with one, of the server at a port. `now_s` is
+    seconds since 1970.
 
-    `ended_file` keeps the sessions that were logged out; without one they are forgotten with the process.
+    `ended_file` keeps the sessions that were logged out; without one they are forgotten with the
+    process.
     """
 
     def __init__(
-        self, token: str, port: int, *, ended_file: Path | None = None, now_s: Callable[[], float] = time.time
+        self,
+        token: str,
+        port: int,
+        *,
+        ended_file: Path | None = None,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         self._key = token.encode()
         self._port = port
@@ -101,7 +117,9 @@ class Sessions:
         return code
 
     def begin(self, code: str) -> str | None:
-        """Use a code up, and return the secret of a new session; None for a code that cannot be used."""
+        """Use a code up, and return the secret of a new session; None for a code that cannot be
+        used.
+        """
         end_s = self._codes.pop(code, None)
         if end_s is None or end_s < self._now_s():
             return None
@@ -122,10 +140,13 @@ class Sessions:
         return hmac.new(self._signed(begun).encode(), f"proof {nonce}".encode(), sha256).hexdigest()
 
     def end(self, secret: str) -> None:
-        """Log a session out, for good. Raises InvalidValue for what is no session, StoreUnavailable when the next server cannot
-        be told of it."""
+        """Log a session out, for good. Raises InvalidValue for what is no session, StoreUnavailable
+        when the next server cannot be told of it.
+        """
         if not self.lets_in(secret):
-            raise InvalidValue("this is no session: only a page that came by a link can log out", field="session")
+            raise InvalidValue(
+                "this is no session: only a page that came by a link can log out", field="session"
+            )
         name, end, _ = secret.split(".")
         with self._mutex:
             now_s = self._now_s()
@@ -140,17 +161,22 @@ class Sessions:
                 atomic_durable_write(self._ended_file, to_json(left), mode=0o600)
             except OSError as error:
                 raise StoreUnavailable(
-                    f"this server has ended the session, but {self._ended_file} cannot be written ({error.strerror}): delete "
+                    f"this server has ended the session, but {self._ended_file} cannot be written "
+                    f"({error.strerror}): delete "
                     "the token file and start the server again to end all sessions",
                     outcome="unknown",
                 ) from None
 
     def _signed(self, begun: str) -> str:
-        return hmac.new(self._key, f"page session {self._port} {begun}".encode(), sha256).hexdigest()
+        return hmac.new(
+            self._key, f"page session {self._port} {begun}".encode(), sha256
+        ).hexdigest()
 
 
 def link_to(url: str, code: str) -> str:
-    """A link for a browser. Its code is in the fragment, so that it reaches no log and no other server."""
+    """A link for a browser. Its code is in the fragment, so that it reaches no log and no other
+    server.
+    """
     return f"{url}/#/enter/{code}"
 
 
@@ -169,7 +195,9 @@ def session_routes(sessions: Sessions, url: str) -> list[Any]:
         """Use a one-time link up, and begin a session."""
         secret = sessions.begin(strictly(codes, body).code)
         if secret is None:
-            raise NotAuthorizedException("this link was used before, or is too old: `holdfast serve --link` prints another")
+            raise NotAuthorizedException(
+                "this link was used before, or is too old: `holdfast serve --link` prints another"
+            )
         return Session(session=secret)
 
     @post(
@@ -213,5 +241,7 @@ def _read_ended(path: Path) -> dict[str, int]:
     except (OSError, msgspec.DecodeError) as error:
         # To let in those who were logged out would be worse.
         raise StoreUnavailable(
-            f"{path} cannot be read ({error}): delete it and the token file beside it, which ends all sessions", outcome="none"
+            f"{path} cannot be read ({error}): delete it and the token file beside it, which ends "
+            "all sessions",
+            outcome="none",
         ) from None

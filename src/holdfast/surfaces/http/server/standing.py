@@ -1,4 +1,6 @@
-"""What is served of the server itself, and of the journal as it grows: /health, /ready and the events."""
+"""What is served of the server itself, and of the journal as it grows: /health, /ready and the
+events.
+"""
 
 import asyncio
 from typing import Annotated, Any
@@ -8,8 +10,8 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from holdfast import __version__
-from holdfast.app import Holdfast
 from holdfast.kernel.codec import Plain
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.server.routing import SECURED, problems
 from holdfast.surfaces.http.sse import events, place_of
@@ -34,12 +36,24 @@ def standing_routes(hf: Holdfast, changes: Changes) -> list[Any]:
     """The routes that are about no operation."""
     refusals = {status: spec for status, spec in problems().items() if status in (403, 413, 422)}
 
-    @get("/health", sync_to_thread=False, responses=refusals, operation_id="server.health", tags=["server"])
+    @get(
+        "/health",
+        sync_to_thread=False,
+        responses=refusals,
+        operation_id="server.health",
+        tags=["server"],
+    )
     def health() -> Health:
         """Does the server itself answer? Needs no token."""
         return Health()
 
-    @get("/ready", responses=problems(), security=SECURED, operation_id="server.ready", tags=["server"])
+    @get(
+        "/ready",
+        responses=problems(),
+        security=SECURED,
+        operation_id="server.ready",
+        tags=["server"],
+    )
     async def ready() -> Ready:
         """Does the store answer?"""
         await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
@@ -54,13 +68,18 @@ def standing_routes(hf: Holdfast, changes: Changes) -> list[Any]:
         tags=["log"],
     )
     async def stream(
-        last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", required=False)] = None,
+        last_event_id: Annotated[
+            str | None, HeaderParameter(name="Last-Event-ID", required=False)
+        ] = None,
     ) -> Stream:
-        """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now on."""
+        """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now
+        on.
+        """
         if last_event_id is not None:
             # Before the answer begins, so that a wrong one is refused.
             place_of(last_event_id)
-        # So that a client is told why, and not only that the stream ends, when the store does not answer.
+        # So that a client is told why, and not only that the stream ends, when the store does not
+        # answer.
         await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
         told = events(hf.store, changes, last_event_id, lambda _: True)
         return Stream(told, media_type="text/event-stream", headers={"Cache-Control": "no-store"})

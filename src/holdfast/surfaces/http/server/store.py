@@ -1,9 +1,9 @@
 """The store itself over HTTP: where it is. What works on its files is the command line's."""
 
-from holdfast.app import Holdfast
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli.output import printable
 from holdfast.surfaces.http.server.operation import operation
-from holdfast.upkeep import Upkeep
 
 
 @operation("GET", "/v1/store")

@@ -1,7 +1,7 @@
 """Which grants somebody was told of, and which were given back because nobody was: never both.
 
-A client that hangs up and asks again at once, as the same job, enters the grant that its first request has just been given.
-Were that then given back, it would work under a lock that is free.
+A client that hangs up and asks again at once, as the same job, enters the grant that its first
+request has just been given. Were that then given back, it would work under a lock that is free.
 """
 
 import threading
@@ -11,7 +11,9 @@ from holdfast.kernel.limits import SERVER_TOLD_MAX
 
 
 class Told:
-    """Remembers the last of each by their tokens: what is to be kept apart is milliseconds apart. Safe in threads."""
+    """Remembers the last of each by their tokens: what is to be kept apart is milliseconds apart.
+    Safe in threads.
+    """
 
     def __init__(self, *, most: int = SERVER_TOLD_MAX) -> None:
         self._most = most
@@ -20,8 +22,9 @@ class Told:
         self._given_back: dict[int, None] = {}
 
     def tell(self, tokens: Iterable[int]) -> set[int]:
-        """Somebody is about to be told of these grants, which it did not take itself. Returns those that are being given back;
-        if there are any, none may be told."""
+        """Somebody is about to be told of these grants, which it did not take itself. Returns those
+        that are being given back; if there are any, none may be told.
+        """
         wanted = set(tokens)
         with self._mutex:
             gone = wanted & self._given_back.keys()

@@ -1,18 +1,19 @@
 """Workflows and swaps over HTTP.
 
-A swap itself is not: it is held by a process that can be seen to die, and a client behind a connection cannot. Nor does a
-client choose where a signal file appears: that is a path on the server's machine.
+A swap itself is not: it is held by a process that can be seen to die, and a client behind a
+connection cannot. Nor does a client choose where a signal file appears: that is a path on the
+server's machine.
 """
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast.app import Holdfast
 from holdfast.domains.workflows import SwapEvent, Workflow
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import LIST_MAX, WORKFLOW_TTL_S
 from holdfast.kernel.store import Damage
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers import workflows as answers
 from holdfast.surfaces.http.server.desk import Turn
 from holdfast.surfaces.http.server.fields import Id, Label, Pid, Token, Ttl, Wait
@@ -78,11 +79,12 @@ def get(hf: Holdfast, asked: OfWorkflow) -> Workflow:
 
 @operation("POST", "/v1/workflows", problems=(404, 409))
 def register(hf: Holdfast, asked: RegisterWorkflow, turn: Turn) -> answers.RegisteredView:
-    """Register the work of a process, and wait up to `wait_s` for the end of a swap that is in the way.
+    """Register the work of a process, and wait up to `wait_s` for the end of a swap that is in the
+    way.
 
-    It is over with that process, or when it was not renewed in time. Work whose answer says `swap_needed` must not begin before
-    a swap. With `loaded_only` it is refused instead unless its recipe is loaded, or nothing was ever loaded; then `wait_s` also
-    waits for it to be loaded.
+    It is over with that process, or when it was not renewed in time. Work whose answer says
+    `swap_needed` must not begin before a swap. With `loaded_only` it is refused instead unless its
+    recipe is loaded, or nothing was ever loaded; then `wait_s` also waits for it to be loaded.
     """
     registered = hf.workflows.register(
         asked.name,
@@ -99,7 +101,9 @@ def register(hf: Holdfast, asked: RegisterWorkflow, turn: Turn) -> answers.Regis
 
 @operation("POST", "/v1/workflows/{name}/renew", problems=(409, 412))
 def renew(hf: Holdfast, asked: RenewWorkflow) -> Workflow:
-    """Extend a workflow from now by its time to live. Whoever is refused was swept: stop work, and register again."""
+    """Extend a workflow from now by its time to live. Whoever is refused was swept: stop work, and
+    register again.
+    """
     return hf.workflows.renew(asked.name, asked.token, ttl_s=asked.ttl_s)
 
 
@@ -129,13 +133,17 @@ def yield_(hf: Holdfast, asked: OwnWorkflow) -> Workflow:
 
 @operation("POST", "/v1/upkeep/workflows/sweep")
 def sweep(hf: Holdfast) -> list[Workflow]:
-    """Take out workflows whose process is dead or whose time has passed, with their signal files."""
+    """Take out workflows whose process is dead or whose time has passed, with their signal
+    files.
+    """
     return hf.workflows.sweep()
 
 
 @operation("GET", "/v1/swap")
 def swap_status(hf: Holdfast) -> answers.SwapView:
-    """What is loaded, the swap that is under way, and the workflows. Clears what a dead swap left behind."""
+    """What is loaded, the swap that is under way, and the workflows. Clears what a dead swap left
+    behind.
+    """
     return answers.swap_view(hf.workflows.swap_status(damaged=[]))
 
 

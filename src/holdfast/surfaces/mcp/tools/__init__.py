@@ -7,4 +7,7 @@ from holdfast.surfaces.mcp.tools.locks import LOCK_TOOLS
 from holdfast.surfaces.mcp.tools.looking import LOOKING_TOOLS
 from holdfast.surfaces.mcp.tools.recipes import RECIPE_TOOLS
 
-TOOLS: dict[str, Tool] = {tool.name: tool for tool in (*LOOKING_TOOLS, *AGENT_TOOLS, *JOB_TOOLS, *LOCK_TOOLS, *RECIPE_TOOLS)}
+TOOLS: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (*LOOKING_TOOLS, *AGENT_TOOLS, *JOB_TOOLS, *LOCK_TOOLS, *RECIPE_TOOLS)
+}

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import EventKind
-from holdfast.domains.jobs.record import ATTEMPTS_MAX
+from holdfast.domains.jobs.records import ATTEMPTS_MAX
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue, Lost, Refused
 from holdfast.kernel.limits import (
@@ -39,7 +39,8 @@ class CreateArguments(Plain, frozen=True, kw_only=True):
 
     prompt: Annotated[
         str,
-        # A schema counts characters, and registering counts bytes: a character has one or more. So this bound only tells.
+        # A schema counts characters, and registering counts bytes: a character has one or more. So
+        # this bound only tells.
         Meta(
             min_length=1,
             extra_json_schema={"maxLength": JOB_PROMPT_BYTES_MAX},
@@ -49,9 +50,16 @@ class CreateArguments(Plain, frozen=True, kw_only=True):
     ]
     queue: Annotated[Label, Meta(description="Whose queue it joins, such as tmux:claude-a.")]
     agent: Annotated[Label, Meta(description="The kind of agent it is for.")] = "agent"
-    timeout_s: Annotated[Seconds, Meta(description="How long one attempt may take; a day unless told.")] | None = None
+    timeout_s: (
+        Annotated[Seconds, Meta(description="How long one attempt may take; a day unless told.")]
+        | None
+    ) = None
     idle_timeout_s: (
-        Annotated[Seconds, Meta(description="How long it may be without a sign of life; any time unless told.")] | None
+        Annotated[
+            Seconds,
+            Meta(description="How long it may be without a sign of life; any time unless told."),
+        ]
+        | None
     ) = None
     expected_artifacts: Annotated[tuple[PathText, ...], Meta(max_length=_ARTIFACTS_MAX)] = ()
     workdir: Annotated[PathText, Meta(description="An absolute path.")] | None = None
@@ -62,32 +70,48 @@ class CreateArguments(Plain, frozen=True, kw_only=True):
 class ClaimArguments(Plain, frozen=True, kw_only=True):
     """One of the caller's queues."""
 
-    queue: Annotated[Label, Meta(description="One of the queues that whoami lists; the first of them if left out.")] | None = (
-        None
-    )
+    queue: (
+        Annotated[
+            Label,
+            Meta(description="One of the queues that whoami lists; the first of them if left out."),
+        ]
+        | None
+    ) = None
     wait_s: WaitS = 0
 
 
 class ReportArguments(Plain, frozen=True, kw_only=True):
     """How the work on a claimed job goes."""
 
-    job_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job that you have claimed.")]
+    job_id: Annotated[
+        str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job that you have claimed.")
+    ]
     outcome: Literal["progress", "permission_required", "completed", "error", "give_back"]
-    detail: Annotated[str, Meta(max_length=_DETAIL_CHARS_MAX, description="The result, or what there is to say.")] = ""
+    detail: Annotated[
+        str, Meta(max_length=_DETAIL_CHARS_MAX, description="The result, or what there is to say.")
+    ] = ""
 
 
 class RetryArguments(Plain, frozen=True, kw_only=True):
     """A job that failed."""
 
     job_id: Annotated[
-        str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job that ended in error or was cancelled.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=ID_CHARS_MAX,
+            description="A job that ended in error or was cancelled.",
+        ),
     ]
 
 
 def create_job(hand: Hand, asked: CreateArguments, call: Call) -> JobAnswer:
     """Register work."""
     if asked.workdir is not None and not os.path.isabs(asked.workdir):
-        raise InvalidValue(f"workdir is {asked.workdir[:80]!a}, which is not absolute: give the whole path", field="workdir")
+        raise InvalidValue(
+            f"workdir is {asked.workdir[:80]!a}, which is not absolute: give the whole path",
+            field="workdir",
+        )
     job = hand.hf.jobs.register_job(
         asked.prompt,
         agent=asked.agent,
@@ -99,9 +123,13 @@ def create_job(hand: Hand, asked: CreateArguments, call: Call) -> JobAnswer:
         priority=asked.priority,
         max_attempts=asked.max_attempts,
     )
-    call.undo_by(lambda: hand.hf.jobs.cancel(job.job_id, reason="taken back by the client that asked for it"))
+    call.undo_by(
+        lambda: hand.hf.jobs.cancel(job.job_id, reason="taken back by the client that asked for it")
+    )
     logged(hand.hf, wait=True)
-    return JobAnswer(job=job_view(job), next="status with its job_id, and wait_s to wait for its end")
+    return JobAnswer(
+        job=job_view(job), next="status with its job_id, and wait_s to wait for its end"
+    )
 
 
 def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
@@ -109,13 +137,19 @@ def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
     queue = hand.me.queues[0] if asked.queue is None else asked.queue
     if queue not in hand.me.queues:
         known = ", ".join(hand.me.queues)
-        raise InvalidValue(f"{queue!a} is not a queue of yours: use one of {known}", field="queue", queues=list(hand.me.queues))
+        raise InvalidValue(
+            f"{queue!a} is not a queue of yours: use one of {known}",
+            field="queue",
+            queues=list(hand.me.queues),
+        )
     # Before there is a job that would have to be put back.
     hand.check_room()
     holder = hand.hf.processes.current(hand.me.by)
     job = hand.hf.jobs.pick_pending(queue, wait_s=asked.wait_s, holder=holder, stop_fd=call.stop.fd)
     if job is None:
-        return JobAnswer(job=None, next="nothing to do in this queue: call again with wait_s, or stop here")
+        return JobAnswer(
+            job=None, next="nothing to do in this queue: call again with wait_s, or stop here"
+        )
     hand.add(JobClaim(hand.hf, job, time.monotonic()))
     call.undo_by(lambda: hand.let_go(job_handle(job.job_id)))
     hand.hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
@@ -124,7 +158,10 @@ def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
     return JobAnswer(
         job=job_view(job),
         handle=job_handle(job.job_id),
-        next="do it, then report_job with completed or error; it is put back when this connection ends",
+        next=(
+            "do it, then report_job with completed or error; it is put back when this connection "
+            "ends"
+        ),
     )
 
 
@@ -142,8 +179,16 @@ def report_job(hand: Hand, asked: ReportArguments, call: Call) -> JobAnswer:
         hand.drop(claim.handle)
     hand.errand.wake(job.job_id)
     logged(hand.hf, wait=True)
-    words = "ask a person, and go on when you may" if asked.outcome == "permission_required" else "go on"
-    return JobAnswer(job=job_view(job), handle=None if over else claim.handle, next="claim_job for the next" if over else words)
+    words = (
+        "ask a person, and go on when you may"
+        if asked.outcome == "permission_required"
+        else "go on"
+    )
+    return JobAnswer(
+        job=job_view(job),
+        handle=None if over else claim.handle,
+        next="claim_job for the next" if over else words,
+    )
 
 
 def _reported(hand: Hand, claim: JobClaim, asked: ReportArguments) -> Job:
@@ -168,13 +213,16 @@ def retry_job(hand: Hand, asked: RetryArguments, call: Call) -> JobAnswer:
     """Have a failed job done again."""
     job = hand.hf.jobs.retry(asked.job_id)
     logged(hand.hf, wait=True)
-    return JobAnswer(job=job_view(job), next="status with its job_id, and wait_s to wait for its end")
+    return JobAnswer(
+        job=job_view(job), next="status with its job_id, and wait_s to wait for its end"
+    )
 
 
 JOB_TOOLS = (
     Tool(
         "create_job",
-        "Delegates work: puts a job into the queue of another agent, or of any worker that claims from it. Comes back with "
+        "Delegates work: puts a job into the queue of another agent, or of any worker that claims "
+        "from it. Comes back with "
         "the job_id at once. Use status with that job_id to see how it went.",
         CreateArguments,
         JobAnswer,
@@ -182,8 +230,10 @@ JOB_TOOLS = (
     ),
     Tool(
         "claim_job",
-        "Takes the next job of one of your queues for you alone; with wait_s it waits for one. Comes back with the job, or "
-        "with job null when there is none. Do what its prompt says, then call report_job. If you end or are killed, the job "
+        "Takes the next job of one of your queues for you alone; with wait_s it waits for one. "
+        "Comes back with the job, or "
+        "with job null when there is none. Do what its prompt says, then call report_job. If you "
+        "end or are killed, the job "
         "goes back to the queue.",
         ClaimArguments,
         JobAnswer,
@@ -191,15 +241,18 @@ JOB_TOOLS = (
     ),
     Tool(
         "report_job",
-        "Tells how a job that you claimed goes: progress, permission_required (you wait for a person), completed with its "
-        "result, error with the reason, or give_back for another to do. fenced means that it is not yours any more: stop.",
+        "Tells how a job that you claimed goes: progress, permission_required (you wait for a "
+        "person), completed with its "
+        "result, error with the reason, or give_back for another to do. fenced means that it is "
+        "not yours any more: stop.",
         ReportArguments,
         JobAnswer,
         report_job,
     ),
     Tool(
         "retry_job",
-        "Has a job done again that ended in error or was cancelled: it is pending in its queue, with its history. A job with "
+        "Has a job done again that ended in error or was cancelled: it is pending in its queue, "
+        "with its history. A job with "
         "another status is refused.",
         RetryArguments,
         JobAnswer,

@@ -9,7 +9,7 @@ from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_TTL_MAX_S
 from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.obstruction import Obstruction
-from holdfast.primitives.locks.wish import check_names
+from holdfast.primitives.locks.request import check_names
 from holdfast.surfaces.mcp.answers import Ahead, LockAnswer, Released, Waited
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.lock_claim import LockClaim
@@ -26,12 +26,22 @@ class AcquireArguments(Plain, frozen=True, kw_only=True):
 
     names: Annotated[
         tuple[Name, ...],
-        Meta(min_length=1, max_length=LOCK_NAMES_MAX, description="Everything you need at the same time, in any order."),
+        Meta(
+            min_length=1,
+            max_length=LOCK_NAMES_MAX,
+            description="Everything you need at the same time, in any order.",
+        ),
     ]
-    shared: Annotated[bool, Meta(description="Share it with others that share it, instead of having it alone.")] = False
-    ttl_s: Annotated[float, Meta(gt=0, le=LOCK_TTL_MAX_S, description="It ends after this long, whatever you do.")] | None = (
-        None
-    )
+    shared: Annotated[
+        bool, Meta(description="Share it with others that share it, instead of having it alone.")
+    ] = False
+    ttl_s: (
+        Annotated[
+            float,
+            Meta(gt=0, le=LOCK_TTL_MAX_S, description="It ends after this long, whatever you do."),
+        ]
+        | None
+    ) = None
     wait_s: WaitS = 0
 
 
@@ -65,12 +75,19 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
     """Go on waiting for locks or a swap."""
     claim = hand.any_of(asked.handle)
     if not isinstance(claim, LockClaim | SwapClaim):
-        raise InvalidValue(f"{asked.handle} is yours already: there is nothing to wait for", field="handle")
+        raise InvalidValue(
+            f"{asked.handle} is yours already: there is nothing to wait for", field="handle"
+        )
     claim.wait(asked.wait_s, call)
     if isinstance(claim, LockClaim):
         told = _told(hand, claim, call)
         return Waited(
-            handle=told.handle, state=told.state, token=told.token, position=told.position, ahead=told.ahead, next=told.next
+            handle=told.handle,
+            state=told.state,
+            token=told.token,
+            position=told.position,
+            ahead=told.ahead,
+            next=told.next,
         )
     swap = ready(hand, claim, call)
     if swap is None:
@@ -84,12 +101,19 @@ def wait(hand: Hand, asked: WaitArguments, call: Call) -> Waited:
 def release(hand: Hand, asked: ReleaseArguments, call: Call) -> Released:
     """Let go of whatever has this handle."""
     released = hand.let_go(hand.any_of(asked.handle).handle)
-    words = "" if released else "it was not yours any more, or is still held by another grant of yours: see pending and whoami"
+    words = (
+        ""
+        if released
+        else "it was not yours any more, or is still held by another grant of yours: see pending "
+        "and whoami"
+    )
     return Released(handle=asked.handle, released=released, next=words)
 
 
 def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
-    """How a request stands, for the agent to know. Raises what it was refused with; its handle is over then."""
+    """How a request stands, for the agent to know. Raises what it was refused with; its handle is
+    over then.
+    """
     try:
         grant = claim.grant()
         if grant is not None:
@@ -120,14 +144,21 @@ def _told(hand: Hand, claim: LockClaim, call: Call) -> LockAnswer:
         token=grant.token,
         tokens=dict(grant.tokens),
         reentered=grant.reentered,
-        next="you held all of it already" if grant.reentered else "do your work, then release with this handle",
+        next="you held all of it already"
+        if grant.reentered
+        else "do your work, then release with this handle",
     )
 
 
 def _ahead(why: Obstruction) -> tuple[Ahead, ...]:
     """Who is before the agent: the holders, then the first in line."""
-    holders = [Ahead(by=one.by, what=one.resource, holds=True, since=one.since) for one in why.holders]
-    waiters = [Ahead(by=one.by, what=", ".join(one.names), holds=False, since=one.since) for one in why.ahead]
+    holders = [
+        Ahead(by=one.by, what=one.resource, holds=True, since=one.since) for one in why.holders
+    ]
+    waiters = [
+        Ahead(by=one.by, what=", ".join(one.names), holds=False, since=one.since)
+        for one in why.ahead
+    ]
     return (*holders, *waiters)
 
 
@@ -137,8 +168,10 @@ _GO_ON = "your place in line is kept: call wait with this handle to go on, or re
 LOCK_TOOLS = (
     Tool(
         "acquire",
-        "Locks resources by name so that nobody else uses them: all names at once, or none. Ask for everything you need in "
-        "one call. state held: go ahead. state waiting: your place in line is kept, call wait with the handle. Release when "
+        "Locks resources by name so that nobody else uses them: all names at once, or none. Ask "
+        "for everything you need in "
+        "one call. state held: go ahead. state waiting: your place in line is kept, call wait "
+        "with the handle. Release when "
         "done; if you end or are killed, the next in line gets them.",
         AcquireArguments,
         LockAnswer,
@@ -146,7 +179,8 @@ LOCK_TOOLS = (
     ),
     Tool(
         "wait",
-        "Goes on waiting for a lock or a swap by its handle, without losing its place. state held or ready: it is your turn. "
+        "Goes on waiting for a lock or a swap by its handle, without losing its place. state held "
+        "or ready: it is your turn. "
         "state waiting: call again.",
         WaitArguments,
         Waited,
@@ -155,7 +189,8 @@ LOCK_TOOLS = (
     ),
     Tool(
         "release",
-        "Lets go of whatever has this handle: a lock you hold or wait for, a job (which goes back to its queue), work with a "
+        "Lets go of whatever has this handle: a lock you hold or wait for, a job (which goes back "
+        "to its queue), work with a "
         "recipe, or a swap. Also call it to clear a handle that pending says is lost.",
         ReleaseArguments,
         Released,

@@ -23,8 +23,16 @@ class WhoamiArguments(Plain, frozen=True, kw_only=True):
 class StatusArguments(Plain, frozen=True, kw_only=True):
     """A lock's name or a job's id, or neither."""
 
-    lock: Annotated[str, Meta(min_length=1, max_length=LABEL_CHARS_MAX, description="A resource's name.")] | None = None
-    job_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job's id.")] | None = None
+    lock: (
+        Annotated[
+            str, Meta(min_length=1, max_length=LABEL_CHARS_MAX, description="A resource's name.")
+        ]
+        | None
+    ) = None
+    job_id: (
+        Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX, description="A job's id.")]
+        | None
+    ) = None
     wait_s: WaitS = 0
 
 
@@ -51,11 +59,19 @@ def status(hand: Hand, asked: StatusArguments, call: Call) -> Status:
         raise InvalidValue("status: give lock or job_id, not both", field="lock")
     if asked.lock is not None:
         explanation = hand.hf.locks.explain(asked.lock)
-        return Status(lock=explanation, next="acquire gets in line for it" if explanation.status.holds else "it is free")
+        return Status(
+            lock=explanation,
+            next="acquire gets in line for it" if explanation.status.holds else "it is free",
+        )
     if asked.job_id is not None:
         job = _ended(hand, asked.job_id, asked.wait_s, call)
-        return Status(job=job_view(job), next="" if job.status.ended else "call again with wait_s to wait for its end")
-    return Status(holdings=_holdings(hand), recipes=recipes_view(hand.hf.workflows.swap_status(damaged=[])))
+        return Status(
+            job=job_view(job),
+            next="" if job.status.ended else "call again with wait_s to wait for its end",
+        )
+    return Status(
+        holdings=_holdings(hand), recipes=recipes_view(hand.hf.workflows.swap_status(damaged=[]))
+    )
 
 
 def _holdings(hand: Hand) -> tuple[Holding, ...]:
@@ -69,14 +85,19 @@ def _ended(hand: Hand, job_id: str, wait_s: float, call: Call) -> Job:
         while True:
             job = hand.hf.jobs.get_job(job_id)
             left_s = end_s - time.monotonic()
-            if job.status.ended or left_s <= 0 or call.stop.fd in ears.wait(left_s, also=[call.stop.fd]).ready:
+            if (
+                job.status.ended
+                or left_s <= 0
+                or call.stop.fd in ears.wait(left_s, also=[call.stop.fd]).ready
+            ):
                 return job
 
 
 LOOKING_TOOLS = (
     Tool(
         "whoami",
-        "Tells who you are to others, which job queues you may claim from, and every handle you have. Use it first, and "
+        "Tells who you are to others, which job queues you may claim from, and every handle you "
+        "have. Use it first, and "
         "whenever you lost track of what you hold.",
         WhoamiArguments,
         Me,
@@ -86,8 +107,10 @@ LOOKING_TOOLS = (
     ),
     Tool(
         "status",
-        "Shows how something stands. With lock: who holds that resource, who waits, and why. With job_id: a job and its "
-        "result; with wait_s it waits for the job's end. With neither: your handles, and which recipe is loaded.",
+        "Shows how something stands. With lock: who holds that resource, who waits, and why. With "
+        "job_id: a job and its "
+        "result; with wait_s it waits for the job's end. With neither: your handles, and which "
+        "recipe is loaded.",
         StatusArguments,
         Status,
         status,

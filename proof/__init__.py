@@ -1,0 +1,3 @@
+"""Evidence that takes long or is statistical: histories, power loss, the soak, mutation. `make
+prove` runs it.
+"""

@@ -1,0 +1,102 @@
+"""Writing down calls and answers as they happen, so that a killed process leaves a readable
+history.
+
+Each line is one write to a file opened for appending: a kill leaves whole lines and at most one
+torn one, the last.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from proof.histories.operation import DIE, NEVER, Operation
+
+
+class Told:
+    """The call under way, in the hands of the one who makes it."""
+
+    def __init__(self, recorder: "Recorder", call_id: str) -> None:
+        self._recorder = recorder
+        self._id = call_id
+
+    def answer(self, answer: Any) -> None:
+        """Write down what came of it. Without this the call stays pending, which is right when its
+        outcome is unknown.
+        """
+        self._recorder.write({"at": time.monotonic(), "id": self._id, "answer": answer})
+
+
+class Recorder:
+    """The history of one process. Safe for its threads."""
+
+    def __init__(self, path: Path, *, process: str) -> None:
+        self.process = process
+        self._numbers = count(1)
+        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def call(self, call: str, keys: Sequence[str], **arguments: Any) -> Iterator[Told]:
+        """Make the call inside the block, and say there what was answered. `arguments` are what
+        JSON can hold.
+        """
+        told = Told(self, f"{self.process}#{next(self._numbers)}")
+        line = {
+            "id": told._id,
+            "process": self.process,
+            "call": call,
+            "keys": list(keys),
+            "arguments": arguments,
+        }
+        self.write({"at": time.monotonic(), **line})
+        yield told
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one line, whole or not at all as far as another process can tell."""
+        encoded = json.dumps(line).encode() + b"\n"
+        written = os.write(self._fd, encoded)
+        if written != len(encoded):
+            raise OSError(f"wrote {written} of {len(encoded)} bytes of a history")
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        os.close(self._fd)
+
+
+def died(process: str, at: float) -> Operation:
+    """The death of a process, which began when the kill was sent."""
+    return Operation(f"{process}#death", process, DIE, (), {}, at)
+
+
+def read(paths: Iterable[Path]) -> list[Operation]:
+    """The operations that these files tell of, in the order of their beginnings. A torn last line
+    is left out.
+    """
+    return parsed(line for path in paths for line in path.read_bytes().split(b"\n")[:-1])
+
+
+def parsed(lines: Iterable[bytes]) -> list[Operation]:
+    """The same of lines."""
+    begun: dict[str, Operation] = {}
+    for line in lines:
+        event = json.loads(line)
+        if "call" in event:
+            keys = tuple(event["keys"])
+            begun[event["id"]] = Operation(
+                event["id"],
+                event["process"],
+                event["call"],
+                keys,
+                event["arguments"],
+                event["at"],
+                NEVER,
+            )
+        else:
+            begun[event["id"]] = begun[event["id"]]._replace(
+                end=event["at"], answer=event["answer"]
+            )
+    return sorted(begun.values(), key=lambda operation: operation.begin)

@@ -1,0 +1,214 @@
+"""Rules of the kernel, each with a way to break it."""
+
+from proof.mutation.mutant import Mutant
+
+_LEASE = "kernel/lease.py"
+_HOLDER = "kernel/holder.py"
+_ENDED = "embedded and not processes.boot_lives(holder.boot_id)"
+_TOKEN = "kernel/token.py"
+_CLOCK = "kernel/clock.py"
+_NAMES = "kernel/names.py"
+_CODEC = "kernel/codec.py"
+_ORDERING = "kernel/order.py"
+_SPACE = "kernel/space.py"
+
+TESTS: dict[str, tuple[str, ...]] = {
+    _LEASE: ("tests/unit/test_lease.py",),
+    _HOLDER: ("tests/unit/test_holder.py",),
+    _TOKEN: ("tests/unit/test_token.py",),
+    _CLOCK: ("tests/unit/test_clock.py",),
+    _NAMES: ("tests/unit/test_names.py",),
+    _CODEC: ("tests/unit/test_codec.py",),
+    _ORDERING: ("tests/unit/test_ordering.py",),
+    _SPACE: ("tests/unit/test_space.py",),
+}
+
+MUTANTS = [
+    # Leases.
+    Mutant(
+        "a lease is fresh at its last instant",
+        _LEASE,
+        "self.expires_at >= now",
+        "self.expires_at > now",
+    ),
+    Mutant("a renewal never ends a lease earlier", _LEASE, "max(lease.expires_at, end)", "end"),
+    Mutant(
+        "a lease that is given a time ends by it",
+        _LEASE,
+        "if explicit and not lease.explicit:",
+        "if False:",
+    ),
+    Mutant(
+        "a dead holder's claim may be taken", _LEASE, "if liveness is Liveness.DEAD:", "if False:"
+    ),
+    Mutant(
+        "a live holder is never reaped for being slow",
+        _LEASE,
+        "(liveness is Liveness.UNKNOWN or lease.explicit)",
+        "True",
+    ),
+    Mutant(
+        "a time that was asked for ends the claim",
+        _LEASE,
+        "Liveness.UNKNOWN or lease.explicit)",
+        "Liveness.UNKNOWN)",
+    ),
+    Mutant(
+        "an unknown holder lives by its lease",
+        _LEASE,
+        "return not lease.fresh(now) and (",
+        "return (",
+    ),
+    Mutant("a lease is longer than nothing", _LEASE, "if not 0 < ttl_s < ", "if not 0 <= ttl_s < "),
+    Mutant("a lease begins at an aware instant", _LEASE, "if now.tzinfo is None:", "if False:"),
+    Mutant(
+        "a renewal waits until it is worth a write", _LEASE, "_DUE_SHARE = 0.8", "_DUE_SHARE = 2.0"
+    ),
+    # Holders.
+    Mutant(
+        "another machine's process is unknown",
+        _HOLDER,
+        "if holder.host_id != here.host_id:",
+        "if False:",
+    ),
+    Mutant(
+        "another boot proves death on an embedded store",
+        _HOLDER,
+        f"DEAD if {_ENDED} else Liveness.UNKNOWN",
+        "UNKNOWN",
+    ),
+    Mutant(
+        "another boot proves nothing on a database",
+        _HOLDER,
+        f"DEAD if {_ENDED} else Liveness.UNKNOWN",
+        "DEAD",
+    ),
+    Mutant("another boot id that is at work proves nothing", _HOLDER, _ENDED, "embedded"),
+    Mutant(
+        "another pid namespace is unknown", _HOLDER, "if holder.pid_ns == here.pid_ns:", "if True:"
+    ),
+    Mutant("a hidden process is unknown", _HOLDER, "elif seen.start_ticks is not None:", "else:"),
+    Mutant("a zombie is dead", _HOLDER, "seen.zombie or ", ""),
+    Mutant(
+        "a pid that is used again is another process",
+        _HOLDER,
+        " or seen.start_ticks not in (None, holder.start_ticks):",
+        ":",
+    ),
+    Mutant(
+        "an earlier boot is in sight of an embedded store",
+        _HOLDER,
+        "return (here.host_id,) if embedded",
+        "return tuple(here) if embedded",
+    ),
+    Mutant(
+        "of a database only this place is in sight", _HOLDER, " if embedded else tuple(here)", ""
+    ),
+    # Process trees.
+    Mutant(
+        "a live tree keeps a dead command's claim",
+        _HOLDER,
+        "if alive is Liveness.ALIVE or not holder.tree:",
+        "if True:",
+    ),
+    Mutant(
+        "a leader is judged without its tree",
+        _HOLDER,
+        "replace(self, tree=UNSET) if self.tree else self",
+        "self",
+    ),
+    # Tokens.
+    Mutant(
+        "an era is beyond the last one", _TOKEN, "max(known + 1, seconds)", "max(known, seconds)"
+    ),
+    Mutant(
+        "an era is beyond what a lost copy began", _TOKEN, "max(known + 1, seconds)", "known + 1"
+    ),
+    Mutant(
+        "a clock stepped back is not believed", _TOKEN, "return known + STRIDE", "return seconds"
+    ),
+    # Clock and names.
+    Mutant("a naive instant is refused", _CLOCK, "if at.utcoffset() is None:", "if False:"),
+    Mutant("an instant is written in UTC", _CLOCK, "return at.astimezone(UTC)", "return at"),
+    Mutant(
+        "an id begins with a letter or digit",
+        _NAMES,
+        '_ID = re.compile(r"[A-Za-z0-9]',
+        '_ID = re.compile(r"[A-Za-z0-9.]',
+    ),
+    Mutant(
+        "an id has a bound",
+        _NAMES,
+        r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}',
+        r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*',
+    ),
+    Mutant("an agent's name has no dot", _NAMES, "_AGENT.match(value)", "_ID.match(value)"),
+    Mutant(
+        "a label has no control characters",
+        _NAMES,
+        r"[^\x00-\x1f\x7f-\x9f",
+        r"[^\x00-\x09\x7f-\x9f",
+    ),
+    Mutant(
+        "two labels never share a path",
+        _NAMES,
+        '_SAFE_IN_PATH = frozenset("',
+        '_SAFE_IN_PATH = frozenset("%',
+    ),
+    # Records.
+    Mutant(
+        "a secret is not shown", _CODEC, "... if value and name in self.unshown else value", "value"
+    ),
+    Mutant("unknown fields are refused", _CODEC, ", forbid_unknown_fields=True", ""),
+    Mutant(
+        "a record with a naive instant is refused",
+        _CODEC,
+        "if type(at) is datetime and at.tzinfo is None:",
+        "if False:",
+    ),
+    Mutant(
+        "a shorter text sorts before a longer one",
+        _ORDERING,
+        r'if b"\0" in text else text) + b"\0\0")',
+        r'if b"\0" in text else text) + b"\xff\xff")',
+    ),
+    Mutant(
+        "a NUL in a text is escaped",
+        _ORDERING,
+        r'text.replace(b"\0", b"\0\xff") if b"\0" in text else text',
+        "text",
+    ),
+    Mutant(
+        "negative numbers sort before others",
+        _ORDERING,
+        "(part + _OFFSET).to_bytes(8",
+        "abs(part).to_bytes(8",
+    ),
+    Mutant(
+        "a span ends with its prefix",
+        _ORDERING,
+        "beyond(prefix) if stop is None",
+        "None if stop is None",
+    ),
+    Mutant("a space keeps its own model", _SPACE, "if type(record) is not self.model or ", "if "),
+    Mutant(
+        "what cannot be read again is not written",
+        _SPACE,
+        "            self._decoder.decode(data)\n        except (msgspec.MsgspecError",
+        "        except (msgspec.MsgspecError",
+    ),
+    Mutant("a record has a bound", _SPACE, "if len(data) > RECORD_BYTES_MAX:", "if False:"),
+    Mutant("a newer record is refused", _SPACE, "if version > self.schema_version:", "if False:"),
+    Mutant(
+        "an older record is upgraded step by step",
+        _SPACE,
+        "for step in range(version, self.schema_version):",
+        "for step in range(version, version + 1):",
+    ),
+    Mutant(
+        "a space has every upgrade",
+        _SPACE,
+        "if missing := set(range(1, schema_version)) - set(self.upgrades):",
+        "if missing := set():",
+    ),
+]

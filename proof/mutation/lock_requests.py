@@ -1,0 +1,220 @@
+"""Rules of asking for locks, waiting, lasting and looking after them, each with a way to break
+it.
+"""
+
+from proof.mutation.locks import LOCK_TESTS
+from proof.mutation.mutant import Mutant
+
+_ASKING = "primitives/locks/request.py"
+_WAITING = "primitives/locks/wait.py"
+_WISH = "primitives/locks/request.py"
+_OVERSIGHT = "primitives/locks/administration.py"
+_LASTING = "primitives/locks/grant.py"
+_STATISTICS = "primitives/locks/statistics.py"
+_LOCK_RENEWING = "primitives/locks/renewal.py"
+
+TESTS = dict.fromkeys(
+    (_ASKING, _WAITING, _WISH, _OVERSIGHT, _LASTING, _STATISTICS, _LOCK_RENEWING), LOCK_TESTS
+)
+
+MUTANTS = [
+    # Locks: asking, waiting, holding.
+    Mutant(
+        "an own hold that is over is not entered again",
+        _ASKING,
+        "            if self._room.steady.reclaimable(hold.lease, Liveness.ALIVE, now)\n          "
+        "  or (",
+        "            if (",
+    ),
+    Mutant(
+        "an own hold of a dead process is not entered again",
+        _ASKING,
+        "            or (hold.process not in (None, this) and hold.id not in self._vouched)\n",
+        "",
+    ),
+    Mutant(
+        "a part that was lost meanwhile is asked for again",
+        _ASKING,
+        "elif isinstance(answer, Given) and self._lost_a_part(answer):",
+        "elif False:",
+    ),
+    Mutant(
+        "a cycle through the dead is none",
+        _ASKING,
+        "return Doubt(others) if others else Deadlocked(turns.refuse(found))",
+        "return Deadlocked(turns.refuse(found))",
+    ),
+    Mutant(
+        "whoever gives up leaves the queue",
+        _ASKING,
+        "            turns.time_out(answer.request)\n",
+        "",
+    ),
+    Mutant(
+        "an interrupted wait leaves nothing",
+        _ASKING,
+        "            except BaseException as error:\n                "
+        "self._withdraw(later=isinstance(error, LockTimeout))\n                raise\n        if "
+        "isinstance(answer, Over)",
+        "            except ZeroDivisionError:\n                raise\n        if "
+        "isinstance(answer, Over)",
+    ),
+    Mutant(
+        "a refusal looks twice at one that was over",
+        _ASKING,
+        "elif not self._reap(suspects)[0] and answer.ahead == doubted:",
+        "elif not self._reap(suspects)[0]:",
+    ),
+    Mutant(
+        "a waiter gives signs of life",
+        _ASKING,
+        "                if self._sign_of_life.passed():",
+        "                if False:",
+    ),
+    Mutant(
+        "a death that a descriptor tells of counts",
+        _WAITING,
+        "self._known[one.id] = Liveness.DEAD if alone",
+        "self._known[one.id] = Liveness.ALIVE if alone",
+    ),
+    Mutant(
+        "a waiter wakes when a lease runs out",
+        _WAITING,
+        "return max(min(ends), _LATER_S) + _LATER_S if ends else None",
+        "return None",
+    ),
+    Mutant(
+        "who has no process is unknown",
+        _WAITING,
+        "            return Liveness.UNKNOWN\n        return probe",
+        "            return Liveness.DEAD\n        return probe",
+    ),
+    Mutant(
+        "a grant of nobody needs a time",
+        _WISH,
+        "if process is None and ttl_s is None:",
+        "if False:",
+    ),
+    Mutant(
+        "priorities have a bound",
+        _WISH,
+        "if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:",
+        "if False:",
+    ),
+    Mutant(
+        "a name that is given twice is one", _WISH, "tuple(dict.fromkeys(names))", "tuple(names)"
+    ),
+    Mutant("a time to live has a bound", _WISH, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"),
+    Mutant(
+        "a token is in force while its time lasts",
+        _OVERSIGHT,
+        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) "
+        "for hold in holds):",
+        "if any(hold.token == token for hold in holds):",
+    ),
+    Mutant(
+        "a token is that of the grant",
+        _OVERSIGHT,
+        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) "
+        "for hold in holds):",
+        "if any(not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
+    ),
+    Mutant(
+        "what is over cannot be renewed",
+        _OVERSIGHT,
+        "    if turns.over(hold):\n        return None, ",
+        "    if False:\n        return None, ",
+    ),
+    Mutant(
+        "a kick takes from one job when told so",
+        _OVERSIGHT,
+        "turns.table.lock(name).holds if by in (None, hold.by)]",
+        "turns.table.lock(name).holds]",
+    ),
+    Mutant(
+        "a kick hands over",
+        _OVERSIGHT,
+        "            turns.hand_over([other for hold in holds for other in hold.names])\n",
+        "",
+    ),
+    Mutant(
+        "a grant of nobody outlives a reboot",
+        _LASTING,
+        "insist(partial(self._put, hold.id, LastingGrant(hold=present)))",
+        "pass",
+    ),
+    Mutant(
+        "what ended does not come back",
+        _LASTING,
+        "        if hold.process is None:\n            self.forget(hold.id, timeout_s)",
+        "        pass",
+    ),
+    Mutant(
+        "what is over does not come back",
+        _LASTING,
+        "if hold.lease.fresh(tx.now) and not any(",
+        "if not any(",
+    ),
+    Mutant(
+        "two that conflict do not both come back",
+        _LASTING,
+        "if hold.lease.fresh(tx.now) and not any(conflict(hold.mode, other.mode) for other in "
+        "held):",
+        "if hold.lease.fresh(tx.now):",
+    ),
+    Mutant(
+        "of two that conflict the newer comes back",
+        _LASTING,
+        "key=lambda hold: -hold.token)",
+        "key=lambda hold: hold.token)",
+    ),
+    Mutant(
+        "a grant with a time is not renewed by itself",
+        _LOCK_RENEWING,
+        "if grant.ttl_s is not None or not grant.taken:",
+        "if not grant.taken:",
+    ),
+    Mutant(
+        "a process learns which grants are gone",
+        _LOCK_RENEWING,
+        "[(grant, _is_left(table, grant)) for grant in grants if _lacks_some(table, "
+        "tokens[grant.id])],",
+        "[],",
+    ),
+    Mutant(
+        "what is left of a grant is kept alive",
+        _LOCK_RENEWING,
+        "return [grant for grant, left in gone if not left]",
+        "return [grant for grant, _ in gone]",
+    ),
+    Mutant(
+        "what a job lets go of was not taken away",
+        _LOCK_RENEWING,
+        "if left and keeps(grant) and grant.tokens == tokens[grant.id]:",
+        "if left:",
+    ),
+    Mutant(
+        "counts of resources have a bound",
+        _STATISTICS,
+        "if row is None and room <= 0:",
+        "if False:",
+    ),
+    Mutant(
+        "counts that could not be added are kept",
+        _STATISTICS,
+        "                self._tallies |= tallies\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a dead process gets no sign of life from the one that asked for it",
+        _LOCK_RENEWING,
+        "return probe(process, room.processes, embedded=room.store.embedded) is not Liveness.DEAD",
+        "return True",
+    ),
+    Mutant(
+        "only what is still unread is cleared away",
+        _OVERSIGHT,
+        "(found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision",
+        "tx.get(LOCK_WAITS, row.key)",
+    ),
+]

@@ -1,0 +1,166 @@
+"""Rules of the journal, of counted holds and of leases kept in the background, each with a way to
+break it.
+"""
+
+from proof.mutation.mutant import Mutant
+
+_JOURNAL = "primitives/journal.py"
+_HOLDS = "primitives/holds.py"
+_RENEWING = "primitives/holds.py"
+_KEEPER = "primitives/renewal.py"
+
+TESTS: dict[str, tuple[str, ...]] = {
+    _JOURNAL: ("tests/unit/test_journal.py",),
+    _HOLDS: ("tests/unit/test_holds.py",),
+    _RENEWING: (
+        "tests/unit/test_holds.py",
+        "tests/hazards/test_hold_death.py",
+    ),
+    _KEEPER: (
+        "tests/unit/test_lock_rules.py",
+        "tests/unit/test_locks_leases.py",
+        "tests/unit/test_locks_told.py",
+        "tests/unit/test_holds.py",
+    ),
+}
+
+MUTANTS = [
+    # The journal.
+    Mutant(
+        "secrets are redacted",
+        _JOURNAL,
+        "if value is not None and _names_a_secret(str(key))",
+        "if False",
+    ),
+    Mutant(
+        "secrets are redacted at any depth",
+        _JOURNAL,
+        "value if type(value) in _SCALARS else redacted(value)",
+        "value",
+    ),
+    Mutant(
+        "secrets in lists are redacted",
+        _JOURNAL,
+        "return [redacted(item) for item in data]",
+        "return list(data)",
+    ),
+    Mutant("a secret's name is known in any case", _JOURNAL, "key.lower().replace", "key.replace"),
+    Mutant(
+        "the journal is kept within its bounds",
+        _JOURNAL,
+        "% JOURNAL_TRIM_EVERY == 0:",
+        "% JOURNAL_TRIM_EVERY == -1:",
+    ),
+    Mutant(
+        "a follower goes on behind the last batch",
+        _JOURNAL,
+        "                    yield batch\n                    cursor = batch.cursor\n             "
+        "   left_s",
+        "                    yield batch\n                left_s",
+    ),
+    # Counted holds.
+    Mutant(
+        "taking twice is one hold",
+        _HOLDS,
+        "if any(other.by == hold.by for other in holds):",
+        "if False:",
+    ),
+    Mutant(
+        "taking again renews the lease",
+        _HOLDS,
+        "return tuple(hold if other.by == hold.by else other for other in holds)",
+        "return holds",
+    ),
+    Mutant(
+        "a drop takes one holder",
+        _HOLDS,
+        "return tuple(other for other in holds if other.by != by)",
+        "return holds[1:]",
+    ),
+    Mutant(
+        "a dead holder does not count",
+        _HOLDS,
+        "return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, "
+        "_liveness(hold, verdicts), now))",
+        "return holds",
+    ),
+    Mutant(
+        "a hold without a process needs a time",
+        _HOLDS,
+        "if holder is None and ttl_s is None:",
+        "if False:",
+    ),
+    Mutant(
+        "a hold that was given a time ends by it",
+        _HOLDS,
+        "explicit=ttl_s is not None)",
+        "explicit=False)",
+    ),
+    Mutant(
+        "who holds nothing is told so", _HOLDS, "if len(rest) == len(living_ones):", "if False:"
+    ),
+    Mutant(
+        "the gone are swept by the next change",
+        _HOLDS,
+        "            if len(rest) < len(before):\n                self._write(tx, subject, rest)\n",
+        "",
+    ),
+    Mutant("a sweep is journalled", _HOLDS, "if gone.by not in left:", "if False:"),
+    Mutant(
+        "a take is journalled",
+        _HOLDS,
+        'self._journal.append(tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)})',
+        "pass",
+    ),
+    Mutant(
+        "a hold with a time is not renewed",
+        _RENEWING,
+        "h.process == mine.process and not h.lease.explicit), None)",
+        "h.process == mine.process), None)",
+    ),
+    Mutant(
+        "an empty subject leaves nothing behind",
+        _HOLDS,
+        "        if holds:\n            tx.put(HOLDS, subject, Held(holds=holds))\n        "
+        "else:\n            tx.delete(HOLDS, subject)",
+        "        tx.put(HOLDS, subject, Held(holds=holds))",
+    ),
+    Mutant(
+        "only one's own hold is renewed",
+        _RENEWING,
+        "h.by == mine.by and h.process == mine.process and",
+        "h.by == mine.by and",
+    ),
+    Mutant(
+        "a hold of a dead process is not renewed",
+        _RENEWING,
+        "is not Liveness.DEAD}",
+        "is not None}",
+    ),
+    Mutant(
+        "a forked child renews nothing of its parent",
+        _RENEWING,
+        "        if os.getpid() != self._pid:\n            self._begin_process()\n            "
+        "self._keeper.begin_process()",
+        "        pass",
+    ),
+    # The keeper.
+    Mutant(
+        "of several threads one lets go",
+        _KEEPER,
+        "return self._held.pop(kept.id, None) is not None",
+        "return True if self._held.pop(kept.id, None) else True",
+    ),
+    Mutant(
+        "what is gone is told to its holder",
+        _KEEPER,
+        "                    one.lose()\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "what is due is renewed",
+        _KEEPER,
+        "now_s - self._last_s(one) >= self._renew_every_s]",
+        "False]",
+    ),
+]

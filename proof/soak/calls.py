@@ -1,0 +1,145 @@
+"""Calls of a client over HTTP to whichever server of the store is there, by the token and the notes
+in their folder.
+"""
+
+import http.client
+import json
+import os
+import secrets
+import time
+from contextlib import closing
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from holdfast.adapters.server_folder import ServerFolder, ServerInstance
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.paths import server_root
+from proof.soak.child import Child
+
+_PATIENCE_S = 90.0
+_FULL, _AWAY, _LATE = 429, 503, 504
+
+
+class Unheard(Exception):
+    """No answer came: what was asked may have been done, or may still be done. Whoever repeats it
+    looks first.
+    """
+
+
+class Answer(NamedTuple):
+    """A status, and the body that came with it."""
+
+    status: int
+    body: Any
+
+    @property
+    def code(self) -> str:
+        """The code of an error."""
+        return str(self.body["code"]) if self.status >= 400 else ""
+
+
+class Caller:
+    """One client, with no process at the servers but the one that it names."""
+
+    def __init__(self, child: Child, hf: Holdfast) -> None:
+        self._child = child
+        self._folder = ServerFolder(server_root(hf.settings))
+        self.pid = os.getpid()
+
+    def fresh(self) -> str:
+        """A name that no call had before: what an unheard call of it left is never taken for
+        another's.
+        """
+        return f"{self._child.name}.{secrets.token_hex(5)}"
+
+    def get(self, *path: str, **query: object) -> Answer:
+        """Look. That can be repeated until it is answered."""
+        words = f"?{urlencode(query)}" if query else ""
+        while True:
+            try:
+                return self._answered("GET", _joined(path) + words, None)
+            except Unheard:
+                self._child.count("unsure")
+
+    def post(self, *path: str, **fields: object) -> Answer:
+        """Do something. Raises Unheard when it is not known whether it was done."""
+        return self._answered("POST", _joined(path), fields)
+
+    def _answered(self, method: str, path: str, fields: dict[str, object] | None) -> Answer:
+        """The answer of a server; one that certainly did nothing is asked again, or another is."""
+        end_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end_s:
+            try:
+                answer = self._sent(method, path, fields)
+            except ConnectionError:
+                # It was killed, before it was asked or while it was dialled, and another is not
+                # there yet.
+                answer = None
+            if answer is not None and not to_be_repeated(answer):
+                return answer
+            self._child.pause(0.2)
+        self._child.wrong(f"no server has served {method} {path} for {_PATIENCE_S:.0f} s")
+        raise Unheard
+
+    def _sent(self, method: str, path: str, fields: dict[str, object] | None) -> Answer | None:
+        """What one of the servers says; None when there is none. Raises Unheard, and
+        ConnectionError when nothing was asked.
+        """
+        servers = self._folder.instances()
+        if not servers:
+            return None
+        server = self._child.draw.choice(servers)
+        # A server that is stopped is waited for, or given up.
+        timeout_s = self._child.draw.choice([3.0, 20.0])
+        with closing(
+            http.client.HTTPConnection(server.reached_at, server.port, timeout=timeout_s)
+        ) as connection:
+            try:
+                connection.connect()
+            except TimeoutError:
+                return None
+            return self._exchanged(connection, server, method, path, fields)
+
+    def _exchanged(
+        self,
+        connection: http.client.HTTPConnection,
+        server: ServerInstance,
+        method: str,
+        path: str,
+        fields: dict[str, object] | None,
+    ) -> Answer:
+        headers = {
+            "Authorization": f"Bearer {self._folder.token.read_text().strip()}",
+            "Content-Type": "application/json",
+        }
+        try:
+            connection.request(
+                method, path, None if fields is None else json.dumps(fields), headers
+            )
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException):
+            raise Unheard from None
+        answer = Answer(response.status, json.loads(body) if body else None)
+        if answer.status >= 500 and answer.status not in (_AWAY, _LATE):
+            self._child.wrong(
+                f"{method} {path} with {fields} was answered with {answer.status}: {answer.body}"
+            )
+        return answer
+
+
+def to_be_repeated(answer: Answer) -> bool:
+    """Did the server certainly do nothing, being too busy or without its store? Raises Unheard when
+    that is not certain.
+    """
+    if answer.status not in (_FULL, _AWAY, _LATE):
+        return False
+    fields = answer.body["fields"]
+    if fields.get("outcome") == "unknown":
+        raise Unheard
+    # Whoever waited for a lock in vain is told its name.
+    return answer.status != _LATE or "by" not in fields
+
+
+def _joined(path: tuple[str, ...]) -> str:
+    return "/v1/" + "/".join(quote(part, safe="") for part in path)

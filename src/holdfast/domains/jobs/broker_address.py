@@ -1,0 +1,112 @@
+"""Where a job's events go: how to connect to the broker of its record, and what the environment
+says instead.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from holdfast.domains.jobs.records import PASSWORD_ENV, PORT, TLS_PORT, Broker
+from holdfast.kernel.codec import Discreet, Plain
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.names import check_label
+
+_YES = frozenset(("1", "true", "yes", "on"))
+_NO = frozenset(("0", "false", "no", "off", ""))
+
+
+class Reach(Discreet, Plain, frozen=True, kw_only=True):
+    """All that connecting needs, the password included: never stored, shown or logged."""
+
+    unshown: ClassVar[frozenset[str]] = frozenset(("password",))
+
+    host: str
+    port: int
+    tls: bool
+    username: str | None
+    password: str | None
+    ca_certs: str | None
+    certfile: str | None
+    keyfile: str | None
+
+    @property
+    def shown(self) -> str:
+        """The broker for messages, without who connects and how."""
+        return f"{self.host}:{self.port}"
+
+
+def check_broker(broker: Broker) -> Broker:
+    """Return the broker if it may be written into a record. Raises InvalidValue, and InvalidName
+    for its names.
+    """
+    check_label(broker.host, "broker host")
+    check_label(broker.password_env, "variable of the broker's password")
+    if broker.username is not None:
+        check_label(broker.username, "broker username")
+    if not 0 < broker.port < 1 << 16:
+        raise InvalidValue(
+            f"the broker's port is {broker.port}: give one from 1 to 65535", field="broker.port"
+        )
+    if broker.password is not None and not broker.store_password:
+        raise InvalidValue(
+            "a password is not written into a job's record: put it into the variable "
+            f"{broker.password_env}, or say "
+            "store_password if it must be kept there",
+            field="broker.password",
+        )
+    return broker
+
+
+def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
+    """How to connect: as the record says, unless a variable says otherwise (MQTT_BROKER, MQTT_PORT,
+    MQTT_TLS, MQTT_USERNAME, MQTT_PASSWORD, MQTT_CA_CERTS, MQTT_CERTFILE, MQTT_KEYFILE). Raises
+    InvalidValue for a variable that cannot be.
+    """
+    tls = _truth(environment.get("MQTT_TLS"), broker.tls)
+    unsaid = TLS_PORT if tls and not broker.tls and broker.port == PORT else broker.port
+    return Reach(
+        host=environment.get("MQTT_BROKER") or broker.host,
+        port=_port(environment.get("MQTT_PORT"), unsaid),
+        tls=tls,
+        username=environment.get("MQTT_USERNAME") or broker.username,
+        password=environment.get(PASSWORD_ENV)
+        or environment.get(broker.password_env)
+        or broker.password,
+        ca_certs=environment.get("MQTT_CA_CERTS") or None,
+        certfile=environment.get("MQTT_CERTFILE") or None,
+        keyfile=environment.get("MQTT_KEYFILE") or None,
+    )
+
+
+def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
+    """Did anybody say where events go? Otherwise records name the local broker, which need not be
+    there.
+    """
+    return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
+
+
+def chosen(broker: Broker, environment: Mapping[str, str]) -> bool:
+    """The same of a record's broker. A variable that cannot be is a choice too."""
+    try:
+        return was_chosen(reach_of(broker, environment), environment)
+    except InvalidValue:
+        return True
+
+
+def _truth(text: str | None, otherwise: bool) -> bool:
+    if text is None:
+        return otherwise
+    if text.lower() in _YES:
+        return True
+    if text.lower() in _NO:
+        return False
+    raise InvalidValue(f"MQTT_TLS is {text[:20]!r}: set it to 1 or 0", field="MQTT_TLS")
+
+
+def _port(text: str | None, otherwise: int) -> int:
+    if not text:
+        return otherwise
+    if text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) < 1 << 16:
+        return int(text)
+    raise InvalidValue(
+        f"MQTT_PORT is {text[:20]!r}: set it to a number from 1 to 65535", field="MQTT_PORT"
+    )

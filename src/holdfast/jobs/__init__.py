@@ -1,0 +1,1 @@
+"""`python -m holdfast.jobs VERB` is the same program as `holdfast jobs VERB`."""

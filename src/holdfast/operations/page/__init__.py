@@ -1,0 +1,1 @@
+"""What the page shows: read-only views over several domains."""

@@ -1,0 +1,242 @@
+"""Agents for the page: who is alive, and why not."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+from holdfast.domains.agents import Agent, Agents
+from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
+from holdfast.domains.agents.records import bare
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
+from holdfast.kernel.holder import Liveness, Processes, survivors_named
+from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
+from holdfast.kernel.store import Entry
+from holdfast.operations.page.explanation import Fact, Tone, Why, known
+
+_STATES: dict[str, tuple[Tone, str]] = {
+    "alive": ("good", "its process runs and its lease is fresh"),
+    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
+    "unseen": (
+        "wait",
+        "its lease is fresh, but its process is on another machine or in another container",
+    ),
+    "dead": ("bad", "its process has ended, and nobody has taken its record out"),
+    "over": ("bad", "its lease is over: it was not refreshed in time"),
+}
+"""What an agent may look like from here, and what that means."""
+
+_ABOUT_AGENTS = ("agent.", "gateway.")
+"""How the kinds of those journal entries begin whose subject is an agent."""
+
+
+class AgentLine(Plain, frozen=True, kw_only=True):
+    """One agent in a list."""
+
+    agent_id: str
+    name: str
+    state: str
+    tone: Tone
+    why: str
+    tool: str
+    backend: str
+    pid: int | None
+    tmux_session: str | None
+    gateway: str | None
+    lease_expires_at: Instant
+    published_at: Instant
+
+
+class AgentPage(Plain, frozen=True, kw_only=True):
+    """A stretch of the list. `next` is where the following one begins; None at its end."""
+
+    total: int
+    lines: tuple[AgentLine, ...]
+    next: tuple[str, str] | None
+
+
+class AgentCensus(Plain, frozen=True, kw_only=True):
+    """How many agents are in which state, of the first LIST_MAX."""
+
+    total: int
+    states: dict[str, int]
+    troubled: tuple[AgentLine, ...]
+    """A few of those that somebody should look at."""
+
+
+def agent_page(
+    agents: Agents,
+    processes: Processes,
+    *,
+    after: tuple[str, str] | None = None,
+    limit: int = PAGE_LINES,
+    words: str = "",
+) -> AgentPage:
+    """A stretch of the list by name; with `words`, of those in whose line they occur, among at most
+    LIST_MAX.
+    """
+    wanted = words.casefold()
+    lines: list[AgentLine] = []
+    last = after
+    for agent in _from(agents, after):
+        last = (agent.agent_name, agent.agent_id)
+        line = line_of(agent, agents, processes)
+        searched = f"{line.name} {line.state} {line.tool} {line.tmux_session} {line.agent_id}"
+        if not wanted or wanted in searched.casefold():
+            lines.append(line)
+        if len(lines) == limit:
+            return AgentPage(total=agents.count(), lines=tuple(lines), next=last)
+    return AgentPage(total=agents.count(), lines=tuple(lines), next=None)
+
+
+def agent_census(agents: Agents, processes: Processes, *, troubled_max: int = 5) -> AgentCensus:
+    """Count the agents by state."""
+    states: dict[str, int] = dict.fromkeys(_STATES, 0)
+    troubled: list[AgentLine] = []
+    for agent in _from(agents, None):
+        state = _state(agent, processes, agents.store.embedded, agents.store.now())
+        states[state] += 1
+        if _STATES[state][0] == "bad" and len(troubled) < troubled_max:
+            troubled.append(line_of(agent, agents, processes))
+    return AgentCensus(total=agents.count(), states=states, troubled=tuple(troubled))
+
+
+def agent_names(agents: Agents, entries: Iterable[Entry]) -> dict[str, str]:
+    """The names of the agents that entries name only by their ids, as far as they are still
+    published.
+    """
+    ids = {
+        entry.subject
+        for entry in entries
+        if entry.kind.startswith(_ABOUT_AGENTS) and "agent_name" not in entry.data
+    }
+    return {agent_id: name for agent_id in ids if (name := name_of(agents, agent_id)) is not None}
+
+
+def name_of(agents: Agents, agent_id: str) -> str | None:
+    """The name of the agent with that id, without its prefix; None when there is no such agent, it
+    is damaged, or the word is the name of another agent.
+    """
+    found = agents.page(after=(agent_id, ""), limit=1, damaged=[])
+    if found and bare(found[0].agent_name) == agent_id:
+        return None
+    try:
+        return bare(agents.get(agent_id).agent_name)
+    except (NotFound, Corrupt, InvalidName):
+        return None
+
+
+def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
+    """An agent in a list."""
+    state = _state(agent, processes, agents.store.embedded, agents.store.now())
+    tone, why = _STATES[state]
+    if state == "dead" and (left := survivors_of(agent, processes, embedded=agents.store.embedded)):
+        why = f"its process has ended, and processes that it started live ({survivors_named(left)})"
+        why += ": its id stays its own until they end"
+    return AgentLine(
+        agent_id=agent.agent_id,
+        name=agent.agent_name,
+        state=state,
+        tone=tone,
+        why=why,
+        tool=agent.identity.tool,
+        backend=agent.identity.backend,
+        pid=None if agent.holder is None else agent.holder.pid,
+        tmux_session=agent.session_name,
+        gateway=None if agent.gateway is None else f"{agent.gateway.host}:{agent.gateway.port}",
+        lease_expires_at=agent.lease_expires_at,
+        published_at=agent.published_at,
+    )
+
+
+def why_agent(agent: Agent, agents: Agents, processes: Processes) -> Why:
+    """Why an agent counts as alive or not: each of its parts by itself. Asks tmux and its
+    gateway.
+    """
+    line = line_of(agent, agents, processes)
+    parts = agents.liveness(agent)
+    return Why(
+        kind="agent",
+        name=agent.agent_id,
+        title=bare(agent.agent_name),
+        state=line.state,
+        tone=line.tone,
+        words=(f"{bare(line.name)}: {line.why}.", *_parts_told(parts)),
+        facts=known(
+            Fact(name="lease ends", at=agent.lease_expires_at),
+            Fact(name="published", at=agent.published_at),
+            Fact(name="process", text="" if line.pid is None else f"pid {line.pid}"),
+            Fact(name="tmux session", text=line.tmux_session or ""),
+            Fact(name="gateway", text=line.gateway or ""),
+            Fact(name="tool", text=f"{line.tool} on {line.backend}"),
+            Fact(name="generation", text=agent.generation_id),
+            Fact(name="id", text=agent.agent_id),
+        ),
+        advice=_advice(line, parts),
+    )
+
+
+def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
+    """Agents by name, read in pages, LIST_MAX at most."""
+    for _ in range(LIST_MAX // PAGE_LINES):
+        page = agents.page(after=after, limit=PAGE_LINES, damaged=[])
+        yield from page
+        if len(page) < PAGE_LINES:
+            return
+        after = (page[-1].agent_name, page[-1].agent_id)
+
+
+def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
+    if not agent.fresh(now):
+        return "over"
+    alive = process_liveness(agent, processes, embedded=embedded)
+    if alive is None:
+        return "believed"
+    return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
+
+
+_PARTS: dict[str, Callable[[Parts], Liveness | None]] = {
+    "lease": lambda parts: parts.lease,
+    "process": lambda parts: parts.process,
+    "process tree": lambda parts: parts.tree or None,
+    "tmux session": lambda parts: parts.tmux_session,
+    "gateway": lambda parts: parts.gateway,
+}
+_SAID = {
+    Liveness.ALIVE: "is there",
+    Liveness.DEAD: "is gone",
+    Liveness.UNKNOWN: "cannot be seen from here",
+}
+
+
+def _parts_told(parts: Parts) -> tuple[str, ...]:
+    told = [
+        f"its {name} {_SAID[found]}"
+        for name, part in _PARTS.items()
+        if (found := part(parts)) is not None
+    ]
+    return (f"Looked at just now: {', '.join(told)}.",)
+
+
+def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
+    if line.state == "dead" and parts.tree is Liveness.ALIVE:
+        return (
+            "end the processes that it left, or wait until they end",
+            f"then a new `holdfast agents start {bare(line.name)}` succeeds it",
+        )
+    if line.state == "dead" and parts.tmux_session is Liveness.ALIVE:
+        return (
+            f"its tmux session lives on: look into it with `tmux attach -t ={line.tmux_session}`",
+        )
+    if line.tone == "bad":
+        return (
+            f"a new `holdfast agents start {bare(line.name)}` succeeds it at once"
+            if line.state == "dead"
+            else "start it again",
+            "`holdfast agents cleanup` takes out what is left behind",
+        )
+    if parts.gateway is Liveness.DEAD:
+        return (
+            f"its gateway does not answer: `holdfast gateway serve {bare(line.name)}` starts it "
+            "again",
+        )
+    return ("nothing to do",)

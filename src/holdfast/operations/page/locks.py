@@ -1,0 +1,191 @@
+"""Locks for the page: who holds, who waits, and why."""
+
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
+from holdfast.operations.page.explanation import Deed, Fact, Tone, Why, known
+from holdfast.primitives.locks import Locks
+from holdfast.primitives.locks.inspect import (
+    Alive,
+    Explanation,
+    HoldStatus,
+    LockLine,
+    LockStatus,
+    WaitStatus,
+)
+
+_SHOWN = 20
+
+
+class HeldLine(Plain, frozen=True, kw_only=True):
+    """One resource in a list."""
+
+    name: str
+    tone: Tone
+    state: str
+    by: str
+    holders: int
+    mode: str
+    process: str
+    since: Instant | None
+    ends_at: Instant | None
+    """Only where it ends by itself."""
+    waiting: int
+    waited_since: Instant | None
+
+
+class LockPage(Plain, frozen=True, kw_only=True):
+    """A stretch of the list. `next` is the name behind which the following one begins; None at its
+    end.
+    """
+
+    total: int
+    lines: tuple[HeldLine, ...]
+    next: str | None
+
+
+def lock_page(
+    locks: Locks, *, after: str = "", limit: int = PAGE_LINES, words: str = ""
+) -> LockPage:
+    """A stretch of what is held or waited for, by name; with `words`, of those in whose line they
+    occur, among LIST_MAX.
+    """
+    wanted, lines = words.casefold(), list[HeldLine]()
+    for _ in range(LIST_MAX // PAGE_LINES):
+        page = locks.page(after=after, limit=PAGE_LINES if wanted else limit)
+        for one in page:
+            after, line = one.name, line_of(one)
+            if wanted in f"{line.name} {line.by} {line.state} {line.process}".casefold():
+                lines.append(line)
+            if len(lines) == limit:
+                return LockPage(total=locks.counts().resources, lines=tuple(lines), next=after)
+        if len(page) < PAGE_LINES:
+            break
+    return LockPage(total=locks.counts().resources, lines=tuple(lines), next=None)
+
+
+def line_of(one: LockLine) -> HeldLine:
+    """A resource in a list."""
+    first = one.holds[0] if one.holds else None
+    tone, state = _state(one.holds, one.waiting)
+    return HeldLine(
+        name=one.name,
+        tone=tone,
+        state=state,
+        by=", ".join(hold.by for hold in one.holds[:3]) + (" …" if len(one.holds) > 3 else ""),
+        holders=len(one.holds),
+        mode="" if first is None else first.mode.value,
+        process="" if first is None else process_words(first.process, first.alive),
+        since=None if first is None else first.since,
+        ends_at=first.expires_at if first is not None and first.has_ttl else None,
+        waiting=one.waiting,
+        waited_since=one.waited_since,
+    )
+
+
+def why_lock(locks: Locks, name: str) -> Why:
+    """Why a resource is not free: who has it, through which chain, who is in line, and what can be
+    done.
+    """
+    found = locks.explain(name)
+    tone, state = _state(found.status.holds, len(found.status.queue))
+    held = any(not hold.reclaimable for hold in found.status.holds)
+    return Why(
+        kind="lock",
+        name=name,
+        title=name,
+        state=state,
+        tone=tone,
+        words=(*_chain(found), *_line_words(found.status)),
+        facts=tuple(
+            fact for hold in found.status.holds[:_SHOWN] for fact in _facts(hold, found.status)
+        ),
+        advice=found.advice,
+        deeds=(_kick(found.status),) if held else (),
+    )
+
+
+def _kick(status: LockStatus) -> Deed:
+    """Taking it away, with all that goes with it and what it does not do."""
+    more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
+    holders = {hold.by for hold in status.holds}
+    together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
+    return Deed(
+        verb="kick",
+        subject=status.name,
+        label="Kick",
+        effect=(
+            f"{status.name} is taken away from {_names(status)} at once and passes to the next in "
+            f"line.{together} The old token is refused from then on, but the process is not "
+            "stopped: end it first if it must not go on. It is journalled with your reason."
+        ),
+        # By whom it was shown: the next in line may have it by the time the button is pressed.
+        by=holders.pop() if len(holders) == 1 else None,
+    )
+
+
+def process_words(process: Holder | None, alive: Alive) -> str:
+    """A process and what is known of it."""
+    if process is None:
+        return "no process"
+    label = f" {process.label}" if process.label else ""
+    what = "tree of pid" if process.tree else "pid"
+    return (
+        f"{what} {process.pid}{label}, "
+        f"{'cannot be seen from here' if alive is Alive.UNKNOWN else alive.value}"
+    )
+
+
+def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
+    if not holds:
+        return ("wait", "free, but waited for") if waiting else ("idle", "free")
+    if all(hold.reclaimable for hold in holds):
+        over = "its holder is dead" if holds[0].alive is Alive.DEAD else "its time is over"
+        # Whoever asks for it gets it: it is nobody's trouble unless somebody waits.
+        return ("bad" if waiting else "idle"), over
+    shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
+    return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
+
+
+def _names(status: LockStatus) -> str:
+    return ", ".join(hold.by for hold in status.holds[:_SHOWN])
+
+
+def _chain(found: Explanation) -> list[str]:
+    status = found.status
+    told = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
+        f"Nobody holds {status.name}."
+    ]
+    for blockage in found.blockages[:_SHOWN]:
+        for hold in blockage.holds:
+            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
+    return told
+
+
+def _holder(hold: HoldStatus, found: Explanation) -> str:
+    return " ← ".join(
+        (hold.by, *found.behind.get(hold.by, ()), process_words(hold.process, hold.alive))
+    )
+
+
+def _line_words(status: LockStatus) -> list[str]:
+    told = [f"{wait.position}. in line: {wait.by}, {_wish(wait)}" for wait in status.queue[:_SHOWN]]
+    more = len(status.queue) - _SHOWN
+    return [*told, f"and {more} more in line"] if more > 0 else told
+
+
+def _wish(wait: WaitStatus) -> str:
+    wish = "only looks" if wait.looks else wait.mode.value
+    return f"{wish}, {process_words(wait.process, wait.alive)}"
+
+
+def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
+    others = [name for name in hold.names if name != status.name]
+    return known(
+        Fact(name=f"{hold.by} has it since", at=hold.since),
+        Fact(name="ends by itself", at=hold.expires_at if hold.has_ttl else None),
+        Fact(name="process", text=process_words(hold.process, hold.alive)),
+        Fact(name="mode", text=hold.mode.value),
+        Fact(name="taken together with", text=", ".join(others)),
+        Fact(name="token", text=str(hold.token)),
+    )

@@ -1,0 +1,177 @@
+"""Workflows and the swap for the page: what is loaded, what is being loaded, and who it waits
+for.
+"""
+
+from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
+from holdfast.domains.workflows.records import waits_for, who
+from holdfast.domains.workflows.refusal import unknown_words
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.operations.page.explanation import Fact, Tone, Why, known
+
+_STATES: dict[Preempt, tuple[Tone, str]] = {
+    Preempt.NONE: ("good", "runs"),
+    Preempt.REQUESTED: ("wait", "asked to yield"),
+    Preempt.YIELDED: ("wait", "yielding"),
+    Preempt.IGNORED: ("bad", "has not yielded"),
+}
+
+
+class WorkflowLine(Plain, frozen=True, kw_only=True):
+    """One workflow in a list."""
+
+    name: str
+    recipe: str
+    state: str
+    tone: Tone
+    preemptible: bool
+    owner: str
+    in_the_way: bool
+    """The swap under way waits for it."""
+    started_at: Instant
+    ends_at: Instant | None
+    """None when it ends with its processes."""
+
+
+class SwapPicture(Plain, frozen=True, kw_only=True):
+    """What is loaded, the swap under way, and the workflows that live. `unknown` says why nobody
+    knows what is loaded: a load failed, or has not ended.
+    """
+
+    current: str | None
+    loaded_at: Instant | None
+    unknown: str
+    unknown_at: Instant | None
+    """When the load failed; None while it goes on."""
+    target: str | None
+    by: str
+    begun_at: Instant | None
+    waits_for: tuple[str, ...]
+    workflows: tuple[WorkflowLine, ...]
+
+
+def swap_picture(workflows: Workflows) -> SwapPicture:
+    """What is loaded, the swap under way, and who it waits for."""
+    found = workflows.swap_status(damaged=[])
+    lines = tuple(_line(one, found) for one in found.workflows)
+    return SwapPicture(
+        current=None if found.current is None else found.current.recipe,
+        loaded_at=None if found.current is None else found.current.loaded_at,
+        unknown="" if found.unknown is None else unknown_words(found.unknown),
+        unknown_at=None if found.unknown is None else found.unknown.ended_at,
+        target=None if found.marker is None else found.marker.recipe,
+        by="" if found.marker is None else who(found.marker.holder),
+        begun_at=None if found.marker is None else found.marker.begun_at,
+        waits_for=tuple(line.name for line in lines if line.in_the_way),
+        workflows=lines,
+    )
+
+
+def why_workflow(workflows: Workflows, name: str) -> Why:
+    """Why a workflow holds what it holds, and whether somebody waits for it. Raises NotFound."""
+    workflow = workflows.get(name)
+    picture = swap_picture(workflows)
+    tone, state = _STATES[workflow.preempt]
+    in_the_way = name in picture.waits_for
+    words = [f"{name} needs {workflow.recipe}, for {who(workflow.owner)}."]
+    if in_the_way:
+        words.append(
+            f"The swap to {picture.target} by {picture.by} waits for it. Work is never killed for "
+            "a swap."
+        )
+    return Why(
+        kind="workflow",
+        name=name,
+        title=name,
+        state=state,
+        tone=tone,
+        words=tuple(words),
+        facts=known(
+            Fact(name="recipe", text=workflow.recipe),
+            Fact(name="started", at=workflow.started_at),
+            Fact(name="last renewed", at=workflow.last_renewed_at),
+            Fact(
+                name="ends unless renewed",
+                at=workflow.lease.expires_at if workflow.lease.explicit else None,
+            ),
+            Fact(name="owner", text=who(workflow.owner)),
+            Fact(name="preemptible", text="yes" if workflow.preemptible else "no"),
+        ),
+        advice=(advice(workflow, in_the_way),),
+    )
+
+
+def why_swap(workflows: Workflows) -> Why:
+    """What the swap under way waits for, or why there is none."""
+    picture = swap_picture(workflows)
+    if picture.target is None:
+        loaded = (
+            f"{picture.current} is loaded."
+            if picture.current
+            else "Nothing was ever swapped in here."
+        )
+        if picture.unknown:
+            loaded = (
+                f"What is loaded is unknown: {picture.unknown}. No work begins until a swap has "
+                "succeeded."
+            )
+        words: tuple[str, ...] = ("No swap is under way.", loaded)
+        state, tone = ("unknown", "bad") if picture.unknown else ("no swap", "idle")
+    elif picture.waits_for:
+        words = (
+            f"{picture.by} wants {picture.target}, and waits for: {', '.join(picture.waits_for)}.",
+        )
+        state, tone = "waits for work to end", "wait"
+    else:
+        words = (f"{picture.by} is loading {picture.target}. Nothing is in its way.",)
+        state, tone = "loading", "busy"
+    return Why(
+        kind="swap",
+        name="swap",
+        title=f"swap to {picture.target}"
+        if picture.target
+        else f"model {picture.current or _no_model(picture)}",
+        state=state,
+        tone=tone,  # type: ignore[arg-type]
+        words=words,
+        facts=known(
+            Fact(name="loaded now", text=picture.current or ("unknown" if picture.unknown else "")),
+            Fact(name="loaded", at=picture.loaded_at),
+            Fact(name="swap begun", at=picture.begun_at),
+            Fact(name="by", text=picture.by),
+        ),
+        advice=(
+            "`holdfast swap log` tells what happened; a dead swap's marker is cleared by itself",
+        ),
+    )
+
+
+def _no_model(picture: SwapPicture) -> str:
+    return "unknown" if picture.unknown else "none"
+
+
+def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
+    tone, state = _STATES[workflow.preempt]
+    return WorkflowLine(
+        name=workflow.name,
+        recipe=workflow.recipe,
+        state=state,
+        tone=tone,
+        preemptible=workflow.preemptible,
+        owner=who(workflow.owner),
+        in_the_way=found.marker is not None and waits_for(found.marker, workflow),
+        started_at=workflow.started_at,
+        ends_at=workflow.lease.expires_at if workflow.lease.explicit else None,
+    )
+
+
+def advice(workflow: Workflow, in_the_way: bool) -> str:
+    """What to do about a workflow, where a swap waits for it."""
+    if not in_the_way:
+        return "nothing to do"
+    if workflow.preempt is Preempt.IGNORED:
+        return f"it was asked to yield and did not: look at {who(workflow.owner)}"
+    if workflow.preemptible and workflow.preempt is Preempt.NONE:
+        return "it may be asked to yield, and was not yet"
+    if workflow.preemptible:
+        return "it was asked to yield, and does so at its next safe point"
+    return f"it cannot be asked to yield: wait for its end, or end {who(workflow.owner)} yourself"

@@ -1,0 +1,480 @@
+"""The verbs of a queue inside a transaction, so that a domain can decide by records of its own in
+the same step.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from holdfast.kernel import clock
+from holdfast.kernel.codec import CUT, cut, json_bytes
+from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
+from holdfast.kernel.limits import (
+    LABEL_JSON_BYTES_MAX,
+    QUEUE_DEPTH_MAX,
+    QUEUE_KEEP_LEAST,
+    QUEUE_KEEP_REQUESTS,
+    QUEUE_KEEP_S,
+    QUEUE_TRIM_EVERY,
+    QUEUE_TRIM_MAX,
+    REQUEST_DETAIL_BYTES_MAX,
+    REQUEST_RESULT_BYTES_MAX,
+)
+from holdfast.kernel.names import check_id
+from holdfast.kernel.store import Damage, ReadTx, Tx
+from holdfast.kernel.text import counted
+from holdfast.primitives.journal import Journal, proven
+from holdfast.primitives.queue.records import (
+    ENDED,
+    HEADS,
+    KEYS,
+    REQUESTS,
+    TRANSITIONS,
+    Draft,
+    Head,
+    Key,
+    Receipt,
+    Request,
+    RequestState,
+)
+
+
+class Swept(NamedTuple):
+    """How many requests were dropped, and from which arrival on to look for more; None when there
+    are none.
+    """
+
+    dropped: int
+    further: int | None
+
+
+class Line:
+    """A queue in the hands of one transaction, which has latched its head. `finish` writes the
+    head; then it is over.
+    """
+
+    def __init__(
+        self, tx: Tx, journal: Journal, queue: str, *, depth_max: int = QUEUE_DEPTH_MAX
+    ) -> None:
+        # The head first of all: whatever else is looked at cannot change from here on, and the
+        # revision is drawn behind it.
+        row = tx.get(HEADS, queue)
+        self.head = self._before = Head() if row is None else row.record
+        self.damaged: Damage = []
+        self._changed = self._hurried = False
+        self._tx = tx
+        self._journal = journal
+        self._queue = queue
+        self._depth_max = depth_max
+
+    def accept(self, draft: Draft, request_id: str, *, epoch: int) -> Request:
+        """Take a request in, behind all others; or return the one that its idempotency key stands
+        for already.
+
+        Raises Full, and Collision when the key was used for something else; nothing is changed
+        then.
+        """
+        if (known := self.known(draft)) is not None:
+            return known
+        # The express lane has the bound for itself: what is to stop the one that runs must not be
+        # kept out by those behind it.
+        depth = self.head.express if draft.express else self.head.depth
+        if depth >= self._depth_max:
+            raise Full(
+                f"{counted(depth, 'request')} of {self._queue} must end before more are taken: "
+                "wait, or cancel some",
+                queue=self._queue,
+                depth=depth,
+                depth_max=self._depth_max,
+            )
+        told = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
+        arrival = self._journal.append(
+            self._tx, kind="request.accepted", subject=request_id, data=told
+        )
+        request = Request(
+            request_id=request_id,
+            queue=self._queue,
+            kind=draft.kind,
+            payload=draft.payload,
+            arrival=arrival,
+            epoch=epoch,
+            express=draft.express,
+            beside=self.head.slot if draft.express else None,
+            accepted_at=self._tx.now,
+            idempotency_key=draft.idempotency_key,
+        )
+        self._put(request)
+        if draft.idempotency_key is not None:
+            self._tx.put(KEYS, self._key_of(draft.idempotency_key), Key(request_id=request_id))
+        self.head = replace(
+            self.head, accepted=self.head.accepted + 1, express=self.head.express + draft.express
+        )
+        return request
+
+    def claim(self, *, epoch: int, express: bool = False) -> Request | None:
+        """Begin with the oldest request that is meant for this epoch; None when there is none, or
+        when the slot is taken.
+
+        Its token is what all that is said of it later must show. A damaged request is passed over,
+        and told in `damaged`.
+        """
+        if not express and self.head.slot is not None:
+            return None
+        row = self._tx.take_first(
+            REQUESTS, "turn", (self._queue, express, epoch), damaged=self.damaged
+        )
+        if row is None:
+            return None
+        request = replace(row.record, started_at=self._tx.now, token=self._tx.revision)
+        return self._moved(request, RequestState.RUNNING, {"token": request.token})
+
+    def deliver(self, request_id: str, token: int) -> Request:
+        """Note that a running request was handed over. Raises NotFound and Fenced."""
+        request = replace(self._owned(request_id, token), receipt=Receipt.DELIVERED)
+        self._put(request)
+        self._journal.append(
+            self._tx, kind="request.delivered", subject=request_id, data={"agent": self._queue}
+        )
+        return request
+
+    def complete(
+        self,
+        request_id: str,
+        token: int,
+        result: Mapping[str, Any],
+        *,
+        receipt: Receipt = Receipt.ANSWERED,
+    ) -> Request:
+        """End a running request well. Raises NotFound, and Fenced when `token` is not that of its
+        claim.
+        """
+        request = replace(self._owned(request_id, token), result=_bounded(result), receipt=receipt)
+        return self._moved(request, RequestState.COMPLETED, {"receipt": receipt.value})
+
+    def fail(
+        self,
+        request_id: str,
+        token: int,
+        *,
+        code: str,
+        detail: str,
+        result: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """End a running request badly. Raises NotFound, and Fenced when `token` is not that of its
+        claim.
+        """
+        return self._failed(self._owned(request_id, token), code, detail, result)
+
+    def put_back(self, request_id: str, token: int) -> Request:
+        """Undo a claim of which certainly nothing was handed over: the request is accepted again,
+        in its old place.
+
+        Raises NotFound and Fenced.
+        """
+        request = replace(self._owned(request_id, token), started_at=None)
+        return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
+
+    def cancel(
+        self,
+        request_id: str,
+        *,
+        code: str = "cancelled",
+        detail: str = "it was cancelled before it was begun",
+    ) -> Request:
+        """End a request that was not begun. Raises NotFound, and ImpossibleTransition for one that
+        runs or has ended.
+        """
+        return self._failed(self._waiting(check_id(request_id, "request id")), code, detail, None)
+
+    def readmit(self, request_id: str, *, epoch: int) -> Request:
+        """Mean a waiting request for another epoch; it keeps its place. Raises NotFound and
+        ImpossibleTransition.
+        """
+        request = replace(self._waiting(request_id), epoch=epoch)
+        return self._moved(request, RequestState.ACCEPTED, {"epoch": epoch})
+
+    def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
+        """End everything that runs, as whoever ran it is gone; what is said of it goes by how far
+        it got.
+        """
+        ended = [
+            self._failed(request, code, detail[request.receipt], None) for request in self.running()
+        ]
+        # One that is damaged cannot be ended; but nobody works on it, and it must not keep the slot
+        # from all others.
+        self.head = replace(self.head, running=0, slot=None)
+        return ended
+
+    def running(self) -> list[Request]:
+        """What runs, in the order it came."""
+        rows = self._tx.find(
+            REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged
+        )
+        return [row.record for row in rows]
+
+    def stale(self, epoch: int) -> list[Request]:
+        """The waiting requests that are meant for an epoch before this one, in the order they
+        came.
+        """
+        rows = self._tx.find(
+            REQUESTS, "state", (self._queue, RequestState.ACCEPTED.value), damaged=self.damaged
+        )
+        return [row.record for row in rows if row.record.epoch < epoch]
+
+    def finish(self) -> None:
+        """Write down what has become of the queue, and wake whoever waits for it."""
+        if self.head != self._before:
+            self._tx.put(HEADS, self._queue, self.head)
+        if self._changed:
+            self._tx.notify(topic_of(self._queue))
+        if self._hurried:
+            self._tx.notify(express_topic_of(self._queue))
+
+    def known(self, draft: Draft) -> Request | None:
+        """The request that a draft's idempotency key stands for, if any. Raises Collision when it
+        asks for something else.
+        """
+        if draft.idempotency_key is None:
+            return None
+        row = self._tx.get(KEYS, self._key_of(draft.idempotency_key))
+        found = (
+            None
+            if row is None
+            else self._tx.get(REQUESTS, key_of(self._queue, row.record.request_id))
+        )
+        if found is None:
+            return None
+        request = found.record
+        if (request.kind, request.payload) != (draft.kind, draft.payload):
+            raise Collision(
+                f"the idempotency key stands for request {request.request_id}, which asks for "
+                "something else: use a key of its "
+                "own for each request",
+                request_id=request.request_id,
+            )
+        return request
+
+    def _existing(self, request_id: str) -> Request:
+        row = self._tx.get(REQUESTS, key_of(self._queue, request_id))
+        if row is None:
+            raise no_such(self._queue, request_id)
+        return row.record
+
+    def _owned(self, request_id: str, token: int) -> Request:
+        request = self._existing(request_id)
+        if request.state is not RequestState.RUNNING or request.token != token:
+            raise Fenced(
+                f"token {token} is not that of the current claim on request {request_id}, which "
+                f"is {request.state.value}: stop "
+                "work on it",
+                request_id=request_id,
+                token=token,
+                current=request.token,
+            )
+        return request
+
+    def _waiting(self, request_id: str) -> Request:
+        request = self._existing(request_id)
+        if request.state is not RequestState.ACCEPTED:
+            hint = (
+                "interrupt it instead" if request.state is RequestState.RUNNING else "it has ended"
+            )
+            raise ImpossibleTransition(
+                f"request {request_id} is {request.state.value}, and only one that waits can be "
+                f"taken back: {hint}",
+                request_id=request_id,
+                state=request.state.value,
+            )
+        return request
+
+    def _failed(
+        self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None
+    ) -> Request:
+        kept = None if result is None else _bounded(result)
+        code, detail = cut(code, LABEL_JSON_BYTES_MAX), cut(detail, REQUEST_DETAIL_BYTES_MAX)
+        ended = replace(request, error_code=code, error_detail=detail, result=kept)
+        return self._moved(
+            ended, RequestState.FAILED, {"code": code, "receipt": request.receipt.value}
+        )
+
+    def _moved(self, request: Request, state: RequestState, told: dict[str, Any]) -> Request:
+        before = request.state
+        assert state in TRANSITIONS[before], (before, state)
+        changes: dict[str, Any] = {"state": state}
+        if state is not RequestState.RUNNING:
+            changes["token"] = None
+        if state in ENDED:
+            changes["finished_at"] = self._tx.now
+        moved = replace(request, **changes)
+        self._put(moved)
+        kind = {
+            RequestState.RUNNING: "request.running",
+            RequestState.ACCEPTED: "request.readmitted",
+        }.get(state, f"request.{state.value}")
+        revision = self._journal.append(
+            self._tx, kind=kind, subject=moved.request_id, data={"agent": self._queue, **told}
+        )
+        self._count(moved, before)
+        if state in ENDED and crc32(b"%d" % revision) % QUEUE_TRIM_EVERY == 0:
+            self.trim()
+        return moved
+
+    def _count(self, request: Request, before: RequestState) -> None:
+        waits = (request.state is RequestState.ACCEPTED) - (before is RequestState.ACCEPTED)
+        runs = (request.state is RequestState.RUNNING) - (before is RequestState.RUNNING)
+        slot = self.head.slot
+        if not request.express and request.state is RequestState.RUNNING:
+            slot = request.request_id
+        elif slot == request.request_id:
+            slot = None
+        self.head = replace(
+            self.head,
+            accepted=self.head.accepted + waits,
+            express=self.head.express + (waits if request.express else 0),
+            running=self.head.running + runs,
+            slot=slot,
+        )
+
+    def trim(
+        self,
+        *,
+        keep: int = QUEUE_KEEP_REQUESTS,
+        keep_s: float = QUEUE_KEEP_S,
+        keep_least: int = QUEUE_KEEP_LEAST,
+    ) -> int:
+        """Drop finished requests beyond the bounds, the oldest first and a bounded number at once;
+        return how many.
+
+        The last `keep_least` stay however old: by a clock that was stepped forward all of them are,
+        and with them would go the keys by which a repeated request is known.
+        """
+        return self.sweep(keep=keep, keep_s=keep_s, keep_least=keep_least).dropped
+
+    def sweep(
+        self,
+        *,
+        keep: int,
+        keep_s: float,
+        keep_least: int,
+        spare_s: float = 0,
+        start: int = 0,
+        asked: bool = False,
+    ) -> Swept:
+        """Drop as `trim` does, among those that came from `start` on. What ended less than
+        `spare_s` ago stays, if that is more than nothing. `asked`: somebody asked for that age.
+        """
+        ended = sum(
+            self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
+        )
+        now = proven(self._journal, self._tx, asked=asked)
+        before, spared = (
+            clock.BEGINNING if now is None else clock.ago(now, age_s) for age_s in (keep_s, spare_s)
+        )
+        oldest = in_order(
+            self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[]
+        )[:QUEUE_TRIM_MAX]
+        dropped = 0
+        for request in oldest:
+            # By their end, and not by their place: one that waited long ends after many that came
+            # behind it.
+            at = request.finished_at or request.accepted_at
+            old = dropped < ended - keep_least and at < before
+            if (spare_s and at >= spared) or (dropped >= ended - keep and not old):
+                continue
+            self._drop(request)
+            dropped += 1
+        if dropped:
+            told = {"agent": self._queue, "removed": dropped}
+            self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=told)
+        return Swept(dropped, oldest[-1].arrival + 1 if oldest else None)
+
+    def _drop(self, request: Request) -> None:
+        self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
+        if request.idempotency_key is not None:
+            self._tx.delete(KEYS, self._key_of(request.idempotency_key))
+
+    def _put(self, request: Request) -> None:
+        self._changed = True
+        self._hurried = self._hurried or request.express
+        self._tx.put(REQUESTS, key_of(self._queue, request.request_id), request)
+
+    def _key_of(self, idempotency_key: str) -> str:
+        # A digest, since a key is any text and would have to be escaped.
+        return f"{self._queue}/{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+
+
+def in_order(
+    tx: ReadTx,
+    queue: str,
+    states: Iterable[RequestState],
+    *,
+    limit: int,
+    newest: bool = False,
+    start: int = 0,
+    damaged: Damage | None = None,
+) -> list[Request]:
+    """The oldest or newest requests in some states, in the order they came: at least `limit` of all
+    that came from `start` on, if there are so many.
+    """
+    found = [
+        row.record
+        for state in states
+        for row in tx.find(
+            REQUESTS,
+            "state",
+            (queue, state.value),
+            start=(start,),
+            reverse=newest,
+            limit=limit,
+            damaged=damaged,
+        )
+    ]
+    return sorted(found, key=lambda request: request.arrival)
+
+
+def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result within its bound. One that is too large says so by `cut`: its smallest values are
+    kept whole, and the first one without room is cut, with a visible mark, if it is text. Raises
+    InvalidValue for what is no JSON.
+    """
+    if json_bytes(result) <= REQUEST_RESULT_BYTES_MAX:
+        return dict(result)
+    kept: dict[str, Any] = {"cut": True}
+    for size, name in sorted((json_bytes(value), name) for name, value in result.items()):
+        room = REQUEST_RESULT_BYTES_MAX - json_bytes(kept) - json_bytes(name) - 2
+        if size <= room:
+            kept[name] = result[name]
+            continue
+        if isinstance(result[name], str) and room > json_bytes(CUT):
+            kept[name] = cut(result[name], room)
+        break
+    return kept
+
+
+def key_of(queue: str, request_id: str) -> str:
+    """Under what a request is kept."""
+    return f"{queue}/{request_id}"
+
+
+def topic_of(queue: str) -> str:
+    """What is notified at each change of a queue."""
+    return f"queue/{queue}"
+
+
+def express_topic_of(queue: str) -> str:
+    """What is notified when an express request of a queue changes: whoever waits for those sleeps
+    through all others.
+    """
+    return f"queue/{queue}/express"
+
+
+def no_such(queue: str, request_id: str) -> NotFound:
+    """There is no such request."""
+    return NotFound(
+        f"there is no request {request_id} of {queue}: `holdfast gateway requests {queue}` shows "
+        "those there are",
+        request_id=request_id,
+    )

@@ -1,0 +1,270 @@
+"""Renewal in the background: one thread of a process gives a sign of life for all it holds, and
+learns what of it is gone.
+
+It begins with the first thing to keep and ends when there has been none for a while. What is held
+for less than a third of its lease costs it nothing.
+"""
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.kernel import threads
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.store import Store
+from holdfast.primitives.expiry import Endings
+from holdfast.primitives.steady_clock import steady_clock
+
+_IDLE_S = 60.0
+_CLOSING_S = 2.0
+_STORE_LOST_S = 1.0
+_BEHIND_S = 0.05
+
+
+class Kept(Protocol):
+    """Something that a process holds."""
+
+    @property
+    def id(self) -> str:
+        """What it is known by."""
+        ...
+
+    @property
+    def since_s(self) -> float:
+        """When it began, on the process's monotonic clock."""
+        ...
+
+    @property
+    def ends_s(self) -> float:
+        """When it is over on that clock unless it is renewed; `math.inf` for what a live process
+        keeps in any case.
+        """
+        ...
+
+    def lose(self) -> None:
+        """Take note that it was taken away."""
+        ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class Keeper(Generic[K]):
+    """What this process holds. `renew` is given what is due, or everything after a notice to the
+    topic, and returns what is gone; `tick` is called every few seconds for what else is to be done
+    in the background, and as long as `behind` says that some of that is left the thread does not
+    end for want of work. What is over by this process's clock is lost at that moment, whether or
+    not the store answers.
+    """
+
+    _wake_fd: int | None
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        topic: Callable[[], str],
+        renew: Callable[[list[K]], list[K]],
+        renew_every_s: float,
+        tick: Callable[[], None] = lambda: None,
+        behind: Callable[[], bool] = lambda: False,
+        tick_every_s: float = float("inf"),
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._renew = renew
+        self._tick = tick
+        self._behind = behind
+        self._renew_every_s = renew_every_s
+        self._wake_every_s = min(tick_every_s, renew_every_s)
+        self._endings = Endings(lambda: list(self._held.values()), self._over)
+        self.begin_process()
+        _keepers.add(self)
+
+    def leave_inherited(self) -> None:
+        """In a forked child, at once: close the copy of the parent's descriptor. Later its number
+        may be another file's.
+        """
+        fd, self._wake_fd = self._wake_fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def begin_process(self) -> None:
+        """Begin with nothing, as in a forked child: what was held is its parent's."""
+        self._endings.begin_process()
+        self._mutex = threading.Lock()
+        self._held: dict[str, K] = {}
+        self._renewed_s: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+        self._wake_fd = None
+        self._closed = False
+
+    def add(self, kept: K) -> None:
+        """Keep something until it is discarded."""
+        self._held[kept.id] = kept
+        self._endings.watch(kept)
+        if self._thread is None:
+            self._start()
+
+    def discard(self, kept: K) -> bool:
+        """Leave it alone. False when it was not kept any more, so that of several threads one gets
+        True.
+        """
+        if self._renewed_s:
+            self._renewed_s.pop(kept.id, None)
+        return self._held.pop(kept.id, None) is not None
+
+    def kept(self) -> list[K]:
+        """All that is kept."""
+        return list(self._held.values())
+
+    def keeps(self, one: K) -> bool:
+        """Is it kept?"""
+        return one.id in self._held
+
+    def wake(self) -> None:
+        """See to it that the thread runs, and does now what is to be done at its ticks."""
+        if self._thread is None:
+            self._start()
+        with self._mutex:
+            self._nudge()
+
+    def close(self) -> None:
+        """End the thread. What is still held lives by its process and lease alone from then on.
+        Asks nothing of the store, which may be shut.
+        """
+        with self._mutex:
+            self._closed, thread = True, self._thread
+            self._nudge()
+        self._endings.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSING_S)
+
+    def _nudge(self) -> None:
+        if self._wake_fd is not None:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _over(self, one: Any) -> None:
+        if self._held.pop(one.id, None) is not None:
+            one.lose()
+
+    def _start(self) -> None:
+        with self._mutex:
+            if self._thread is None and not self._closed:
+                if self._wake_fd is None:
+                    self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._thread = threading.Thread(
+                    target=self._run, name="holdfast-keeper", daemon=True
+                )
+                try:
+                    threads.start(self._thread)
+                except BaseException:
+                    # Nobody would keep anything from here on. One that began all the same does no
+                    # harm.
+                    self._thread = None
+                    raise
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    self._keep()
+                    return
+                except (MemoryError, RecursionError):
+                    # Nobody else renews what is held, or withdraws what was left.
+                    time.sleep(_BEHIND_S)
+        finally:
+            with self._mutex:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+                if self._thread is None and self._wake_fd is not None:
+                    os.close(self._wake_fd)
+                    self._wake_fd = None
+
+    def _keep(self) -> None:
+        idle_since_s = time.monotonic()
+        nudged = self._wake_fd
+        assert nudged is not None
+        # At first, as after a lost store: a notice may have come before there were ears for it.
+        notified = True
+        while True:
+            try:
+                with self._store.listen([self._topic()]) as ears:
+                    while True:
+                        # A holder that lives sees to it that others know how the store's clock
+                        # runs.
+                        steady_clock(self._store).look()
+                        self._look(everything=notified)
+                        idle_since_s = time.monotonic() if self._held else idle_since_s
+                        if self._done(idle_since_s):
+                            return
+                        # What is left of the last tick is tried again at once: others may wait for
+                        # it.
+                        woken = ears.wait(
+                            _BEHIND_S if self._behind() else self._wake_every_s, also=[nudged]
+                        )
+                        notified = woken.notified
+                        if nudged in woken.ready:
+                            os.eventfd_read(nudged)
+                        self._tick()
+            except (HoldfastError, OSError):
+                # The store does not answer, or was closed. What cannot be renewed now is renewed
+                # when it is back, of which nothing tells.
+                notified = True
+                if self._done(idle_since_s):
+                    return
+                time.sleep(min(self._wake_every_s, _STORE_LOST_S))
+
+    def _done(self, idle_since_s: float) -> bool:
+        with self._mutex:
+            idle = (
+                not self._held and not self._behind() and time.monotonic() - idle_since_s > _IDLE_S
+            )
+            if not self._closed and not idle:
+                return False
+            thread, self._thread = self._thread, None
+            if (self._held or self._behind()) and not self._closed:
+                # Added in between, by one that saw this thread still there.
+                self._thread = thread
+                return False
+            return True
+
+    def _look(self, *, everything: bool) -> None:
+        now_s = time.monotonic()
+        due = [
+            one
+            for one in list(self._held.values())
+            if everything or now_s - self._last_s(one) >= self._renew_every_s
+        ]
+        if not due:
+            return
+        gone = {one.id for one in self._renew(due)}
+        for one in due:
+            if one.id in gone:
+                # Not there any more: its holder is letting go of it at this moment, and that is no
+                # loss.
+                if self._held.pop(one.id, None) is not None:
+                    one.lose()
+            elif one.id in self._held:
+                self._renewed_s[one.id] = now_s
+        for gone_id in set(self._renewed_s) - set(self._held):
+            self._renewed_s.pop(gone_id, None)
+
+    def _last_s(self, one: K) -> float:
+        return self._renewed_s.get(one.id, one.since_s)
+
+
+_keepers: "weakref.WeakSet[Keeper[Any]]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for keeper in list(_keepers):
+        keeper.leave_inherited()
+
+
+os.register_at_fork(after_in_child=_after_fork)

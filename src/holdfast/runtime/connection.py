@@ -1,0 +1,327 @@
+"""The one place where a store, a clock, adapters and domains are wired together."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
+from holdfast.runtime.configuration import actor_here, default_store, load_settings
+from holdfast.runtime.paths import (
+    access_in,
+    gateway_agent,
+    gateways_here,
+    job_logs,
+    placed,
+    shown_in_files,
+    signal_folder_of,
+    swap_lock_of,
+    tree_folder_of,
+    workflow_folder,
+)
+from holdfast.stores.factory import open_store
+from holdfast.system.access import Access, access_for
+
+if TYPE_CHECKING:
+    from holdfast.adapters.gateway_client import GatewayClient
+    from holdfast.adapters.job_log import JobLog
+    from holdfast.domains.agents import Agents
+    from holdfast.domains.jobs import Jobs
+    from holdfast.domains.jobs.event_stream import JobEvents
+    from holdfast.domains.network import Registry
+    from holdfast.domains.workflows import Workflows
+    from holdfast.primitives.holds import Holds
+    from holdfast.primitives.locks import Locks
+
+
+T = TypeVar("T")
+
+
+class _Part(Generic[T]):
+    """A part that is made when it is first asked for. Of threads that ask at once each may make
+    one, and all get the same: they cannot wait for each other, since a forked child would wait for
+    a thread that it does not have.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, whole: None, _: type) -> "_Part[T]": ...
+
+    @overload
+    def __get__(self, whole: object, _: type) -> T: ...
+
+    def __get__(self, whole: object | None, _: type) -> "T | _Part[T]":
+        return self if whole is None else whole.__dict__.setdefault(self._name, self._make(whole))
+
+
+class Holdfast:
+    """A connection: the domains on one store. Thread-safe, safe after fork, and a context manager
+    that closes it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        processes: Procfs,
+        *,
+        jobs_folder: Path | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.processes = processes
+        self._jobs_folder = jobs_folder
+
+    def __enter__(self) -> "Holdfast":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @_Part
+    def _access(self) -> Access:
+        return access_in(self.settings, self.store)
+
+    @_Part
+    def log(self) -> Journal:
+        """The journal."""
+        return Journal(
+            self.store, actor=self.settings.actor or actor_here(), keep=self.settings.journal
+        )
+
+    @_Part
+    def jobs(self) -> "Jobs":
+        """Delegated work."""
+        from holdfast.domains.jobs import Jobs
+        from holdfast.domains.jobs.records import FOLDER_LIMITS, NEW_JOB_LIMITS
+
+        shared = self._jobs_folder is not None or (
+            self.store.kind == "files" and "jobs" in self.settings.files.folders
+        )
+        limits = FOLDER_LIMITS if shared else NEW_JOB_LIMITS
+        return Jobs(self.store, self.log, self.processes, self.settings.jobs, limits=limits)
+
+    @_Part
+    def job_events(self) -> "JobEvents":
+        """What jobs tell of themselves."""
+        from holdfast.domains.jobs.event_stream import JobEvents
+
+        return JobEvents(self.store, self.log, self.processes)
+
+    @_Part
+    def job_log(self) -> "JobLog | None":
+        """The audit log of jobs; None for a store that keeps nothing."""
+        folder = job_logs(self.settings, self.store, self._jobs_folder)
+        if folder is None:
+            return None
+        from holdfast.adapters.job_log import JobLog
+
+        return JobLog(
+            folder,
+            store=f"{self.settings.store} {self.store.namespace}",
+            beside=self._jobs_folder,
+            access=self._access,
+        )
+
+    @_Part
+    def agents(self) -> "Agents":
+        """Live agents."""
+        from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
+        from holdfast.adapters.gateway_client import GatewayHealth
+        from holdfast.adapters.tmux import Tmux
+        from holdfast.domains.agents import Agents
+        from holdfast.domains.agents.ports import Outside
+        from holdfast.kernel.store import Debris
+        from holdfast.runtime.configuration import state_folder
+
+        folders = GenerationFolders(lambda: state_folder(os.environ))
+        outside = Outside(
+            self.processes, Tmux(), ManifestFiles(self._access), folders, GatewayHealth()
+        )
+        debris = self.store if isinstance(self.store, Debris) else None
+        return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
+
+    @_Part
+    def locks(self) -> "Locks":
+        """Locks on resources of any name."""
+        from holdfast.primitives.locks import Locks
+
+        label = self.settings.actor or ""
+        return Locks(
+            self.store,
+            self.log,
+            self.processes,
+            self.settings.locks,
+            label=label,
+            behind=self._behind,
+        )
+
+    def _behind(self, by: str) -> tuple[str, ...]:
+        from holdfast.runtime.attribution import behind
+
+        return behind(self.jobs, self.agents, by)
+
+    @_Part
+    def holds(self) -> "Holds":
+        """Counted holds on subjects of any name."""
+        from holdfast.primitives.holds import Holds
+
+        return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
+
+    @_Part
+    def network(self) -> "Registry":
+        """Hosts, routers and neighbours of a network under test."""
+        from holdfast.domains.network import Registry, Room
+
+        room = Room(
+            self.store,
+            self.log,
+            self.processes,
+            self.settings.network,
+            label=self.settings.actor or "",
+        )
+        return Registry(room, self.locks)
+
+    @_Part
+    def workflows(self) -> "Workflows":
+        """Workflows and model swaps."""
+        from holdfast.runtime.configuration import workflow_here
+        from holdfast.stores.files.folders import Folders
+
+        label, within = self.settings.actor or "", workflow_here(os.environ)
+        if isinstance(folders := getattr(self.store, "folders", None), Folders):
+            from holdfast.adapters.signal_files import workflows_in_folder
+
+            own = workflow_folder(folders, self.store.namespace)
+            return workflows_in_folder(
+                folders.of("workflows"),
+                own,
+                self.store,
+                self.log,
+                self.processes,
+                label=label,
+                within=within,
+                access=self._access,
+            )
+        from holdfast.adapters.signal_files import SignalFiles
+        from holdfast.domains.workflows import Workflows
+
+        return Workflows(
+            self.store,
+            self.log,
+            self.processes,
+            swap_lock=swap_lock_of(self.store),
+            signals=SignalFiles(signal_folder_of(self.store), self._access),
+            label=label,
+            within=within,
+        )
+
+    def gateway(
+        self, agent: str, *, url: str | None = None, token: str | None = None
+    ) -> "GatewayClient":
+        """An agent's gateway: found by its folder on this machine, or at an address with its token.
+        Raises InvalidName.
+        """
+        from holdfast.adapters.gateway_client import GatewayClient
+        from holdfast.runtime.gateway_identity import gateway_place
+
+        root = gateway_place(self.settings, agent, lambda: self._gateway_key(agent))
+        return GatewayClient(agent, root=root, url=url, token=token)
+
+    def _gateway_key(self, agent: str) -> str:
+        from holdfast.runtime.gateway_identity import gateway_key
+
+        with suppress(HoldfastError):
+            return gateway_key(agent, self.agents.resolve(agent).record, self.settings, self.store)
+        return gateway_agent(agent)
+
+    def gateways(self) -> list[str]:
+        """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when
+        that cannot be read.
+        """
+        return gateways_here(self.settings)
+
+    def check_token(self, resource: str, token: int) -> None:
+        """Is this the token of a grant that is in force on the resource? Raises Fenced when it is
+        not.
+        """
+        self.locks.check_token(resource, token)
+
+    def close(self) -> None:
+        """Let go of the store. Calling it again is harmless."""
+        for part in ("network", "locks", "holds"):
+            if part in self.__dict__:
+                self.__dict__[part].close()
+        self.store.close()
+
+
+def connect(
+    store: str | None = None,
+    *,
+    namespace: str | None = None,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str] | None = None,
+) -> Holdfast:
+    """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
+
+    Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder,
+    else a SQLite file in the user's state folder. A file or folder that is not there is made,
+    unless `create` is False: then it is read as an empty store, and a change raises NotFound.
+    `folders` says where a files store has the files of a domain, from its root on, as `{"jobs":
+    "."}`. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
+    """
+    return connected(
+        load_settings(store=store, namespace=namespace), clock=clock, create=create, folders=folders
+    )
+
+
+def connected(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    folders: Mapping[str, str] | None = None,
+) -> Holdfast:
+    """Connect by settings that are put together already; see `connect`."""
+    processes = Procfs(host_id=settings.host_id)
+    url = settings.store or default_store(os.environ)
+    opened = open_store(
+        url,
+        namespace=settings.namespace,
+        boot_id=processes.boot_id(),
+        clock=clock,
+        create=create,
+        folders=folders,
+        files=placed(settings.files),
+        shown=shown_in_files() if url.startswith("files:") else {},
+        access=access_for(settings.group),
+    )
+    processes.watch_boots(opened.boot_in_use)
+    processes.trees = Trees(lambda: tree_folder_of(opened), lambda: access_in(settings, opened))
+    _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
+    root = (settings.store or "").partition(":")[2]
+    jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None
+    return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)
+
+
+def _tell(event: str, *fields: str) -> None:
+    """Log one event. Nobody can be listening who has not loaded `logging`, and loading it costs a
+    short command dear.
+    """
+    if "logging" in sys.modules:
+        sys.modules["logging"].getLogger("holdfast.runtime.connection").info(event, *fields)

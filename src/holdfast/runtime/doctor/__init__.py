@@ -1,0 +1,17 @@
+"""`holdfast doctor`: what is wrong here, and what to do about it.
+
+finding.py      the result of a check, and how bad it is
+examination.py  all checks in order, each within its time limit
+settings.py     the settings, this machine, the extras that are needed
+store.py        the store: path, disk space, answers, schema; clocks
+permissions.py  who else may read or write what is kept
+services.py     tmux, the message broker, gateways, the server
+records.py      damaged records, and what dead processes left
+
+A check only reads: it changes no record, journal entry, setting or permission.
+"""
+
+from holdfast.runtime.doctor.examination import examine
+from holdfast.runtime.doctor.finding import Finding, Verdict
+
+__all__ = ["Finding", "Verdict", "examine"]

@@ -1,0 +1,102 @@
+"""The settings, this machine, and the extras that are needed."""
+
+import os
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.text import installing
+from holdfast.processes.procfs import Procfs
+from holdfast.runtime.configuration import store_origin
+from holdfast.runtime.doctor.finding import Finding, fail, ok, warn
+from holdfast.runtime.maintenance import Upkeep
+
+
+def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
+    """They were understood; say what they come to."""
+    facts = (
+        Upkeep(found).facts()
+        if not (found.store or "").startswith("postgres")
+        else {"store": "PostgreSQL"}
+    )
+    origin = chosen_by or store_origin()
+    return [
+        ok(
+            "settings",
+            f"understood: {facts['store']}, namespace {found.namespace}, chosen by {origin}",
+        )
+    ]
+
+
+def machine(found: Settings | None) -> Iterator[Finding]:
+    """Whether this machine can be told from others, and its boot from earlier ones."""
+    here = Procfs(host_id=found.host_id if found else None).here()
+    said = f"host {here.host_id[:40]}, boot {here.boot_id[:8]}, pid namespace {here.pid_ns}"
+    if here.host_id == os.uname().nodename:
+        # No machine id: its name stands in for it, and containers and clones share names.
+        mend = (
+            "set host_id in holdfast.toml or HOLDFAST_HOST_ID, different on each machine that "
+            "shares a store"
+        )
+        yield warn(
+            "machine",
+            f"it has no /etc/machine-id, so it is known by its name {here.host_id[:40]} alone",
+            mend,
+        )
+    else:
+        yield ok("machine", said)
+
+
+def extras(found: Settings) -> list[Finding]:
+    """Whether what the settings need is installed."""
+    needed = {
+        "postgres": "the store is PostgreSQL" if (found.store or "").startswith("postgres") else "",
+        "mqtt": "MQTT_BROKER is set" if os.environ.get("MQTT_BROKER") else "",
+    }
+    lacking = {
+        extra: (why, missing)
+        for extra, why in needed.items()
+        if why and (missing := not_installed(extra))
+    }
+    if not lacking:
+        absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
+        return [
+            ok(
+                "extras",
+                "all that is needed is installed"
+                + (f"; not: {', '.join(absent)}" if absent else ""),
+            )
+        ]
+    return [
+        fail(
+            "extras",
+            f"{why}, and {', '.join(missing)} is not installed",
+            installing(extra),
+            "unavailable",
+        )
+        for extra, (why, missing) in lacking.items()
+    ]
+
+
+def not_installed(extra: str) -> list[str]:
+    """The packages of an extra that are not there."""
+    try:
+        required = metadata.requires("holdfast") or []
+    except metadata.PackageNotFoundError:
+        # Run from a folder: whatever is missing will say so when it is used.
+        return []
+    return [
+        name
+        for requirement in required
+        if re.search(rf"extra == ['\"]{extra}['\"]", requirement)
+        and not _installed(name := re.split(r"[\s\[<>=!~;(]", requirement, maxsplit=1)[0])
+    ]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""Where a gateway is wired: its store, its adapter, its rules and its worker, in the process that
+serves it.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.adapters.gateway_folder import GatewayFolder
+from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
+from holdfast.domains.gateway import adapter as specs
+from holdfast.kernel.errors import Held
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import QUEUE_DEPTH_MAX
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.queue import Queue
+from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
+from holdfast.runtime.configuration import actor_here, default_store
+from holdfast.runtime.paths import gateway_agent, gateway_root
+from holdfast.stores.factory import open_store, sqlite_path
+from holdfast.system.access import PRIVATE, Access, access_for, access_like
+
+
+class GatewayParts(NamedTuple):
+    """A gateway that is wired and attached, and what carries out its requests."""
+
+    gateway: Gateway
+    worker: Worker
+    folder: GatewayFolder
+    store: Store
+
+    def close(self) -> None:
+        """Serve no more, and let go of everything. What was accepted waits for the next gateway."""
+        self.worker.stop()
+        self.gateway.adapter.close()
+        self.gateway.detach()
+        self.store.close()
+
+
+def open_gateway(
+    agent: str,
+    spec: AdapterSpec,
+    settings: Settings,
+    *,
+    owner: str | None = None,
+    process: Callable[[], Holder | None] = lambda: None,
+    depth_max: int = QUEUE_DEPTH_MAX,
+    on_lost: Callable[[], None],
+) -> GatewayParts:
+    """Wire an agent's gateway, become the one that serves it, and look at the agent. The worker is
+    not begun yet.
+
+    The queue lives in the gateway's own folder, so that it works while a shared store is away; with
+    PostgreSQL it lives there. `owner` says whose the queue is, if that is known, and `process`
+    which one is on the agent's record now: the gateway types to no other. Raises Held while another
+    gateway serves the agent, by this name or another, and when the queue is another's; InvalidName
+    and InvalidValue.
+    """
+    folder = GatewayFolder(gateway_root(settings, agent))
+    processes = Procfs(host_id=settings.host_id)
+    # Beside the note that names a tree, so that the next gateway finds both, whichever store it
+    # has.
+    processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
+    folder.prepare(_around(settings))
+    shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
+    url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
+    store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
+    processes.watch_boots(store.boot_in_use)
+    try:
+        journal = Journal(store, actor=settings.actor or actor_here(), keep=settings.journal)
+        queue = Queue(store, journal, gateway_agent(agent), depth_max=depth_max)
+        gateway = Gateway(
+            queue, journal, agent_adapter(spec, queue.name, folder, processes, process), processes
+        )
+        gateway.attach(owner)
+        try:
+            gateway.look()
+        except Held:
+            gateway.detach()
+            raise
+    except BaseException:
+        store.close()
+        raise
+    return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
+
+
+def _around(settings: Settings) -> Access:
+    """For whom the folder of all gateways is: that beside a store is as the store."""
+    url = settings.store or default_store(os.environ)
+    return (
+        access_like(sqlite_path(url.removeprefix("sqlite:")))
+        if url.startswith("sqlite:")
+        else access_for(settings.group)
+    )
+
+
+def agent_adapter(
+    spec: AdapterSpec,
+    agent: str,
+    folder: GatewayFolder,
+    processes: Procfs,
+    process: Callable[[], Holder | None],
+) -> Adapter:
+    """The adapter that a spec names. Raises InvalidValue for settings that cannot be, or when its
+    extra is not installed.
+    """
+    if isinstance(spec, specs.TmuxSpec):
+        from holdfast.adapters.tmux_delivery import TmuxAgent
+
+        return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes, process=process)
+    if isinstance(spec, specs.CommandSpec):
+        from holdfast.adapters.command import CommandAgent
+
+        return CommandAgent(spec, note=folder.agent_process, processes=processes)
+    if isinstance(spec, specs.RestSpec):
+        from holdfast.adapters.rest import RestAgent
+
+        return RestAgent(spec)
+    from holdfast.adapters.managed import ManagedAgent
+
+    return ManagedAgent(spec)

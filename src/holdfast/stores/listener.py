@@ -1,0 +1,144 @@
+"""Sleeping on descriptors: what the listeners of all stores share."""
+
+import math
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import LISTEN_TOPICS_MAX, WAIT_RECHECK_S
+from holdfast.kernel.store import Woken
+
+
+class FdListener:
+    """A listener whose notices make one descriptor readable. It is closed once: at the end of its
+    `with` block, or when nothing refers to it any more, since an exception came before the block
+    began.
+    """
+
+    _close: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        fd: int,
+        address: str,
+        close: Callable[[], None],
+        keep_in_use: Callable[[], int] | None = None,
+    ) -> None:
+        self.address = address
+        self._fd = fd
+        self._keep_in_use = keep_in_use
+        self._close = close
+
+    def __enter__(self) -> "FdListener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def __del__(self) -> None:
+        self.__exit__()
+
+    def outlive(self) -> tuple[int, ...]:
+        return () if self._keep_in_use is None else (self._fd, self._keep_in_use())
+
+    def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
+        sleep_s = WAIT_RECHECK_S if timeout_s is None else min(max(timeout_s, 0.0), WAIT_RECHECK_S)
+        ready = readable([self._fd, *also], sleep_s)
+        notified = self._fd in ready
+        if notified:
+            drain(self._fd)
+        return Woken(notified, frozenset(ready) - {self._fd})
+
+
+class Switchboard:
+    """Topics to listeners of this process: eventfds, so that a sleeper can watch other descriptors
+    too.
+    """
+
+    def __init__(self) -> None:
+        # A listener that was left to the garbage collector leaves at any moment, also amid what is
+        # done here.
+        self._mutex = threading.RLock()
+        self._ears: dict[str, set[int]] = {}
+        self._numbers = count(1)
+
+    def listen(self, topics: Sequence[str], *, address: str = "") -> FdListener:
+        """Open an ear for the topics and for an address of its own."""
+        check_topics(topics)
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        heard: tuple[str, ...] = tuple(topics)
+        try:
+            with self._mutex:
+                own = f"@{address}{next(self._numbers)}"
+                heard = (*topics, own)
+                for topic in heard:
+                    self._ears.setdefault(topic, set()).add(fd)
+        except BaseException:
+            self._leave(fd, heard)
+            raise
+        return FdListener(fd, own, lambda: self._leave(fd, heard))
+
+    def notify(self, topic: str) -> None:
+        """Wake the topic's listeners in this process."""
+        with self._mutex:
+            for fd in tuple(self._ears.get(topic, ())):
+                os.eventfd_write(fd, 1)
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread that it lacks may have been waking listeners."""
+        self._mutex = threading.RLock()
+
+    def notify_all(self) -> None:
+        """Wake everyone to look again, as after a lost connection."""
+        with self._mutex:
+            for fd in {fd for fds in tuple(self._ears.values()) for fd in tuple(fds)}:
+                os.eventfd_write(fd, 1)
+
+    def _leave(self, fd: int, heard: Sequence[str]) -> None:
+        # Closed under the mutex: a notifier must never write to a number that already means another
+        # file.
+        with self._mutex:
+            for topic in heard:
+                ears = self._ears.get(topic, set())
+                ears.discard(fd)
+                if not ears:
+                    self._ears.pop(topic, None)
+            os.close(fd)
+
+
+def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
+    """Sleep until one of the descriptors is readable, hung up or the time is up; return those that
+    are.
+    """
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_ms = math.ceil((deadline - time.monotonic()) * 1000)
+        ready = poller.poll(max(left_ms, 0))
+        if ready or left_ms <= 0:
+            return {fd for fd, _ in ready}
+
+
+def drain(fd: int) -> None:
+    """Read away what is there."""
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def check_topics(topics: Sequence[str]) -> None:
+    """Refuse more topics than one listener may have."""
+    if len(topics) > LISTEN_TOPICS_MAX:
+        raise InvalidValue(
+            f"a listener may have {LISTEN_TOPICS_MAX} topics, not {len(topics)}", topics=len(topics)
+        )

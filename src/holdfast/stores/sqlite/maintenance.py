@@ -1,0 +1,436 @@
+"""Check, backup and restore of a SQLite store, through SQLite's own means.
+
+A database that others have open must not be copied or opened as a file: only SQLite knows what of
+it is in the log.
+"""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.kernel import faults, token
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.errors import (
+    Corrupt,
+    InvalidValue,
+    NotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.space import Space
+from holdfast.stores.copy import Kept, wrong_with, wrong_with_entry
+from holdfast.stores.sql import table_of
+from holdfast.stores.sqlite import handles, schema
+from holdfast.stores.sqlite.errors import opening_failed, translated
+from holdfast.stores.sqlite.filesystem import check_database, make_empty
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.users import Users
+from holdfast.stores.sqlite.wal import log_path
+from holdfast.system.access import Access, access_like, make_folder, match_owner
+from holdfast.system.folder_walk import resolve
+
+
+def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
+    """Look at everything in the durable file and return what is wrong with it, a line each; nothing
+    is changed.
+
+    Finds damaged pages, records that do not decode, indexes that disagree with their record,
+    revisions beyond the counter, and damaged journal entries. Blocks no writer.
+    """
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        raw = connection.raw
+        raw.execute("BEGIN")
+        try:
+            found = [
+                f"database: {row[0]}"
+                for row in raw.execute("PRAGMA integrity_check")
+                if row[0] != "ok"
+            ]
+            last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+            present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
+            for space in spaces:
+                if space.name in present and not space.volatile:
+                    found += _check_space(raw, space, last)
+            found += _check_journal(raw)
+        finally:
+            raw.execute("ROLLBACK")
+    return found
+
+
+def backup(
+    store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None
+) -> None:
+    """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no
+    writer.
+
+    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the
+    target exists or its folder does not, StoreUnavailable when it cannot be written.
+    """
+    if os.path.lexists(target):
+        raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
+    if not target.absolute().parent.is_dir():
+        raise InvalidValue(
+            f"there is no folder {target.parent}: make it first, or choose another",
+            path=str(target),
+        )
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
+        _copy(connection.raw, temporary)
+        if complete is not None:
+            with handles.opened(temporary) as raw, raw:
+                complete(raw)
+
+
+def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
+    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
+    sql = table_of(space, schema.DIALECT).get
+    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        found = None
+        if schema.is_current(connection.raw, space):
+            found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
+    if found is None:
+        raise NotFound(
+            f"there is no {space.name}/{key} in namespace {store.namespace}",
+            space=space.name,
+            key=key,
+        )
+    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+
+
+class Saving(NamedTuple):
+    """What is saved together with a store that a restore replaces."""
+
+    complete: Callable[[sqlite3.Connection], None] = lambda _: None
+    """Puts more into the copy of a sound store."""
+    set_aside: Callable[[Path], None] = lambda _: None
+    """Saves more beside a damaged store, whose saved file it gets."""
+
+
+_STORE_ALONE = Saving()
+
+
+def restore(
+    path: Path,
+    source: Path,
+    *,
+    boot_id: str,
+    clock: Clock | None = None,
+    saving: Saving | None = _STORE_ALONE,
+) -> Path | None:
+    """Put a backup in the store's place, whole or not at all, in a new era. Return where the
+    replaced store is saved; None if there was none.
+
+    The replaced store is saved first, beside it as `<name>.replaced-<time>`: a sound one as a
+    backup, a damaged one as it is, with its log. When it cannot be saved, nothing is changed
+    (StoreUnavailable). `saving=None` saves nothing. No token given before or after the backup was
+    made is ever given again. Processes that have a healthy store open go on with the restored
+    state; a damaged or missing one is replaced only while nobody has it open (else Held). Raises
+    NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
+    """
+    path = Path(resolve(path))
+    time_ = clock or SystemClock()
+    with _sound_backup(source) as backup_:
+        try:
+            make_folder(path.parent)
+            check_database(path, access_like(path))
+        except OSError as error:
+            raise opening_failed(path, error) from None
+        live = _live(path, boot_id, time_)
+        if live is None:
+            return _replace(path, backup_, time_, saving)
+        with closing(live), _temporary(path) as prepared:
+            _copy(backup_, prepared)
+            return _overwrite(live, prepared, time_, saving)
+
+
+def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Iterator[str]:
+    table = table_of(space, schema.DIALECT)
+    columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
+    for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
+        if wrong := wrong_with(Kept(space, ns, key, rev, value), places, last):
+            yield wrong
+
+
+def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
+    for revision, data in raw.execute("SELECT revision, data FROM journal"):
+        if wrong := wrong_with_entry(revision, data):
+            yield wrong
+
+
+@contextmanager
+def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
+    if not source.is_file():
+        raise NotFound(
+            f"there is no backup {source}: give a file that `holdfast store backup` made",
+            path=str(source),
+        )
+    with handles.opened(source, mode="ro", isolation_level=None) as raw:
+        try:
+            if schema.layout_of(raw, source) == 0:
+                raise StoreCorrupt(f"{source} is no backup of a Holdfast store", path=str(source))
+            wrong = [row[0] for row in raw.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+        except sqlite3.Error as error:
+            raise StoreCorrupt(
+                f"{source} is damaged or is no backup ({error}): use another one", path=str(source)
+            ) from None
+        if wrong:
+            raise StoreCorrupt(
+                f"{source} is damaged ({wrong[0]}): use another backup", path=str(source)
+            )
+        yield raw
+
+
+def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
+    """The store in place, if it is sound enough to be written through SQLite."""
+    if not path.exists():
+        return None
+    try:
+        store = SqliteStore(path, boot_id=boot_id, clock=clock)
+    except SchemaTooNew:
+        raise
+    except Corrupt:
+        return None
+    try:
+        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            schema.last_era(connection.raw)
+    except Corrupt:
+        store.close()
+        return None
+    return store
+
+
+def _overwrite(
+    live: SqliteStore, prepared: Path, clock: Clock, saving: Saving | None
+) -> Path | None:
+    """One write transaction over the whole database, so that those who have it open see all of it
+    or nothing.
+
+    Inside the gate the store is saved, so that its copy has every change that was ever
+    acknowledged, and the new era is begun, beyond the last one of the store as it is then.
+    """
+    live.durable.certain(TRANSACT_TIMEOUT_S)
+    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+
+        def work() -> Path | None:
+            before = schema.last_era(connection.raw)
+            _begin_era(
+                prepared,
+                clock,
+                before,
+                schema.journal_number(connection.raw),
+                schema.boot_of(connection.raw),
+            )
+            saved = None if saving is None else _save(live.path, connection.raw, clock, saving)
+            faults.reach("sqlite.restore.before")
+            try:
+                with handles.opened(prepared) as source:
+                    source.backup(connection.raw, progress=_in_time(live.path), sleep=0.05)
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    if saved is not None and schema.last_era(connection.raw) == before:
+                        # Nothing was replaced. On a full disk, each further try would leave one
+                        # more copy.
+                        saved.unlink()
+                raise
+            faults.reach("sqlite.restore.after")
+            return saved
+
+        saved = live.durable.alone(work, TRANSACT_TIMEOUT_S)
+        live.durable.settle(connection)
+    return saved
+
+
+def _in_time(path: Path) -> Callable[[int, int, int], None]:
+    """Python's backup would wait for another program's lock for ever."""
+    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+
+    def check_time(status: int, *_: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"{path} is locked by another program: close it there and try again", outcome="none"
+            )
+
+    return check_time
+
+
+def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> Path:
+    """Write a backup of a sound store beside it. Raises StoreUnavailable, and then the store must
+    not be replaced.
+    """
+    saved = _unused(path, clock)
+    try:
+        with whole(saved) as temporary:
+            _copy(raw, temporary)
+            with handles.opened(temporary) as copy, copy:
+                saving.complete(copy)
+            match_owner(temporary, path)
+            faults.reach("sqlite.restore.saving")
+    except (StoreUnavailable, sqlite3.Error, OSError) as error:
+        raise _unsaved(path, error) from None
+    return saved
+
+
+def _unsaved(path: Path, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path} could not be saved, so it was not replaced ({error}): free space in "
+        f"{path.parent}, or make it writable; "
+        "nothing was changed",
+        path=str(path),
+        outcome="none",
+    )
+
+
+def _unused(path: Path, clock: Clock) -> Path:
+    """A name for the replaced store that nothing has, nor its log."""
+    mark = f"{path.name}.replaced-{clock.now():%Y%m%dT%H%M%SZ}"
+    names = (path.with_name(mark if number == 1 else f"{mark}-{number}") for number in count(1))
+    return next(name for name in names if not any(map(os.path.lexists, (name, log_path(name)))))
+
+
+def _replace(
+    path: Path, backup_: sqlite3.Connection, clock: Clock, saving: Saving | None
+) -> Path | None:
+    """Put a new file in the place of a damaged or missing one, which nobody may have open
+    meanwhile.
+    """
+    users = Users(path, access_like(path))
+    try:
+        users.be_alone()
+        with _temporary(path) as prepared:
+            _copy(backup_, prepared)
+            _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
+            if path.exists():
+                match_owner(prepared, path)
+            saved = None if saving is None else _set_aside(path, clock, saving)
+            faults.reach("sqlite.restore.before")
+            # An old log must be gone before the new database is there: SQLite would play it into
+            # it.
+            for leftover in (log_path(path), path.with_name(path.name + "-shm")):
+                leftover.unlink(missing_ok=True)
+            _sync(path.parent)
+            os.rename(prepared, path)
+            _sync(path.parent)
+            faults.reach("sqlite.restore.after")
+            return saved
+    except OSError as error:
+        raise opening_failed(path, error) from None
+    finally:
+        users.close()
+
+
+def _era_of_remains(path: Path) -> int:
+    """The last era of what is in place, as far as it can still be read; 0 otherwise."""
+    if path.exists():
+        # What is damaged may also lack the numbers.
+        with (
+            contextlib.suppress(sqlite3.Error, TypeError),
+            handles.opened(path, mode="ro") as raw,
+        ):
+            return schema.last_era(raw)
+    return 0
+
+
+def _begin_era(
+    prepared: Path, clock: Clock, known: int, journal: int | None, boot_id: str | None = None
+) -> None:
+    """Bring a private copy into a new era, and make it last. Unless the store in place has the same
+    `journal`, or it cannot be told (None), its cursors are not to be taken for those of the store
+    that the backup was made of. `boot_id` is that of the volatile file in use, which those who have
+    the store open go on with.
+    """
+    with handles.opened(prepared, isolation_level=None) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        era = schema.begin_era(raw, clock, known=known)
+        raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        if journal is not None and journal != schema.journal_number(raw):
+            schema.begin_journal(raw)
+        schema.keep_boot(raw, boot_id)
+        raw.execute("COMMIT")
+    _sync(prepared)
+
+
+def _set_aside(path: Path, clock: Clock, saving: Saving) -> Path | None:
+    """Save a damaged file and its log under new names, at which SQLite would find the one with the
+    other. None if there is neither.
+    """
+    there = [old for old in (path, log_path(path)) if old.exists()]
+    if not there:
+        return None
+    saved = _unused(path, clock)
+    links = {path: saved, log_path(path): log_path(saved)}
+    try:
+        for old in there:
+            os.link(old, links[old])
+            _sync(links[old])
+        saving.set_aside(saved)
+        _sync(path.parent)
+    except (StoreUnavailable, OSError) as error:
+        for old in there:
+            links[old].unlink(missing_ok=True)
+        raise _unsaved(path, error) from None
+    return links[there[0]]
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    """Copy a database into an empty file, as a single file without a log."""
+    try:
+        with handles.opened(target, isolation_level=None) as raw:
+            source.backup(raw)
+            raw.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise translated(target, error) from None
+
+
+@contextmanager
+def whole(target: Path, access: Access | None = None) -> Iterator[Path]:
+    """A temporary file that takes the target's name at the end, synced, unless the block raises."""
+    with _temporary(target, access) as temporary:
+        yield temporary
+        try:
+            _sync(temporary)
+            os.link(temporary, target)
+            _sync(target.parent)
+        except FileExistsError:
+            raise InvalidValue(
+                f"{target} exists: choose a new file for the backup", path=str(target)
+            ) from None
+        except OSError as error:
+            raise opening_failed(target, error) from None
+
+
+@contextmanager
+def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
+    """An empty file beside another, for whom that is if it is there and nobody else is named,
+    removed at the end.
+    """
+    temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        make_empty(temporary, access or access_like(beside))
+    except OSError as error:
+        raise opening_failed(beside, error) from None
+    try:
+        yield temporary
+    finally:
+        for name in (temporary, temporary.with_name(temporary.name + "-journal")):
+            name.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Sync a file that no connection has open, or a folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} could not be synced: {os.strerror(error.errno or 0)}", outcome="none"
+        ) from None
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""The operating system: who may use the files and folders that Holdfast makes."""

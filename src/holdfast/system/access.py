@@ -1,0 +1,510 @@
+"""Who may use the files and folders that are made: their owner alone or, where it is configured, a
+group. Decided here alone, for stores and adapters alike.
+
+The modes are exact, whatever the umask. What lies beside something of ours takes after it, so that
+of all processes that share a store each makes files that the others can use, also those that were
+not told of the group.
+
+Whoever may write a folder may put anything under any name in it: a link to a file of root's, a
+second name of it, a FIFO. So every name is opened without following links, from the folder it lies
+in, which is reached as `folder_walk` says; and what was opened is looked at before it is used.
+Modes and owners are set by descriptors, never by names.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.system.folder_walk import open_folder, others_can_write, untrusted
+
+T = TypeVar("T")
+AnyPath = str | os.PathLike[str]
+
+_GROUP_WRITES = stat.S_IRGRP | stat.S_IWGRP
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A FIFO in a file's place must not block us before it is seen to be one."""
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTEMPTS = 5
+_RENAME_NOREPLACE = 1
+_NO_FILE = {
+    errno.ENXIO: "it is no plain file",
+    errno.EISDIR: "it is a folder",
+    errno.ELOOP: "it is a symbolic link",
+}
+
+
+LACKING = {
+    errno.EMFILE: (
+        "this process has too many files open",
+        "raise its limit with `ulimit -n`, or close some",
+    ),
+    errno.ENFILE: (
+        "this machine has too many files open",
+        "close some (`ulimit -n` bounds each process), or raise fs.file-max",
+    ),
+    errno.ENOLCK: ("its file system gives no locks", "choose a local file system that has them"),
+}
+"""What an error says that is not the file's fault, and what to do about it."""
+
+
+def unusable(path: AnyPath, error: OSError, advice: str = "check its folder") -> StoreUnavailable:
+    """What it means that the system does not let us use a file or folder, and what to do."""
+    why, advice = LACKING.get(error.errno or 0, (error.strerror or str(error), advice))
+    return StoreUnavailable(
+        f"{os.fspath(path)} cannot be used ({why}): {advice}", path=os.fspath(path), outcome="none"
+    )
+
+
+class Access(NamedTuple):
+    """The modes of new folders and files, and the group that shares them, if there is one. `owner`
+    is the user whose store it is, where there is one already; that user's files are trusted like
+    one's own.
+    """
+
+    folder: int = 0o700
+    file: int = 0o600
+    gid: int | None = None
+    owner: int | None = None
+
+
+PRIVATE = Access()
+"""For their owner alone."""
+
+
+def shared_by(gid: int) -> Access:
+    """For a group: what is made in such a folder is the group's too."""
+    return Access(0o2775, 0o660, gid)
+
+
+def access_for(group: str | None) -> Access:
+    """As the settings say: for a group of that name, or for the owner alone. Raises InvalidValue
+    for an unknown group.
+    """
+    if group is None:
+        return PRIVATE
+    # Most programs have no group to look up.
+    import grp
+
+    try:
+        return shared_by(grp.getgrnam(group).gr_gid)
+    except KeyError:
+        raise InvalidValue(
+            f"there is no group {group[:60]!a} on this machine: make it, or leave `group` out",
+            field="group",
+        ) from None
+
+
+def access_like(path: AnyPath) -> Access:
+    """That of a file or folder of ours: shared if its group may read and write it, else private,
+    also when it is not there.
+    """
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return PRIVATE
+    if found.st_mode & _GROUP_WRITES == _GROUP_WRITES and not stat.S_ISLNK(found.st_mode):
+        return shared_by(found.st_gid)._replace(owner=found.st_uid)
+    return PRIVATE._replace(owner=found.st_uid)
+
+
+def in_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
+    """Do something to a name, in its open folder. Raises StoreUnavailable as `open_folder` does,
+    and what the work raises.
+    """
+    head, name = os.path.split(os.fspath(path))
+    while True:
+        folder = open_folder(head)
+        try:
+            return work(folder, name)
+        except FileNotFoundError:
+            if os.fstat(folder).st_nlink:
+                raise
+            # Another made the same folder and put his in its place: it was empty.
+        finally:
+            os.close(folder)
+
+
+def make_folder(path: AnyPath, access: Access = PRIVATE) -> None:
+    """Make a folder and those above it that are not there. Those that are stay as they are. Raises
+    OSError.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            os.close(open_folder(path, lambda folder, name: make_folder_in(folder, name, access)))
+            return
+        except FileNotFoundError:
+            # Another may have put his in the place of one that was just made.
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
+def make_one_folder(path: AnyPath, access: Access = PRIVATE) -> None:
+    """Make a folder in one that is there, unless it is there itself. Raises OSError."""
+    in_folder(path, lambda folder, name: make_folder_in(folder, name, access))
+    os.close(open_folder(path))
+
+
+def make_private_folder(path: AnyPath) -> None:
+    """Make a folder for this user alone, and those above it that are not there; close it to others
+    if it is there.
+
+    Raises OSError, and StoreUnavailable for a folder that somebody else may have put there.
+    """
+    make_folder(path)
+    fd = open_private_folder(path)
+    try:
+        # Not by `fchmod`, which a descriptor of this kind does not allow.
+        os.chmod(f"/proc/self/fd/{fd}", PRIVATE.folder)
+    finally:
+        os.close(fd)
+
+
+def open_private_folder(path: AnyPath) -> int:
+    """A descriptor of a folder that is this user's, or root's, or that nobody but its own user can
+    have put there.
+
+    Raises OSError, and StoreUnavailable for any other: its owner could read and write what lies in
+    it.
+    """
+    fd = open_folder(path)
+    found = os.fstat(fd)
+    try:
+        around = os.stat("..", dir_fd=fd)
+    except OSError:
+        around = found
+    alone = around.st_uid == found.st_uid and not around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if found.st_uid in (os.geteuid(), 0) or alone:
+        return fd
+    os.close(fd)
+    raise untrusted(path, f"it is a folder of user {found.st_uid}, in one that others can write")
+
+
+def in_private_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
+    """Do something to a name in its folder, which `open_private_folder` takes for ours. Raises as
+    that does.
+    """
+    head, name = os.path.split(os.fspath(path))
+    folder = open_private_folder(head)
+    try:
+        return work(folder, name)
+    finally:
+        os.close(folder)
+
+
+def read_private_file(path: AnyPath) -> bytes:
+    """What is in a file of a folder that is ours. Raises as `in_private_folder` and `open_file` do,
+    and FileNotFoundError.
+    """
+    fd = in_private_folder(
+        path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False)
+    )
+    with open(fd, "rb") as file:
+        return file.read()
+
+
+def open_file(path: AnyPath, flags: int, access: Access = PRIVATE, *, make: bool = True) -> int:
+    """Open a plain file, which is made if it is not there and `make` is not False; close-on-exec.
+
+    Raises StoreUnavailable for a link, for what is no plain file and, in a folder that others can
+    write, for a file that nobody whom `access` names would have made. Raises OSError.
+    """
+    return in_folder(
+        path, lambda folder, name: open_file_in(folder, name, flags, access, shown=path, make=make)
+    )
+
+
+def open_file_in(
+    folder: int,
+    name: str,
+    flags: int,
+    access: Access = PRIVATE,
+    *,
+    shown: AnyPath,
+    make: bool = True,
+) -> int:
+    """The same in an open folder."""
+    opened = (flags & ~os.O_TRUNC) | _SAFELY
+    while True:
+        try:
+            fd = os.open(name, opened, dir_fd=folder)
+        except FileNotFoundError:
+            if not make:
+                raise
+            try:
+                fd = _made(folder, name, opened, access)
+            except FileExistsError:
+                continue
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise untrusted(shown, _NO_FILE[error.errno]) from None
+            raise
+        break
+    try:
+        refuse_planted(
+            shown,
+            os.fstat(fd),
+            os.fstat(folder),
+            access,
+            writing=flags & os.O_ACCMODE != os.O_RDONLY,
+        )
+        if flags & os.O_TRUNC:
+            # Only now: it is ours.
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def refuse_planted(
+    path: AnyPath, found: os.stat_result, around: os.stat_result, access: Access, *, writing: bool
+) -> None:
+    """Raise StoreUnavailable for a file that is not to be used, by what it and its folder are.
+
+    In a folder that others can write, they may have linked any file to its name. So it must be one
+    that they may use without us, the group's; or one of the users who may be here, with no second
+    name elsewhere.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise untrusted(
+            path, "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no plain file"
+        )
+    if not others_can_write(around):
+        return
+    wanted = _GROUP_WRITES if writing else stat.S_IRGRP
+    if found.st_gid == access.gid and found.st_mode & wanted == wanted:
+        return
+    if not writing:
+        if found.st_nlink > 1 and not found.st_mode & stat.S_IROTH:
+            raise untrusted(
+                path, "it has a second name elsewhere, in a folder that others can write"
+            )
+    elif found.st_nlink > 1:
+        raise untrusted(path, "it has a second name elsewhere, in a folder that others can write")
+    elif found.st_uid not in (os.geteuid(), 0, access.owner, around.st_uid):
+        raise untrusted(
+            path, f"it is a file of user {found.st_uid}, in a folder that others can write"
+        )
+
+
+def check_names(paths: list[Path], access: Access) -> None:
+    """Look at names in one folder that another library opens by itself. Those that are not there
+    are as good. Raises StoreUnavailable and OSError.
+    """
+
+    def look(folder: int, _: str) -> None:
+        around = os.fstat(folder)
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+                # A name that is just removed may have none any more.
+                refuse_planted(path, found, around, access, writing=True)
+
+    in_folder(paths[0], look)
+
+
+def read_file(path: AnyPath, access: Access = PRIVATE) -> bytes:
+    """What is in a file. Raises as `open_file` does, and FileNotFoundError."""
+    with open(open_file(path, os.O_RDONLY, access, make=False), "rb") as file:
+        return file.read()
+
+
+def replace_file(path: AnyPath, data: bytes, access: Access = PRIVATE) -> None:
+    """Replace a file whole, or make it; what is in its place, a link too, goes. Nothing is left
+    beside it where that cannot be done. Not promised: that it survives a power loss. Raises
+    OSError, and StoreUnavailable for its folder.
+    """
+    in_folder(path, lambda folder, name: replace_file_in(folder, name, data, access))
+
+
+def replace_file_in(folder: int, name: str, data: bytes, access: Access = PRIVATE) -> None:
+    """The same in an open folder."""
+    draft = _draft(name)
+    fd = os.open(draft, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
+    try:
+        with open(fd, "wb") as file:
+            dress(fd, access)
+            file.write(data)
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def remove_file(path: AnyPath) -> None:
+    """Remove a name, if it is there. Raises OSError, and StoreUnavailable for its folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        in_folder(path, lambda folder, name: os.unlink(name, dir_fd=folder))
+
+
+def dress(fd: int, access: Access) -> None:
+    """Give a new file, by its descriptor, its mode and group. Raises OSError."""
+    if access.gid is not None:
+        os.fchown(fd, -1, access.gid)
+    os.fchmod(fd, access.file)
+
+
+def match_owner(path: AnyPath, original: AnyPath) -> None:
+    """Give a file the mode and, as far as this process may, the owner and group of another.
+
+    Raises OSError, and StoreUnavailable for what is no plain file with one name.
+    """
+    found = os.lstat(original)
+    fd = open_file(path, os.O_RDONLY, make=False)
+    try:
+        if os.fstat(fd).st_nlink > 1:
+            raise untrusted(path, "it has a second name elsewhere")
+        for owner in (found.st_uid, -1):
+            with contextlib.suppress(PermissionError):
+                os.fchown(fd, owner, found.st_gid)
+                break
+        os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
+    finally:
+        os.close(fd)
+
+
+def make_node(path: AnyPath, kind: int, access: Access = PRIVATE) -> None:
+    """Make an empty file (`S_IFREG`) or a FIFO (`S_IFIFO`) without opening it under its name.
+    Raises OSError, FileExistsError when there is something.
+    """
+    in_folder(path, lambda folder, name: make_node_in(folder, name, kind, access))
+
+
+def check_shared(folder: Path, access: Access) -> None:
+    """Refuse a folder that was there already and in which a group cannot work: what is made there
+    by others would not be the group's. Raises StoreUnavailable that says how to mend it, and
+    OSError.
+    """
+    if access.gid is None:
+        return
+    found = os.stat(folder)
+    if found.st_gid == access.gid and found.st_mode & 0o2070 == 0o2070:
+        return
+    raise StoreUnavailable(
+        f"{folder} is to be shared by group {access.gid} and is not: `chgrp {access.gid} {folder} "
+        f"&& chmod 2775 {folder}`",
+        path=str(folder),
+        outcome="none",
+    )
+
+
+def _rename_new(folder: int, old: str, new: str) -> None:
+    """Rename within a folder. Raises FileExistsError where the new name is taken: a plain rename
+    would put a new folder in the place of an empty one, in which another member works already.
+    """
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.renameat2(
+            folder, os.fsencode(old), folder, os.fsencode(new), _RENAME_NOREPLACE
+        )
+        error = ctypes.get_errno() if failed else 0
+    except (ImportError, AttributeError):
+        # A Python or a C library without it, or a process that lost the right to read its own
+        # modules.
+        error = errno.ENOSYS
+    if error in (errno.ENOSYS, errno.EINVAL):
+        # EINVAL: the file system does not know the flag.
+        os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+    elif error:
+        raise OSError(error, os.strerror(error), new)
+
+
+def make_folder_in(folder: int, name: str, access: Access) -> None:
+    """Make a folder unless something has its name. A group's has its mode from the first moment on:
+    another of the group may want to work in it at once.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return
+    draft = name if access.gid is None else _draft(name)
+    try:
+        os.mkdir(draft, 0o700, dir_fd=folder)
+    except FileExistsError:
+        return
+    try:
+        fd = os.open(
+            draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+        )
+        try:
+            if os.fstat(fd).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "another folder was put in its place", name)
+            if access.gid is not None:
+                os.fchown(fd, -1, access.gid)
+            os.fchmod(fd, access.folder)
+        finally:
+            os.close(fd)
+        if draft != name:
+            _rename_new(folder, draft, name)
+    except OSError as error:
+        if draft == name:
+            raise
+        with contextlib.suppress(OSError):
+            os.rmdir(draft, dir_fd=folder)
+        # There is something already, which the caller looks at.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+
+
+def _made(folder: int, name: str, flags: int, access: Access) -> int:
+    if access.gid is not None:
+        # Under its name it has its mode from the first moment on: another of the group may open it
+        # at once.
+        make_node_in(folder, name, stat.S_IFREG, access)
+        return os.open(name, flags, dir_fd=folder)
+    fd = os.open(name, flags | _NEW, access.file, dir_fd=folder)
+    try:
+        os.fchmod(fd, access.file)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def make_node_in(folder: int, name: str, kind: int, access: Access) -> None:
+    """The same as `make_node` in an open folder."""
+    if access.gid is None:
+        os.mknod(name, kind | access.file, dir_fd=folder)
+        # Of a descriptor of this kind SQLite's locks do not depend.
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(fd)
+            if (
+                stat.S_IMODE(found.st_mode) != access.file
+                and found.st_uid == os.geteuid()
+                and found.st_nlink == 1
+            ):
+                os.chmod(f"/proc/self/fd/{fd}", access.file)
+        finally:
+            os.close(fd)
+        return
+    draft = _draft(name)
+    os.mknod(draft, kind | 0o600, dir_fd=folder)
+    try:
+        fd = os.open(draft, os.O_RDONLY | _SAFELY, dir_fd=folder)
+        try:
+            found = os.fstat(fd)
+            if (
+                stat.S_IFMT(found.st_mode) != kind
+                or found.st_uid != os.geteuid()
+                or found.st_nlink > 1
+            ):
+                raise PermissionError(errno.EPERM, "another file was put in its place", name)
+            dress(fd, access)
+        finally:
+            os.close(fd)
+        os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+
+
+def _draft(name: str) -> str:
+    return f".{name[:200]}.{os.urandom(6).hex()}.new"
