@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Iterator
 from enum import Enum
@@ -154,7 +155,9 @@ def mcp(folder: Path) -> dict[str, str]:
             answer = server.stdout.readline() if parameters is not None else ""
         server.communicate()
     tools = json.loads(answer)["result"]["tools"]
-    size = len(json.dumps(tools, separators=(",", ":"), ensure_ascii=False).encode())
+    whole = json.dumps(tools, separators=(",", ":"), ensure_ascii=False)
+    # Since 3.13 Python removes the indentation of docstrings, which some descriptions come from.
+    size = len(re.sub(r"(\\n| )+", " ", whole).encode())
     return {"mcp.json": _document(tools), "mcp.size.txt": f"{len(tools)} tools, {size} bytes\n"}
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from difflib import unified_diff
 from pathlib import Path
 
+import pytest
+
 DATA = Path(__file__).parent / "data"
 REWRITE = "FROZEN_REWRITE"
 """Set by `python -m tests.frozen`: snapshots are written instead of compared."""
@@ -19,7 +21,7 @@ def frozen(name: str) -> str:
 def check(made: Mapping[str, str], *, folder: str | None = None) -> None:
     """Compare texts with the snapshots of the same names; write them when they are to be rewritten.
 
-    Every snapshot in `folder` must have been made. Raises AssertionError with a unified diff of all
+    Every snapshot in `folder` must have been made. Fails the test with a unified diff of all
     that differ.
     """
     stale = {str(path.relative_to(DATA)) for path in (DATA / folder).glob("*")} - set(made) if folder else set()
@@ -34,7 +36,9 @@ def check(made: Mapping[str, str], *, folder: str | None = None) -> None:
     whole = {**made, **dict.fromkeys(stale, "")}
     diffs = [_diff(name, text) for name, text in sorted(whole.items())]
     said = "\n".join(diff for diff in diffs if diff)
-    assert not said, f"what users see has changed; `make frozen` accepts it:\n{said}"
+    if said:
+        # The diff is the message; a traceback through this module would only bury it.
+        pytest.fail(f"what users see has changed; `make frozen` accepts it:\n{said}", pytrace=False)
 
 
 def _diff(name: str, text: str) -> str:
