@@ -57,6 +57,9 @@ prove: setup ## Run what takes long or is statistical: exceptions raised at ever
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m prove
 
+frozen: setup ## Rewrite the snapshots of what users see (tests/frozen/data) on purpose
+	$(BIN)/python -m tests.frozen
+
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -85,4 +88,4 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-3.* $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick test-version test-newest test-sample prove check format bench soak mutate docs clean
+.PHONY: help setup run test test-quick test-version test-newest test-sample prove frozen check format bench soak mutate docs clean

@@ -4,22 +4,16 @@ same words.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
-from holdfast.runtime.connection import Holdfast, connect
-from holdfast.runtime.paths import gateway_root
-from tests.surfaces import gateway_http
+from holdfast.app import Holdfast, connect
 from tests.surfaces.broker import Broker
-from tests.surfaces.gateway_http import served as gateway_served
 from tests.surfaces.parity import Case, by_command, by_http, by_library, same
-from tests.surfaces.parity_cases import GATEWAYS, TABLE, a_broker
+from tests.surfaces.parity_cases import TABLE, a_broker
+from tests.surfaces.parity_stage import facts_for, gateway_beside, surroundings
 from tests.surfaces.server_http import Served, served
-from tests.tmux_server import TmuxServer, tmux_server
 
 pytestmark = pytest.mark.slow
 
@@ -43,46 +37,19 @@ def surfaces(
         request.param
     )
     url = server.database() if url is None else url
-    with pytest.MonkeyPatch.context() as patch:
-        _surroundings(patch, folder)
+    with surroundings(folder):
         with (
-            tmux_server() as tmux,
-            _found_by_all(patch, tmux),
             connect(url, namespace="parity-library") as library,
             connect(url, namespace="parity-command") as command,
             connect(url, namespace="parity-http") as http,
             served(http) as world,
-            _gateway(library),
-            _gateway(command),
-            _gateway(http),
+            gateway_beside(library),
+            gateway_beside(command),
+            gateway_beside(http),
         ):
             yield Surfaces(url, library, command, world)
     if server is not None:
         server.drop(url)
-
-
-@contextmanager
-def _found_by_all(patch: pytest.MonkeyPatch, tmux: TmuxServer) -> Iterator[None]:
-    """The tmux of the agents in the table."""
-    for name, value in tmux.environment.items():
-        patch.setenv(name, value)
-    yield
-
-
-@contextmanager
-def _gateway(hf: Holdfast) -> Iterator[None]:
-    """The gateway of the agent gpu, in the namespace of a connection, found by its folder."""
-    folder = GatewayFolder(gateway_root(hf.settings, "gpu"))
-    folder.prepare()
-    with gateway_served(folder.root, work=False) as gate:
-        folder.token.write_text(gateway_http.TOKEN)
-        folder.write_instance(
-            CurrentInstance(
-                pid=os.getpid(), host="127.0.0.1", port=gate.port, managed_agent_instance_epoch=1
-            )
-        )
-        GATEWAYS[hf.store.namespace] = gate
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +60,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ["PARITY_BROKER_PORT"] = str(made.port)
     yield
     made.close()
-
-
-def _surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    patch.setenv("HOLDFAST_GATEWAY_ROOT", str(folder / "gateways"))
-    patch.setenv("HOLDFAST_ACTOR", "tester")
-    patch.delenv("MQTT_BROKER", raising=False)
-    patch.chdir(folder)
 
 
 def _id(case: Case) -> str:
@@ -116,11 +75,8 @@ def test_every_surface_says_the_same(
     if case.given is a_broker:
         request.getfixturevalue("broker")
 
-    def begun(hf: Holdfast) -> dict[str, object]:
-        return {"n": str(number), "hex": f"{number:02x}", **(case.given(hf, str(number)) or {})}
-
     of_library, of_command, of_http = (
-        begun(hf) for hf in (surfaces.library, surfaces.command, surfaces.http.hf)
+        facts_for(case, hf, number) for hf in (surfaces.library, surfaces.command, surfaces.http.hf)
     )
     library = by_library(surfaces.library, case, of_library)
     ran = (
