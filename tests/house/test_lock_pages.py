@@ -89,7 +89,7 @@ def test_every_setting_of_locks_is_explained() -> None:
         f"A set may have {LOCK_NAMES_MAX} names",
         f"up to {LOCK_TIMEOUT_S:g} seconds",
         f"{LOCK_LEASE_S:g} s after their last sign of life",
-        {10: "ten seconds of having come earlier"}[int(LOCK_PRIORITY_AGE_S)],
+        {10: "ten seconds of waiting"}[int(LOCK_PRIORITY_AGE_S)],
         {4: "at most four times"}[BACKFILL_MAX],
     ],
 )

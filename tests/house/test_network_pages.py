@@ -65,9 +65,10 @@ def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
 
 
 def test_the_bounds_are_those_of_the_program() -> None:
-    assert f"at most {LEASES_PER_HOST_MAX} leases, and a batch at most {BATCH_MAX} entries" in PAGE
-    assert f"may name {LOCK_NAMES_MAX} routers" in PAGE
-    assert {600: "ten minutes after its last sign of life"}[int(HOLD_LEASE_S)] in PAGE
+    page = " ".join(PAGE.split())
+    assert f"at most {LEASES_PER_HOST_MAX} leases, and a batch at most {BATCH_MAX} entries" in page
+    assert f"may name {LOCK_NAMES_MAX} routers" in page
+    assert {600: "ten minutes after its last sign of life"}[int(HOLD_LEASE_S)] in page
 
 
 def test_everything_that_locks_count_is_exposed() -> None:
