@@ -164,7 +164,11 @@ def mcp(folder: Path) -> dict[str, str]:
 def statuses() -> dict[str, str]:
     """Return the table of error codes."""
     errors: Any = holdfast.errors
-    kinds = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, holdfast.HoldfastError)]
+    kinds = [
+        one
+        for one in vars(errors).values()
+        if inspect.isclass(one) and issubclass(one, holdfast.HoldfastError)
+    ]
     names = {one.code: one for one in kinds}
     lines = [f"{'code':<24} exit  http  exception (bases)"]
     for code, status in errors.STATUS.items():
@@ -256,13 +260,19 @@ def _signature(value: Any) -> str:
         before = parameter.kind
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else stars
-        kind = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
+        kind = (
+            ""
+            if parameter.annotation is parameter.empty
+            else f": {_annotation(parameter.annotation)}"
+        )
         default = "" if parameter.default is parameter.empty else f" = {_value(parameter.default)}"
         said.append(f"{stars}{parameter.name}{kind}{default}")
     if before is inspect.Parameter.POSITIONAL_ONLY:
         said.append("/")
     result = signature.return_annotation
-    return f"({', '.join(said)})" + ("" if result is signature.empty else f" -> {_annotation(result)}")
+    return f"({', '.join(said)})" + (
+        "" if result is signature.empty else f" -> {_annotation(result)}"
+    )
 
 
 def _annotation(kind: Any) -> str:
@@ -286,7 +296,9 @@ def _annotation(kind: Any) -> str:
         return f"{name}[{', '.join(_annotation(one) for one in arguments)}]"
     if isinstance(kind, TypeVar):
         return kind.__name__
-    return str(getattr(kind, "__name__", None) or getattr(kind, "_name", None) or type(kind).__name__)
+    return str(
+        getattr(kind, "__name__", None) or getattr(kind, "_name", None) or type(kind).__name__
+    )
 
 
 def _value(value: Any) -> str:
@@ -295,5 +307,7 @@ def _value(value: Any) -> str:
     if value is None or isinstance(value, str | int | float | bool):
         return repr(value)
     if isinstance(value, tuple | list | frozenset | set | dict):
-        return repr(value) if not value else f"{type(value).__name__}({', '.join(map(_value, value))})"
+        return (
+            repr(value) if not value else f"{type(value).__name__}({', '.join(map(_value, value))})"
+        )
     return str(getattr(value, "__name__", None) or f"{type(value).__name__}()")

@@ -63,7 +63,9 @@ def _contents(paths: list[Path]) -> list[str]:
         data = path.read_bytes()
         try:
             values += (
-                [json.loads(line) for line in data.splitlines()] if path.suffix in (".jsonl", ".ndjson") else [json.loads(data)]
+                [json.loads(line) for line in data.splitlines()]
+                if path.suffix in (".jsonl", ".ndjson")
+                else [json.loads(data)]
             )
         except ValueError:
             others.add(_plain_kind(data))
@@ -87,7 +89,9 @@ def sqlite_schema(path: Path) -> str:
     connection = sqlite3.connect(path)
     try:
         pragmas = ("application_id", "user_version", "journal_mode", "page_size", "auto_vacuum")
-        lines = [f"{name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]}" for name in pragmas]
+        lines = [
+            f"{name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]}" for name in pragmas
+        ]
         query = "SELECT type, name, sql FROM sqlite_master ORDER BY tbl_name, type DESC, name"
         for kind, name, sql in connection.execute(query):
             lines += ["", f"{kind} {name}", *indented((sql or "(automatic)").splitlines())]

@@ -55,7 +55,11 @@ def play(kind: str, folder: Path) -> dict[str, str]:
         try:
             for words, process in zip(_SERVERS, served, strict=True):
                 assert process.stdout is not None
-                blocks.append("\n".join([f"$ holdfast {words}", *indented(shape_of_text(process.stdout.readline()))]))
+                blocks.append(
+                    "\n".join(
+                        [f"$ holdfast {words}", *indented(shape_of_text(process.stdout.readline()))]
+                    )
+                )
             say("gateway", "prompt", "gpu", "hello", "--wait", "20")
             files = layout.tree(folder, leave_out=("copy",))
         finally:
@@ -63,7 +67,8 @@ def play(kind: str, folder: Path) -> dict[str, str]:
                 process.send_signal(signal.SIGTERM)
                 process.communicate(timeout=_PATIENCE_S)
         statuses = [
-            f"$ holdfast {words}\nexit {one.returncode} after SIGTERM" for words, one in zip(_SERVERS, served, strict=True)
+            f"$ holdfast {words}\nexit {one.returncode} after SIGTERM"
+            for words, one in zip(_SERVERS, served, strict=True)
         ]
     return {
         f"programs.{kind}.txt": "\n\n".join([*blocks, *statuses]) + "\n",

@@ -147,7 +147,9 @@ def _doctor(out: str) -> list[str]:
     return [" ".join(said), *keys, *checks]
 
 
-def _by_http(server: inside.Served, heard: list[httpx.Response], case: inside.Case, number: int) -> list[str]:
+def _by_http(
+    server: inside.Served, heard: list[httpx.Response], case: inside.Case, number: int
+) -> list[str]:
     facts = inside.facts_for(case, server.hf, number)
     heard.clear()
     inside.by_http(server.http, case, facts)

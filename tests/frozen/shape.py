@@ -19,7 +19,9 @@ from typing import Any
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 _WORD = re.compile(r"[a-z][a-z_]+")
 _RANDOM_KEYS = re.compile(r"(.*_)?id|sig|requests|left|text|screen")
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![A-Za-z0-9])[0-9a-f]{12,}(?![A-Za-z0-9])")
+_ID = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![A-Za-z0-9])[0-9a-f]{12,}(?![A-Za-z0-9])"
+)
 
 
 class _Node:
@@ -100,4 +102,6 @@ def _kind(value: Any, key: str) -> str:
         return "text"
     fixed = _WORD.fullmatch(value) and not _RANDOM_KEYS.fullmatch(key)
     # The names of this machine and user are words too.
-    return f'"{value}"' if fixed and value not in (socket.gethostname(), getpass.getuser()) else "str"
+    return (
+        f'"{value}"' if fixed and value not in (socket.gethostname(), getpass.getuser()) else "str"
+    )

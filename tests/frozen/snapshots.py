@@ -24,7 +24,11 @@ def check(made: Mapping[str, str], *, folder: str | None = None) -> None:
     Every snapshot in `folder` must have been made. Fails the test with a unified diff of all
     that differ.
     """
-    stale = {str(path.relative_to(DATA)) for path in (DATA / folder).glob("*")} - set(made) if folder else set()
+    stale = (
+        {str(path.relative_to(DATA)) for path in (DATA / folder).glob("*")} - set(made)
+        if folder
+        else set()
+    )
     if REWRITE in os.environ:
         for name in stale:
             (DATA / name).unlink()

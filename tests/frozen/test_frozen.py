@@ -42,7 +42,11 @@ def test_answers_on_sqlite(tmp_path: Path) -> None:
 def test_answers_on_files(tmp_path: Path) -> None:
     seen = scenario.play(f"files:{tmp_path}/store", tmp_path)
     usual = {name: frozen(name) for name in scenario.texts(seen.answers)}
-    made = {"layout.files.txt": layout.tree(tmp_path / "store", leave_out=("parity-http", "job_logs.parity-http"))}
+    made = {
+        "layout.files.txt": layout.tree(
+            tmp_path / "store", leave_out=("parity-http", "job_logs.parity-http")
+        )
+    }
     check({"answers.files.txt": scenario.differing(seen.answers, usual), **made})
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
-from holdfast.app import Holdfast
-from holdfast.places import gateway_root
+from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.paths import gateway_root
 from tests.surfaces import gateway_http
 from tests.surfaces.parity import Case, Facts
 from tests.surfaces.parity_cases import GATEWAYS
@@ -38,7 +38,9 @@ def gateway_beside(hf: Holdfast) -> Iterator[None]:
     with gateway_http.served(folder.root, work=False) as gate:
         folder.token.write_text(gateway_http.TOKEN)
         folder.write_instance(
-            CurrentInstance(pid=os.getpid(), host="127.0.0.1", port=gate.port, managed_agent_instance_epoch=1)
+            CurrentInstance(
+                pid=os.getpid(), host="127.0.0.1", port=gate.port, managed_agent_instance_epoch=1
+            )
         )
         GATEWAYS[hf.store.namespace] = gate
         yield
