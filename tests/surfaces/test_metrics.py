@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import httpx
@@ -282,7 +283,8 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
 def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
     embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposition, "METRICS_PROBE_S", 0.2)
+    module = import_module("holdfast.runtime.metrics.exposition")
+    monkeypatch.setattr(module, "METRICS_PROBE_S", 0.2)
     register(embedded)
     metrics = metrics_of(embedded, version="1")
     # The first look of all makes the tables.
@@ -407,7 +409,6 @@ def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> N
 
 
 def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
-    from holdfast.runtime.metrics import exposition
 
     with embedded.locks.hold("router-1", by="job"):
         part = read(exposition(embedded.locks, embedded.network))
