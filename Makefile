@@ -14,7 +14,7 @@ MINUTES ?= 10
 SEED ?=
 # What depends most on the version of Python: SQLite and the drivers, every surface but the page in a browser, forks.
 VERSION_TESTS := tests/stores tests/surfaces tests/hazards/test_threads_and_forks.py --ignore=tests/surfaces/test_page_browser.py
-# The slow tests that CI runs on the newest Python.
+# The long tests that CI runs on the newest Python.
 VERSION_SAMPLE := tests/surfaces/test_page_http.py tests/surfaces/test_server_process.py tests/hazards/test_threads_and_forks.py tests/unit/test_flock.py tests/unit/test_jobs_reaping.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -25,40 +25,42 @@ help: ## Show what can be made
 
 setup: $(VENV)/.ready ## Make .venv with everything that development needs
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml dev.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint dev.lock --editable '.[dev]'
 	@touch $@
 
 run: setup ## See it work: a tour of half a minute on a store in a temporary folder
 	$(BIN)/holdfast tour
 
-test: setup ## Run the whole suite (20 to 30 minutes on 2 cores)
+test: setup ## Run the gate: what everybody runs who changes a line (under 5 minutes on 2 cores)
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## Run the quick part of the suite (about 5 minutes)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
+test-quick: setup ## Run the rules alone, on the fast stores (under a minute)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -k 'not postgres and not files' tests/unit tests/house
 
-test-version: setup ## Run what depends on the version of Python: PYTHON=python3.13 names one
+prove: setup ## Run what is long or statistical: kills, power loss, crowds, browser (about 20 minutes)
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove'
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_TESTS)
+	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive'
 
-test-newest: setup ## Run a sample of test-version on the newest Python here, if that is newer than the one of .venv
-	@newest=$$($(BIN)/python tools/newest_python.py) && { [ -z "$$newest" ] || $(MAKE) test-sample PYTHON="$$newest"; }
-
-test-sample: setup
+prove-all: setup ## Run what takes hours of cases: exceptions raised at every line of every operation
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not prove' $(VERSION_TESTS)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'slow and not prove' $(VERSION_SAMPLE)
+	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m exhaustive
 
-prove: setup ## Run what takes long or is statistical: exceptions raised at every line of every operation
+test-version: setup ## Run the gate and what depends on the version of Python: PYTHON=python3.13 names one
 	tools/test-needs $(BIN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m prove
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_TESTS)
 
-frozen: setup ## Rewrite the snapshots of what users see (tests/frozen/data) on purpose
-	$(BIN)/python -m tests.frozen
+test-newest: setup ## Run the gate with coverage on the newest Python here, if newer than that of .venv
+	@newest=$$($(BIN)/python tools/newest_python.py) && { [ -z "$$newest" ] || $(MAKE) test-covered PYTHON="$$newest"; }
+
+# sys.monitoring makes coverage nearly free, and exists since Python 3.12.
+test-covered: setup
+	tools/test-needs $(BIN)
+	COVERAGE_CORE=sysmon $(BIN)/pytest -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=term:skip-covered
+	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_SAMPLE)
 
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -69,6 +71,9 @@ check: setup ## Check format, lint, types and layers
 format: setup ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lock: setup ## Choose the newest versions of what development needs, and write dev.lock
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev --upgrade --output-file dev.lock pyproject.toml
 
 bench: ## Measure against peers and write docs/benchmarks.md
 	bench/needs $(PYTHON) $(BENCH)
@@ -88,4 +93,4 @@ docs: setup ## Draw the pictures of the docs and write the dashboard
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-3.* $(BENCH) .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup run test test-quick test-version test-newest test-sample prove frozen check format bench soak mutate docs clean
+.PHONY: help setup run test test-quick test-version test-newest test-covered prove prove-all frozen check lock format bench soak mutate docs clean

@@ -20,7 +20,7 @@ from holdfast.domains.agents.records import id_of
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 PREFIX = "HOUMAO-"
 GPU = id_of(f"{PREFIX}gpu")

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S, until
 from tests.processes import flock_waiters
 from tests.surfaces.command import CommandLine, Ran
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABEL = "tmux:claude"
 PASSWORD, KEY = "pw-4711-broker", "key-4711-of-events"

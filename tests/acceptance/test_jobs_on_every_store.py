@@ -12,7 +12,7 @@ import holdfast
 from holdfast.domains.jobs import JobStatus
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 WORKERS = 8
 JOBS = int(os.environ.get("HOLDFAST_TEST_JOBS", "200"))

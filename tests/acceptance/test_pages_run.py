@@ -55,7 +55,7 @@ BEGUN, DONE, SOON = "in a second terminal", "the second terminal is done", "with
 NOT_RUN = "not run: "
 INDENT = "    "
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class Block(NamedTuple):

@@ -143,7 +143,7 @@ def test_a_folder_of_the_other_system_is_adopted_worked_and_keeps_its_fields(
     assert log == ["swap_started", "swap_completed"]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_commands_work_on_such_a_folder(
     folder: Path, mine: tuple[int, int], tmp_path: Path
 ) -> None:

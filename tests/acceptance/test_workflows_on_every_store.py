@@ -12,7 +12,7 @@ import pytest
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, end, line, remark, trapping
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])

@@ -23,7 +23,7 @@ from holdfast.system.access import PRIVATE
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 ECHO = [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"]
 ARGUMENT = [sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))"]

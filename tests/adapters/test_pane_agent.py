@@ -23,7 +23,7 @@ from holdfast.processes.procfs import Procfs
 from tests.patience import until
 from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 READY = r"^(ready> ?|shell\$ ?)$"
 

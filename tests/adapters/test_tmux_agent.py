@@ -20,7 +20,7 @@ from holdfast.processes.procfs import Procfs
 from tests.patience import until
 from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 HOSTILE = [
     'it\'s "quoted" and \\ escaped',

@@ -23,7 +23,7 @@ from tests.processes import state_of
 from tests.surfaces.agent_bench import AgentBench, agent_bench
 from tests.surfaces.locking import line
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SURVIVED = """
 import os, subprocess, sys, time

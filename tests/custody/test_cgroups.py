@@ -64,7 +64,7 @@ def sqlite(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @needs_groups

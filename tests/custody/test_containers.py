@@ -23,7 +23,7 @@ from tests.custody.users import ONE, User, needs_users, room
 from tests.processes import children
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
-pytestmark = [pytest.mark.slow, needs_users, needs_containers]
+pytestmark = [pytest.mark.prove, needs_users, needs_containers]
 
 _NAMESPACES = [
     "unshare",

@@ -21,7 +21,7 @@ from tests.hazards.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 AGENT = """
 import os, signal, subprocess, sys, time

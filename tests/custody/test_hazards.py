@@ -35,7 +35,7 @@ from tests.processes import children, state_of
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 DAEMON = """
 import os

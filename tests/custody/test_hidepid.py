@@ -17,7 +17,7 @@ from tests.custody.users import ONE, TWO, User, needs_users, room
 from tests.patience import until
 from tests.surfaces.locking import HOLDING, end, line, remark
 
-pytestmark = [pytest.mark.slow, needs_users]
+pytestmark = [pytest.mark.prove, needs_users]
 
 
 @pytest.fixture(params=["noaccess", "invisible", "ptraceable"])

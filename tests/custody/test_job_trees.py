@@ -33,7 +33,7 @@ from tests.processes import children, state_of, used_by, used_since
 from tests.stopped import stop_outside
 from tests.surfaces.command import ENTRY, CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABEL = "tmux:a"
 

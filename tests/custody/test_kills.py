@@ -22,7 +22,7 @@ from tests.custody.trees import (
 )
 from tests.surfaces.locking import Bench, end, line, put_down
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 ROLES = ("wrapper", "guardian", "command")
 KILLS = [kill for size in range(len(ROLES) + 1) for kill in combinations(ROLES, size)]

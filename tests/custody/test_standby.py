@@ -20,7 +20,7 @@ from tests.custody.trees import KEPT, bench_on, deaths, guardian_of, parent, qui
 from tests.patience import until
 from tests.surfaces.locking import HOLDING, Bench, end, line, remark, trapping
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 MEMORY_MAX_MB = 15
 

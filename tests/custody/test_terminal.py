@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 RUN = shlex.join([*ENTRY, "locks", "run"])
 

@@ -28,7 +28,7 @@ from tests.custody.trees import (
 from tests.custody.users import ONE, TWO, Room, User, needs_users, room
 from tests.surfaces.locking import end, line, remark
 
-pytestmark = [pytest.mark.slow, needs_users]
+pytestmark = [pytest.mark.prove, needs_users]
 
 DROPS = {
     "setpriv": ["setpriv", "--reuid", str(ONE), "--regid", str(ONE), "--clear-groups"],

@@ -22,7 +22,7 @@ from tests.processes import children, state_of, used_by, used_since
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, put_down, remark
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 PARENT = [
     sys.executable,

@@ -33,7 +33,7 @@ PROCESSES = 16
 GPU = id_of("HOLDFAST-gpu")
 
 
-@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
@@ -84,7 +84,7 @@ def race(url: str) -> list[tuple[str, str, str | None]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_of_sixteen_that_publish_one_id_at_once_one_wins(hf: Holdfast, url: str) -> None:
     first = publish(hf, lease_s=0.001)
     while hf.agents.resolve("gpu").record is not None:
@@ -144,7 +144,7 @@ TOLD = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     # In files there are many points: a record that is replaced, and one that goes.
     ("kind", "verb"),
@@ -188,7 +188,7 @@ def _killed_at_every_point(url: str, verb: str) -> None:
     assert happened == {False, True}
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
     tmp_path: Path, kind: str
@@ -219,7 +219,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
             bench.hf.agents.refresh(GPU, first.generation_id)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death(
     tmp_path: Path, kind: str

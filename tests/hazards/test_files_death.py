@@ -34,7 +34,7 @@ from tests.stores.files_spaces import (
     shown,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def lost(report: Report) -> list[str]:
     return [wrong for failure in report.failures for wrong in failure.wrong]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_what_was_acknowledged_survives_a_power_loss_at_any_instant(tmp_path: Path) -> None:
     trace, check = run(tmp_path, "nothing", rounds=2, changes=8)
     report = examine(trace, check, states=STATES, seed=SEED)
@@ -62,7 +62,7 @@ def test_what_was_acknowledged_survives_a_power_loss_at_any_instant(tmp_path: Pa
     assert report.seen["used"] > STATES // 10
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("planted", ["lost_file_sync", "lost_folder_sync", "lost_sync"])
 def test_a_planted_bug_is_found(planted: str, tmp_path: Path) -> None:
     trace, check = run(tmp_path, planted, rounds=2, changes=8)

@@ -164,7 +164,7 @@ def test_children_forked_from_busy_threads_at_once_end_and_lose_nothing(
     assert refused
 
 
-@pytest.mark.prove
+@pytest.mark.exhaustive
 def test_children_forked_from_170_busy_threads_can_write(path: Path) -> None:
     """Seen to hang on a futex: the thread that forked never got the lock that all others wanted to
     open their files by.

@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_S, until
 from tests.processes import state_of
 from tests.tmux_server import TmuxServer, delivered
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SIZES = (
     "import sys; data = sys.stdin.buffer.read(); print(len(data), data == b'\\xf0\\x9f\\x99\\x82' "

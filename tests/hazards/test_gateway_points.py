@@ -16,7 +16,7 @@ from holdfast.primitives.queue.records import Head
 from tests.hazards.gateway_victim import FINISHED, PROMPTS, lines, opened
 from tests.patience import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 _AT_ONCE = 30
 _POINTS_MAX = 400

@@ -26,7 +26,7 @@ from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.tmux_server import TmuxServer, delivered
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 KILLS = int(os.environ.get("HOLDFAST_GATEWAY_KILLS", "3"))
 POINTS = {

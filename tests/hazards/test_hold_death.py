@@ -27,7 +27,7 @@ from tests.unit.test_holds import BRISK_S, names, replay
 SUBJECTS = ("s", "t", "u")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"
@@ -128,7 +128,7 @@ def test_a_stopped_holder_counts(hf: Holdfast, url: str) -> None:
     assert names(hf.holds) == []
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.usefixtures("untrimmed")
 @pytest.mark.parametrize("verb", ["take", "drop"])
 def test_killed_at_every_point_of_a_change(tmp_path: Path, verb: str) -> None:
@@ -208,7 +208,7 @@ def _take_and_drop(task: tuple[str, int, int]) -> dict[str, set[str]]:
     return mine
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url: str) -> None:
     processes, turns = 4, 60
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -226,7 +226,7 @@ def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url
     assert hf.holds.subjects() == {subject: len(held) for subject, held in expected.items() if held}
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url: str) -> None:
     """Each takes and drops until it is killed from outside, at whatever instruction that is."""
     for turn in range(10):

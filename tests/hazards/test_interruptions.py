@@ -54,7 +54,7 @@ def _left_behind(
     return len(tried), [f"{one.at} {one.place}: {one.wrong}" for one in tried if one.wrong]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("url", STORES, indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_leaves_nothing_behind(url: str, kind: str) -> None:
@@ -65,7 +65,7 @@ def test_an_exception_leaves_nothing_behind(url: str, kind: str) -> None:
         assert not wrong
 
 
-@pytest.mark.prove
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("url", STORES, indirect=True)
 def test_an_exception_at_any_point_leaves_nothing_behind(
@@ -78,7 +78,7 @@ def test_an_exception_at_any_point_leaves_nothing_behind(
     assert all(tried for tried, _ in points.values())
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("url", ["sqlite", "files"], indirect=True)
 def test_ctrl_c_again_and_again_shuts_nobody_out(url: str) -> None:
     assert len(storm(url, processes=3, interrupts=150)) == 3

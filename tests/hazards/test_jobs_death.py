@@ -21,7 +21,7 @@ from holdfast.surfaces.cli.jobs.labour import Labour, Progress, Way
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.stopped import stop_outside
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABEL = "tmux:a"
 SILENCE_S = 2.0

@@ -166,7 +166,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "end",
     ["sys.exit(3)", "raise KeyError('its own')", "hf.close()", "pass", "import os; os.abort()"],
@@ -269,7 +269,7 @@ def test_an_exception_thrown_into_a_waiting_thread_leaves_nothing_in_line(crowd:
 # --- the store ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
     """It would wait for ever: nobody can wake it any more."""
     hf = holdfast.connect(crowd.url)
@@ -283,7 +283,7 @@ def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
         waiting.result()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("lease_s", [30.0, 0.6], ids=["", "with leases that run out meanwhile"])
 def test_waiters_outlive_a_restart_of_their_database(tmp_path: Path, lease_s: float) -> None:
     """Those that wait and those that hold: nobody loses anything by it, and the next in line is
@@ -330,7 +330,7 @@ def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
         raise AssertionError(f"it said {pipe.recv()}")  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_time_limit_holds_though_the_store_does_not_answer(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -356,7 +356,7 @@ def test_a_time_limit_holds_though_the_store_does_not_answer(
 # --- waiting ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_waiting_uses_no_cpu(crowd: Crowd) -> None:
     holder, *waiters = crowd.processes(21)
     held = holder.acquire("a", by="holder")
@@ -369,7 +369,7 @@ def test_waiting_uses_no_cpu(crowd: Crowd) -> None:
         process, granted = next_one, next_one.result()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_waiting_uses_no_cpu_after_another_took_over_from_the_dead(crowd: Crowd) -> None:
     """Several watch one process; all but the first to come find it gone already."""
     dying, holder, quick, *waiters = crowd.processes(5)

@@ -13,7 +13,7 @@ import pytest
 from tests.hazards.test_lock_processes import Crowd, Granted, Process, crowd_on
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 POINTS_MAX = 200
 

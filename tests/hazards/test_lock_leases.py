@@ -83,7 +83,7 @@ def test_a_holder_stopped_for_less_than_its_time_to_live_keeps_it(crowd: Crowd) 
     assert stopped.release(held.key)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_stopped_holder_without_a_time_to_live_is_not_reaped(crowd: Crowd, house: Path) -> None:
     """It is alive, as everybody on this machine can see, and a live holder is never reaped for
     being slow.
@@ -118,7 +118,7 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
         yield made
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_what_a_vanished_machine_held_passes_on_after_the_lease_and_not_before(
     machines: Crowd, steady: Path
 ) -> None:
@@ -142,7 +142,7 @@ def test_what_a_vanished_machine_held_passes_on_after_the_lease_and_not_before(
     ).total_seconds() < LOCK_LEASE_S / 2
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_machine_that_lives_keeps_what_it_holds_for_many_leases(
     machines: Crowd, steady: Path
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_machine_that_lives_keeps_what_it_holds_for_many_leases(
     near.result()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(
     machines: Crowd, steady: Path
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_waiter_on_another_machine_keeps_its_place_for_many_leases(
     far.result()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(
     machines: Crowd, steady: Path
 ) -> None:
@@ -199,7 +199,7 @@ def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(
     near.result()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_machine_that_stands_still_loses_what_it_held_and_is_told_when_it_goes_on(
     machines: Crowd, house: Path
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_machine_that_stands_still_loses_what_it_held_and_is_told_when_it_goes
     near.check(new.key)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_machine_of_the_same_name_in_another_boot_is_not_taken_for_dead(machines: Crowd) -> None:
     """Cloned machines share their ids: on a database that is no proof."""
     processes = machines.hf.processes
@@ -337,7 +337,7 @@ def database_clock(machines: Crowd, monkeypatch: pytest.MonkeyPatch) -> Callable
     return set_forward
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
     machines: Crowd, database_clock: Callable[[float], None]
 ) -> None:
@@ -364,7 +364,7 @@ def test_a_database_clock_set_forward_takes_no_lock_from_a_live_holder(
     assert far.release(timed.key)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_vanished_machine_loses_its_lock_though_the_database_clock_was_set_forward(
     machines: Crowd, house: Path, database_clock: Callable[[float], None]
 ) -> None:

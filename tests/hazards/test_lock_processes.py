@@ -39,7 +39,7 @@ RENEWALS_MAX = 20
 it fails.
 """
 
-STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.prove)]
 
 
 class Granted(NamedTuple):
@@ -465,7 +465,7 @@ def test_two_that_hold_one_resource_would_be_noticed(tmp_path: Path, crowd: Crow
 # --- holders that are killed ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.usefixtures("no_second_look")
 def test_the_next_waiter_is_woken_by_its_holders_death(crowd: Crowd) -> None:
     """How soon is the benchmark's to say."""
@@ -651,7 +651,7 @@ def test_another_process_with_the_pid_of_the_holder_is_not_the_holder(crowd: Cro
 # --- many ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_killed_at_random_moments_under_load(crowd: Crowd, tmp_path: Path) -> None:
     """Never two at once, and at the end everything is to be had again."""
     names = [f"r{number}" for number in range(3)]
@@ -689,7 +689,7 @@ def _a_turn(running: Sequence[Process]) -> None:
             assert said == "turn"
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(("kind", "number", "turns"), [("sqlite", 100, 5), ("postgres", 30, 5)])
 def test_a_hundred_processes_on_one_lock_all_get_it(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, number: int, turns: int

@@ -41,7 +41,7 @@ def lab() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> str:
     """What processes may share."""
     if request.param == "files":
@@ -102,7 +102,7 @@ def prepare(hf: Holdfast, points: int) -> None:
         hf.network.acquire_neighbor_lease(f"run-{at}", "h1", "10.9.9.8", pid=None)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.usefixtures("untrimmed")
 @pytest.mark.parametrize("change", CHANGES)
 def test_killed_at_every_point_of_a_change(tmp_path: Path, change: str) -> None:
@@ -143,7 +143,7 @@ def dying(url: str, change: Callable[[Holdfast, int], object], at: int) -> None:
         change(mine, at)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.usefixtures("untrimmed")
 def test_a_killed_process_loses_no_line_of_the_transaction_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -309,7 +309,7 @@ def fill(hf: Holdfast) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_hundred_jobs_as_threads_on_a_thousand_hosts(anywhere: Holdfast) -> None:
     fill(anywhere)
     registry = patient(anywhere)
@@ -339,7 +339,7 @@ def _process_of_jobs(task: tuple[str, int, int]) -> list[str]:
     return won
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_hundred_jobs_as_processes_with_managers_of_their_own(hf: Holdfast, url: str) -> None:
     """Five processes with twenty jobs each."""
     fill(hf)
@@ -365,7 +365,7 @@ def _cycles(task: tuple[str, int, int]) -> int:
     return turns
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_rapid_cycles_by_two_managers_in_two_processes_never_overlap(
     hf: Holdfast, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ _LONG = {"dangling symlink", "symlink to an empty file", "folder"}
 
 @needs_root
 @pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=[pytest.mark.prove] * (what in _LONG)) for what in FILES]
+    "what", [pytest.param(what, marks=[pytest.mark.exhaustive] * (what in _LONG)) for what in FILES]
 )
 @pytest.mark.parametrize("kind", STORES)
 def test_what_a_member_puts_in_the_place_of_a_file_leads_root_nowhere(

@@ -19,7 +19,7 @@ from tests.hazards.test_postgres_outages import followed
 from tests.stores.postgres_server import Server, running
 from tests.stores.postgres_standby import FOR_STANDBY, promote, replicated
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 WAITING = "1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 COMMIT_S = 10.0

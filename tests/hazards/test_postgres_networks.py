@@ -16,7 +16,7 @@ import pytest
 from tests.ports import spare_port
 from tests.stores.postgres_server import running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LEASE_S = 1.0
 ROOT = Path(__file__).parents[2]

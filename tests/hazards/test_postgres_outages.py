@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S, until
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 RESTARTS = int(os.environ.get("HOLDFAST_RESTARTS", "4"))
 CUTS = int(os.environ.get("HOLDFAST_CUTS", "9"))

@@ -102,7 +102,7 @@ def lost(report: Report) -> list[str]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_what_was_acknowledged_survives_a_power_loss_at_any_instant(tmp_path: Path) -> None:
     # One that is alone for so many begins its log anew twice; among several that is a matter of
     # luck.
@@ -128,7 +128,7 @@ def test_a_short_run_survives_too(tmp_path: Path) -> None:
     assert report.lossy > 100
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "planted", ["lost_sync", "kept_descriptor", "unsynced_reader", "unsynced_names"]
 )

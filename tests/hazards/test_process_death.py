@@ -16,7 +16,7 @@ from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
 from tests.dying import dies, killed_busy
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 def _open(path: Path) -> SqliteStore:

@@ -111,7 +111,7 @@ def test_a_picker_of_the_other_program_and_ours_never_get_the_same_job(folder: P
         assert (record.get("attempt", 0) == 1) == (job_id in mine)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_command_and_the_other_program_pick_side_by_side(folder: Path, tmp_path: Path) -> None:
     jobs = registered(folder, 12)
     command = CommandLine(tmp_path)
@@ -347,7 +347,7 @@ def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picke
     assert record["picked_by"] == other.process.pid and "attempt" not in record
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_killed_at_every_point_a_job_is_had_by_one(tmp_path: Path) -> None:
     killed, at = True, 0
     while killed:

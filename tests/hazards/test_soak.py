@@ -70,7 +70,7 @@ def soaked(store: str, seconds: float, *words: str) -> Soaked:
     return Soaked(ran.returncode, ran.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequest) -> None:
     if store == "postgres":
@@ -99,7 +99,7 @@ def test_a_short_soak_shows_no_violation(store: str, request: pytest.FixtureRequ
     assert sum(counts["kills"] for counts in done.kinds.values()) == done.counts["kills"]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("fault", "parts", "found"),
     [

@@ -32,7 +32,7 @@ _KEPT: list[object] = []
 """
 
 
-@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Signal files of a database's workflows lie below the home.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -145,7 +145,7 @@ def looked_at_once(readers: list[Holdfast]) -> None:
     assert seen == [None] * len(readers)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("work", [complete, fail, give_up])
 def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
     hf: Holdfast, url: str, work: Callable[[Holdfast, str], None]
@@ -346,7 +346,7 @@ def _swaps(task: tuple[str, str]) -> int:
     return 4
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
     hf: Holdfast, url: str
 ) -> None:
@@ -372,7 +372,7 @@ def test_live_swappers_that_hand_over_to_each_other_are_never_broken_by_readers(
     assert events(hf) == {"swap_started": 8, "swap_completed": 8}
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_swapper_whose_database_session_dropped_cannot_complete(
     postgres_url: str, tmp_path: Path
 ) -> None:

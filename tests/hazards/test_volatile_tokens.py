@@ -406,7 +406,7 @@ def _tokens(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_processes_that_take_turns_get_growing_tokens(
     path: Path, store: SqliteStore, tmp_path: Path
 ) -> None:
@@ -430,7 +430,7 @@ def test_processes_that_take_turns_get_growing_tokens(
     assert not set(revisions) & set(given)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_tokens_grow_while_those_who_count_are_killed(
     path: Path, store: SqliteStore, tmp_path: Path
 ) -> None:

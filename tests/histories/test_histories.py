@@ -26,7 +26,7 @@ from proof.histories.search import Undecided
 from tests.histories import crowd
 from tests.histories.crowd import Crowd
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SEED = int(os.environ.get("HOLDFAST_HISTORY_SEED", "20271"))
 LASTS_S = float(os.environ.get("HOLDFAST_HISTORY_S", "2"))

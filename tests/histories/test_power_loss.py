@@ -21,7 +21,7 @@ from tests.histories.powerloss_queue import QUEUE, STORE, queue_in
 from tests.histories.worker import seen_in
 from tests.lacking import lacking
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 

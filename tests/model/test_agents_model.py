@@ -30,7 +30,7 @@ from tests.model.searching import search
 from tests.stores.harnesses import IN_MEMORY, MemoryHarness, SqliteHarness
 from tests.unit.agent_world import AgentFolders, World
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 GRACE_S = 300.0
 NAMES = ["a", "b"]

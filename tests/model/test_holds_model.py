@@ -33,7 +33,7 @@ from tests.model.searching import search
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SUBJECTS = ["s", "t"]
 BYS = ["a", "b", "c", "d"]

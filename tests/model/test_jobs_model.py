@@ -25,7 +25,7 @@ from tests.stores.harnesses import IN_MEMORY
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABELS = ("tmux:a", "tmux:b")
 EVENTS = ("started", "permission_required", "progress", "completed", "error", "cancelled")

@@ -17,7 +17,7 @@ from tests.model import lock_crowd
 from tests.model.lock_crowd import Crowd
 from tests.model.lock_history import Rules, violations
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SEED = int(os.environ.get("HOLDFAST_CROWD_SEED", "20263"))
 LASTS_S = float(os.environ.get("HOLDFAST_CROWD_S", "8"))

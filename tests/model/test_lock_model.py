@@ -61,7 +61,7 @@ from tests.model.lock_oracle import (
 )
 from tests.model.searching import search
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from tests.hazards.network_invariants import replayed
 from tests.model.searching import search
 from tests.unit.network_world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 NAMES = ["h1", "h2", "h3"]
 IPS = ["10.0.0.1/24", "10.0.0.1/16", "10.0.0.2/24", "::ffff:10.0.0.2", "fe80::1"]

@@ -25,7 +25,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.model.searching import search
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 DEPTH = 5
 KEYS = [None, None, "k1", "k2"]

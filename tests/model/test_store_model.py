@@ -29,7 +29,7 @@ from holdfast.testing.clock import ManualClock
 from tests.model.oracle import Numbers, Oracle, OracleEntry, OracleRow
 from tests.model.searching import search
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 # --- the stores ---
 
@@ -554,12 +554,12 @@ def test_memory_and_sqlite_agree_with_the_oracle() -> None:
     agree(memory, sqlite)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_files_agree_with_the_oracle() -> None:
     agree(files)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_postgres_agrees_with_the_oracle(postgres_url: str) -> None:
     from holdfast.stores.postgres import open_postgres
 

@@ -54,7 +54,7 @@ from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import Machine
 from tests.unit.workflows_world import lock_on, seen_by
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 NAMES = ["a", "b", "c"]
 RECIPES = ["llama", "qwen"]

@@ -441,7 +441,7 @@ def test_a_file_that_cannot_be_saved_is_not_replaced(
     assert hosts.is_symlink() and _saved(root) == []
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path) -> None:
     store = open_files(root)
     for space in ALL:

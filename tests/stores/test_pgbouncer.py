@@ -25,7 +25,7 @@ from tests.stores.harnesses_postgres import PostgresHarness
 from tests.stores.postgres_server import Server
 from tests.stores.test_conformance_postgres import POSTGRES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 _SETTINGS = """
 [databases]

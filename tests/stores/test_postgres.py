@@ -48,7 +48,7 @@ from tests.stores.harnesses_postgres import be_patient
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SECRET = "s3cr3t-w0rd"
 

@@ -21,7 +21,7 @@ from holdfast.testing.conformance import PATIENCE_S, THINGS, Thing, append, put
 from tests.stores import postgres_server as servers
 from tests.stores.postgres_server import Server, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(scope="module")

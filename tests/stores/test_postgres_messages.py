@@ -25,7 +25,7 @@ from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, hear
 from tests.patience import NEVER_S
 from tests.stores.harnesses_postgres import be_patient
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres.store import PostgresStore
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

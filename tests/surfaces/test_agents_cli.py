@@ -16,7 +16,7 @@ from tests.stores.harnesses import SqliteHarness
 from tests.surfaces.command import CommandLine, Ran
 from tests.tmux_server import tmux_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class Registry(CommandLine):

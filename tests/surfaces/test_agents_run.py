@@ -32,7 +32,7 @@ from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
 from tests.tmux_server import tmux_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SHORT_S = "1.5"
 """A lease that is renewed every half second."""

@@ -290,7 +290,7 @@ SITUATIONS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "words",
     SITUATIONS,

@@ -520,7 +520,7 @@ def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.M
         assert f"kill -CONT {reader.pid}" in found.mend
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> None:
     clinic.url = postgres_url
     with clinic.connect() as hf:
@@ -781,7 +781,7 @@ def test_a_broker_that_nobody_chose_need_not_be_there(clinic: Clinic) -> None:
 # --- gateways and server ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_gateways_that_are_stopped_killed_and_blocked(
     clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

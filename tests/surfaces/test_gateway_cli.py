@@ -28,7 +28,7 @@ from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 from tests.surfaces.gateway_http import aged
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

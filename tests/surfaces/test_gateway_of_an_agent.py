@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 SHELL = ("env", "PS1=> ", "bash", "--norc")
 AT_ITS_PROMPT = ("--ready-regex", "^> ?$", "--quiet-ms", "100")

@@ -16,7 +16,7 @@ from holdfast.kernel.errors import Misuse
 from holdfast.kernel.names import check_label
 from tests.surfaces.gateway_http import TOKEN, served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 EXAMPLES = 15

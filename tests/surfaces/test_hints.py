@@ -14,7 +14,7 @@ from holdfast.surfaces.cli.areas import AREAS
 from holdfast.surfaces.cli.jobs import jobs
 from tests.surfaces.command import CommandLine, Ran
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 Paste = Callable[[str], Ran]
 

@@ -308,7 +308,7 @@ def _crowd(task: tuple[str, str]) -> None:
             log.catch_up(hf.log, hf.jobs.peek)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> None:
     blocked = holdfast.folder / "blocked"
     blocked.write_text("")

@@ -24,13 +24,13 @@ from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import remark
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABEL = "tmux:a"
 
 
 @pytest.fixture(
-    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls and a password"]
+    params=[False, pytest.param(True, marks=pytest.mark.prove)], ids=["plain", "tls and a password"]
 )
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     with running(tmp_path / "broker", secured=request.param) as made:

@@ -103,7 +103,7 @@ def server(url: str) -> Iterator[Served]:
         yield made
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_long_prompt_over_http_and_on_the_page(server: Served) -> None:
     made = server.http.post("/v1/jobs", json={"prompt": LONG, "agent_session": "s"})
     assert made.json()["prompt"] == LONG
@@ -117,7 +117,7 @@ def test_a_long_prompt_over_http_and_on_the_page(server: Served) -> None:
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).json()["prompt"] == LONG
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_long_prompt_over_mcp(tmp_path: Path) -> None:
     with agents_on(f"sqlite:{tmp_path}/s.sqlite", tmp_path) as agents:
         agent = agents("tmux:a", "--queue", "q")

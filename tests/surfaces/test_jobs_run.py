@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 from tests.processes import state_of
 from tests.surfaces.command import ENTRY, CommandLine, Ran
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 LABEL = "tmux:a"
 

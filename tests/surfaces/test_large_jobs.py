@@ -116,7 +116,7 @@ def agents(url: str, tmp_path: Path) -> Iterator[Agents]:
         yield made
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "asked",
     [
@@ -143,7 +143,7 @@ def test_an_agent_cannot_stop_the_queue_of_another(
     assert other.call("claim_job")["job"]["job_id"] == made["job_id"]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_schema_says_that_bytes_count(agents: Agents) -> None:
     schema = {tool.name: tool.input_schema for tool in agents("tmux:a").tools()}
     for tool, most in (("create_job", JOB_PROMPT_BYTES_MAX), ("send_request", PROMPT_BYTES_MAX)):
@@ -151,7 +151,7 @@ def test_the_schema_says_that_bytes_count(agents: Agents) -> None:
         assert f'"maxLength": {most}' in described and f"at most {most} bytes" in described
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("outcome", ["completed", "error"])
 def test_a_report_of_any_characters_ends_the_job(
     agents: Agents, holdfast: CommandLine, outcome: str
@@ -174,7 +174,7 @@ def test_a_report_of_any_characters_ends_the_job(
 # --- verdicts ---
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_verdict_that_does_not_fit_over_http_is_cut_and_the_work_not_done_again(
     url: str, holdfast: CommandLine
 ) -> None:

@@ -614,7 +614,7 @@ def test_odd_names(say: Say, hf: Holdfast) -> None:
 # In processes of their own
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_token_that_cannot_be_told_is_given_back(locks: Bench) -> None:
     acquire = "holdfast locks acquire a --by job-1 --ttl 60"
     for command in (f"{acquire} >/dev/full", f"{acquire} --json >/dev/full"):
@@ -629,7 +629,7 @@ def test_a_token_that_cannot_be_told_is_given_back(locks: Bench) -> None:
     assert locks.nothing_left()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_whoever_stops_reading_gets_no_complaint(locks: Bench) -> None:
     locks.hf.locks.acquire("a", by="job-1")
     for command in (
@@ -643,7 +643,7 @@ def test_whoever_stops_reading_gets_no_complaint(locks: Bench) -> None:
         assert ran == (0, "", ""), command
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_on_a_terminal(locks: Bench) -> None:
     assert "Nothing is held" in locks.on_a_terminal("locks", "status")
     assert "Nothing was locked here yet" in locks.on_a_terminal("locks", "stats")
@@ -661,7 +661,7 @@ def test_on_a_terminal(locks: Bench) -> None:
     assert "\x1b[1m" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("verb", [["acquire", "--ttl", "60"], ["wait"]], ids=["acquire", "wait"])
 def test_a_signal_while_waiting_leaves_nothing_behind(
@@ -677,7 +677,7 @@ def test_a_signal_while_waiting_leaves_nothing_behind(
     assert locks.nothing_left()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_script_holds_by_its_own_process(locks: Bench) -> None:
     ran = locks.shell(
         "token=$(holdfast locks acquire a --by job-7 --pid $$); holdfast token check a $token && "
@@ -692,7 +692,7 @@ def test_a_script_holds_by_its_own_process(locks: Bench) -> None:
     assert locks("locks", "run", "-n", "a", "--", "echo", "mine")[:2] == (0, "mine\n")
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_looking_makes_no_store(tmp_path: Path) -> None:
     holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/state/store.sqlite")
     for words in (["locks", "status"], ["locks", "stats"]):

@@ -17,7 +17,7 @@ from tests.processes import children
 from tests.stopped import stop_outside
 from tests.surfaces.locking import Bench, Process, end, line, nested, remark, trapping
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 def run(locks: Bench, *words: str) -> tuple[int, str, str]:

@@ -31,7 +31,7 @@ from tests.stores.postgres_server import running
 from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from holdfast.runtime.connection import Holdfast
 from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 AT_ONCE_S = 15.0
 """Half as long as any lease; a busy machine may need some of it."""

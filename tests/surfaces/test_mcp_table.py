@@ -23,7 +23,7 @@ from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Document, ToolError, agents_on
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class World:

@@ -23,7 +23,7 @@ __all__ = ["say"]
 HOST = ("--ip", "10.1.1.1/24", "--router", "router-1", "--mac", "02:00:00:00:00:01")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/store.sqlite"

@@ -21,7 +21,7 @@ from tests.surfaces.page_stage import PageStage, fill, stage
 from tests.surfaces.page_visit import Visit
 from tests.tmux_server import tmux_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def test_a_job_is_shown_with_its_log_and_without_its_key(server: Served, hf: Hol
     assert job.auth_token not in told.text and "hunter2" not in told.text
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_gateway_that_hangs_holds_up_nobody_twice(
     server: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.surfaces import browser as browsers
 from tests.surfaces.page_stage import PageStage, stage
 from tests.surfaces.page_visit import PATIENCE_MS, Visit
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from holdfast.kernel.limits import HTTP_CONNECTIONS_MAX
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 MANY = HTTP_CONNECTIONS_MAX + 500
 FILES = 3 * HTTP_CONNECTIONS_MAX

@@ -37,7 +37,7 @@ from tests.patience import NEVER_S, PATIENCE_S, until
 from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 HELD = {"names": ["router-1"], "by": "first", "ttl_s": 600}
 

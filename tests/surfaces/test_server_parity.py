@@ -15,7 +15,7 @@ from tests.surfaces.parity_cases import TABLE, a_broker
 from tests.surfaces.parity_stage import facts_for, gateway_beside, surroundings
 from tests.surfaces.server_http import Served, served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class Surfaces(NamedTuple):

@@ -22,7 +22,7 @@ from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

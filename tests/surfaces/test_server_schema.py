@@ -19,7 +19,7 @@ from holdfast.runtime.connection import connect
 from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from tests.surfaces.server_http import TOKEN, served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 WAITS = {operation.name for operation in CATALOGUE if "turn" in operation.more}

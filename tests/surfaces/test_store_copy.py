@@ -30,7 +30,7 @@ from holdfast.testing import faults
 from tests.stores.postgres_server import Server
 from tests.surfaces.command import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 def upkeep(url: str) -> Upkeep:

@@ -18,7 +18,7 @@ from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.maintenance import Upkeep
 from tests.stores.postgres_server import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class Place:

@@ -15,7 +15,7 @@ from holdfast.runtime import configuration
 from holdfast.stores.factory import sqlite_path
 from tests.surfaces.command import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 REGISTER = ["jobs", "register", "--prompt", "x", "--agent-session", "tmux:a", "--id", "the-job"]
 PICK = "holdfast jobs pick --agent-session tmux:a"

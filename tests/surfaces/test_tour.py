@@ -74,7 +74,7 @@ def short(tmp_path: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_tour_holds(short: Path) -> None:
     # What is around it must not lead it elsewhere.
     (short / "holdfast.toml").write_text("this is no TOML")
@@ -114,7 +114,7 @@ def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None
     assert str(tmp_path) not in _running()
 
 
-@pytest.mark.parametrize("part", ["Agents", pytest.param("Gateways", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", ["Agents", pytest.param("Gateways", marks=pytest.mark.prove)])
 def test_killed_with_9_it_leaves_nothing_either(short: Path, part: str) -> None:
     around = {**os.environ, "TMPDIR": str(short)}
     playing = subprocess.Popen(
@@ -130,7 +130,7 @@ def test_killed_with_9_it_leaves_nothing_either(short: Path, part: str) -> None:
     until(lambda: str(short) not in _running() and not list(short.iterdir()))
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_without_tmux_a_program_plays_the_agent(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -19,7 +19,7 @@ from tests.processes import used_by, used_since
 from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.prove
 
 
 class Bench(CommandLine):

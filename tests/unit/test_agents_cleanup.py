@@ -278,7 +278,7 @@ def test_the_rule_for_folders(world: World, leftover: Leftover, why: W) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)]
+    "kind", ["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)]
 )
 def test_no_live_record_is_lost_while_publishers_publish(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -55,7 +55,7 @@ class World:
         return self.hf.gateway(word).folder.root.name
 
 
-@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
     url = (

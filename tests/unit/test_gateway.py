@@ -72,7 +72,7 @@ class Desk:
         return [entry.kind for batch in self.journal.since() for entry in batch.entries]
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     store: Store
     if request.param == "memory":

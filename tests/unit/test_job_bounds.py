@@ -272,7 +272,7 @@ def test_no_order_of_steps_makes_a_registered_job_too_large(
     any_life(character, ["pick", *names])
 
 
-@pytest.mark.prove
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(CHARACTERS), st.lists(NAMES, min_size=5, max_size=60))
 def test_no_order_of_steps_makes_a_registered_job_too_large_of_many(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)]
 
 
 class Machine:

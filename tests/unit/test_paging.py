@@ -14,7 +14,7 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout
 from holdfast.runtime.connection import Holdfast, connect
 from tests.patience import PATIENCE_S
 
-STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.slow)]
+STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)]
 
 
 @pytest.fixture(params=STORES)

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 LONG_S = 10 * PATIENCE_S
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite"}
     with connect(urls.get(request.param) or request.getfixturevalue("postgres_url")) as made:
