@@ -59,7 +59,8 @@ test-newest: setup ## Run the gate with coverage on the newest Python here, if n
 # sys.monitoring makes coverage nearly free, and exists since Python 3.12.
 test-covered: setup
 	tools/test-needs $(BIN)
-	COVERAGE_CORE=sysmon $(BIN)/pytest -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=term:skip-covered
+	COVERAGE_CORE=sysmon $(BIN)/pytest -n $(JOBS) --dist worksteal --cov=holdfast --cov-report=
+	@echo "coverage of the gate: $$($(BIN)/coverage report --format=total) %"
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_SAMPLE)
 
 check: setup ## Check format, lint, types and layers

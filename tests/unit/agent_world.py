@@ -66,7 +66,8 @@ HARNESSES: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
 """How each store is opened and damaged."""
 
 STORES = [
-    pytest.param(kind, marks=pytest.mark.prove) if kind == "postgres" else kind for kind in HARNESSES
+    pytest.param(kind, marks=pytest.mark.prove) if kind == "postgres" else kind
+    for kind in HARNESSES
 ]
 
 
