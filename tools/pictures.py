@@ -76,68 +76,24 @@ def architecture() -> str:
     """The house: who may import whom."""
     return picture(
         760,
-        520,
-        "The layers of Holdfast: surfaces, app, stores, adapters and views, processes, domains, "
-        "primitives, kernel",
-        box(
-            20,
-            20,
-            720,
-            66,
-            "surfaces",
-            "command line · HTTP and page · MCP: parse, call one domain method, render",
-        ),
-        box(
-            20,
-            106,
-            720,
-            66,
-            "app",
-            "connect(), and what is beside it: wire a store, a clock, adapters and domains "
-            "together",
-        ),
-        box(
-            20,
-            192,
-            226,
-            84,
-            "stores",
-            "memory · sqlite · files · postgres\nhow bytes are kept and woken for",
-        ),
-        box(266, 192, 226, 84, "adapters", "tmux · mqtt · flock · HTTP ...\none file a product"),
-        box(512, 192, 228, 84, "views", "read-only pictures\nacross domains"),
-        box(
-            20,
-            296,
-            226,
-            84,
-            "processes",
-            "the processes of this machine,\ncustody of a command's tree",
-        ),
-        box(
-            266,
-            296,
-            474,
-            66,
-            "domains",
-            "agents · gateway · jobs · network · workflows: never meet",
-        ),
-        box(266, 382, 474, 60, "primitives", "journal · locks · holds · queue · keeper", "core"),
-        box(20, 462, 720, 48, "kernel", "", "core"),
-        '<text class="small" x="92" y="484">'
+        600,
+        "The layers of Holdfast: surfaces, operations, runtime, stores and adapters, processes and "
+        "system, domains, primitives, kernel",
+        box(20, 20, 720, 56, "surfaces", "command line · HTTP and page · MCP: parse, render"),
+        box(20, 96, 720, 56, "operations", "every operation once: request, result, handler"),
+        box(20, 172, 720, 56, "runtime", "connect(): wires stores, adapters and domains"),
+        box(20, 248, 350, 66, "stores", "memory · sqlite · files · postgres"),
+        box(390, 248, 350, 66, "adapters", "tmux · mqtt · HTTP ...: one module a product"),
+        box(20, 334, 720, 56, "processes · system", "process trees; safe access to files"),
+        box(20, 410, 720, 56, "domains", "agents · gateway · jobs · network · workflows"),
+        box(20, 486, 720, 40, "primitives", "", "core"),
+        '<text class="small" x="140" y="506">journal · locks · holds · queue · renewal</text>',
+        box(20, 546, 720, 40, "kernel", "", "core"),
+        '<text class="small" x="92" y="566">'
         "names · holder · lease · token · codec · errors · limits · settings · the store "
         "port</text>",
-        way("M380 86 L380 104"),
-        way("M133 172 L133 190"),
-        way("M379 172 L379 190"),
-        way("M626 172 L626 190"),
-        way("M133 276 L133 294"),
-        way("M290 276 L290 286 L200 286 L200 294"),
-        way("M133 380 L133 460"),
-        way("M379 276 L379 294"),
-        way("M626 276 L626 294"),
-        way("M503 362 L503 380"),
-        way("M503 442 L503 460"),
+        *(way(f"M380 {y} L380 {y + 18}") for y in (76, 152, 390, 466, 526)),
+        *(way(f"M{x} {y} L{x} {y + 18}") for x in (195, 565) for y in (228, 314)),
     )
 
 
