@@ -63,6 +63,10 @@ test-covered: setup
 	@echo "coverage of the gate: $$($(BIN)/coverage report --format=total) %"
 	$(BIN)/python -m proof -n $(JOBS) --dist worksteal -m 'prove and not exhaustive' $(VERSION_SAMPLE)
 
+frozen: setup ## Write the snapshots of what users see anew (tests/frozen)
+	tools/test-needs $(BIN)
+	$(BIN)/python -m tests.frozen
+
 check: setup ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
