@@ -13,7 +13,7 @@ from holdfast.kernel.errors import Lost
 from holdfast.primitives.renewal import Keeper
 
 
-class Keeping:
+class AgentRenewal:
     """Renews the lease of one generation, at a third of its length, until `close`.
 
     When another generation has taken over, `lost` is set and `on_lost` is called, once, in the
@@ -37,7 +37,7 @@ class Keeping:
         self._agent = agent
         self._on_lost = on_lost
         self._lease_s = agents.settings.lease_s if lease_s is None else lease_s
-        self._keeper: Keeper[Keeping] = Keeper(
+        self._keeper: Keeper[AgentRenewal] = Keeper(
             agents.store,
             topic=lambda: topic_of(agent.agent_id),
             renew=self._renew,
@@ -55,7 +55,7 @@ class Keeping:
         """Stop renewing. The record stays until it is removed, or its lease ends."""
         self._keeper.close()
 
-    def _renew(self, due: list["Keeping"]) -> list["Keeping"]:
+    def _renew(self, due: list["AgentRenewal"]) -> list["AgentRenewal"]:
         agent, store = self._agent, self._agents.store
         try:
             row = store.get(AGENTS, agent.agent_id)
