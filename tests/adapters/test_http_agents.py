@@ -127,7 +127,7 @@ def test_an_answer_that_tells_of_nobody_is_no_other_instance(
         patched.setattr(world, "answer", lambda *_: (200, nonsense))
         for agent in (terminal, managed):
             seen = agent.inspect()
-            assert seen.instance_id is None and "does not tell of" in seen.detail
+            assert seen.instance_id is None and "does not describe" in seen.detail
     assert (terminal.inspect().instance_id, managed.inspect().instance_id) == before
 
 

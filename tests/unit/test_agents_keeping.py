@@ -1,4 +1,4 @@
-"""Keeping an agent fresh in the background, and learning that it was lost."""
+"""An agent's lease is renewed in the background, and a lost lease is told."""
 
 import threading
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.agents.renewal import Keeping
+from holdfast.domains.agents.renewal import AgentRenewal
 from tests.patience import PATIENCE_S
 from tests.unit.agent_world import STORES, World, agent_database, world_of
 
@@ -33,7 +33,7 @@ def until_refreshed(world: World, times: int) -> None:
 
 def test_what_is_kept_stays_fresh_for_many_leases(world: World) -> None:
     agent = world.publish(lease_s=BRISK_S)
-    keeping = Keeping(world.agents, agent, lease_s=BRISK_S)
+    keeping = AgentRenewal(world.agents, agent, lease_s=BRISK_S)
     try:
         for _ in range(5):
             world.clock.advance(BRISK_S * 0.9)
@@ -47,7 +47,7 @@ def test_what_is_kept_stays_fresh_for_many_leases(world: World) -> None:
 def test_a_take_over_is_told_at_once_and_once(world: World) -> None:
     told = threading.Semaphore(0)
     agent = world.publish()
-    keeping = Keeping(world.agents, agent, on_lost=told.release)
+    keeping = AgentRenewal(world.agents, agent, on_lost=told.release)
     other = world.publish(session_name="s-2", take_over=True)
     # The lease is of a day: only the notice of the take-over can have told.
     assert told.acquire(timeout=PATIENCE_S)
@@ -59,7 +59,7 @@ def test_a_take_over_is_told_at_once_and_once(world: World) -> None:
 
 def test_a_resume_by_another_process_is_a_loss_too(world: World) -> None:
     agent = world.publish()
-    keeping = Keeping(world.agents, agent)
+    keeping = AgentRenewal(world.agents, agent)
     world.publish(generation_id=agent.generation_id)
     assert keeping.lost.wait(PATIENCE_S)
     keeping.close()
@@ -68,7 +68,7 @@ def test_a_resume_by_another_process_is_a_loss_too(world: World) -> None:
 def test_a_store_that_does_not_answer_is_no_loss(world: World) -> None:
     agent = world.publish(lease_s=BRISK_S)
     world.store.down = True
-    keeping = Keeping(world.agents, agent, lease_s=BRISK_S)
+    keeping = AgentRenewal(world.agents, agent, lease_s=BRISK_S)
     try:
         world.clock.advance(BRISK_S)
         world.store.until_refused()
@@ -83,7 +83,7 @@ def test_a_store_that_does_not_answer_is_no_loss(world: World) -> None:
 def test_closing_ends_it_and_leaves_the_record(world: World) -> None:
     agent = world.publish()
     before = set(threading.enumerate())
-    keeping = Keeping(world.agents, agent)
+    keeping = AgentRenewal(world.agents, agent)
     keeping.close()
     assert not any(
         thread.name == "holdfast-keeper" for thread in set(threading.enumerate()) - before

@@ -1,8 +1,4 @@
-"""Manifests in files: read as they are, and written whole or not at all.
-
-The folders that agents which are run here have for themselves: one a generation, with its manifest
-in it.
-"""
+"""Manifests in files, and the folders that Holdfast makes for agents, one for each generation."""
 
 import os
 import shutil
@@ -22,11 +18,11 @@ class ManifestFiles:
         self._access = access
 
     def read(self, path: str) -> bytes | None:
-        """What is in a file, up to one byte more than a manifest may have; None when there is none.
-        Raises OSError.
+        """The content of a file, up to one byte more than a manifest may have; None when there is
+        no file. Raises OSError.
         """
         try:
-            # Not blocking: a FIFO in a manifest's place must not hold up its reader.
+            # Not blocking: a FIFO at the manifest's path must not block the reader.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -34,39 +30,34 @@ class ManifestFiles:
             return file.read(MANIFEST_BYTES_MAX + 1)
 
     def is_folder(self, path: str) -> bool:
-        """Is there a folder at that path?"""
         return os.path.isdir(path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Put a file in its place, and on the disk, in one step; its folder is made. Raises
-        OSError.
-        """
+        """Replace a file atomically and durably, and make its folder. Raises OSError."""
         make_folder(Path(path).parent, self._access)
         atomic_durable_write(path, data, access=self._access)
 
 
 class GenerationFolders:
-    """Those below the user's state folder, which is asked for when it is needed: there may be
-    none.
+    """Folders below the user's state folder. `state` is called only when it is needed: there may be
+    no state folder.
     """
 
     def __init__(self, state: Callable[[], Path]) -> None:
         self._state = state
 
     def of(self, agent_id: str, generation_id: str) -> str:
-        """The folder that a generation has where its user names none. Raises InvalidValue without a
-        state folder.
-        """
+        """The default folder of a generation. Raises InvalidValue without a state folder."""
         return os.path.join(self._state(), "agents", agent_id, generation_id)
 
     def remove(self, folder: str, agent_id: str, generation_id: str) -> None:
-        """Remove a generation's folder, if it is that one: one that the user named stays. What
-        cannot be removed stays too.
+        """Remove a generation's default folder. A folder that the user named stays, and so does
+        what cannot be removed.
         """
-        # Another program may have written anything for a generation.
+        # Another program may have published any text as its generation.
         plain = generation_id not in (os.curdir, os.pardir) and os.sep not in generation_id
         if plain and folder == self.of(agent_id, generation_id):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
-                # The last generation of an agent leaves nothing.
+                # Fails while the agent has folders of other generations.
                 os.rmdir(os.path.dirname(folder))

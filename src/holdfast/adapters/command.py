@@ -1,13 +1,13 @@
-"""An agent that is a program, run once for each prompt: a headless one.
+"""An agent that is a program, run once for each prompt: a headless agent.
 
-It gets the prompt on its standard input or as its last argument, never through a shell. It leads a
-session and a process group of its own, and is in custody: it, and whatever it starts, is one
-process tree. What it prints is the answer.
+The program gets the prompt on standard input or as its last argument, never through a shell. It
+leads a session and a process group of its own, and runs in custody: the program and everything that
+it starts are one process tree. Its standard output is the answer.
 
-An interrupt is SIGINT to its process group, then SIGTERM to the whole tree, then SIGKILL. What a
-program leaves running when it ends is ended too: the next prompt begins only when no process of the
-tree is left. The tree is ended as well when the gateway dies. It begins only when it is noted, so
-that the next gateway knows of every tree that may still run.
+An interrupt is SIGINT to its process group, then SIGTERM to the whole tree, then SIGKILL. Processes
+that the program leaves running are ended too: the next prompt begins only when no process of the
+tree is left. The tree also ends when the gateway dies. A program begins only after its note was
+written, so that the next gateway knows every tree that may still run.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.adapters.gateway_folder import ProcessNote, signal_group
+from holdfast.adapters.process_note import ProcessNote, signal_group
 from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Sighting, Surface
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable, UpstreamUnavailable
@@ -30,10 +30,10 @@ from holdfast.processes.command import Command
 from holdfast.processes.procfs import Procfs
 
 _ESCALATE_S = 5.0
-"""How long a program has to end after SIGINT, and its tree after SIGTERM."""
+"""How long a program may take to end after SIGINT, and its tree after SIGTERM."""
 _TICK_S = 0.1
 _ARGUMENT_BYTES_MAX = 128 * 1024 - 1
-"""What Linux lets one argument have."""
+"""The limit of Linux for one argument (MAX_ARG_STRLEN)."""
 _OUTPUT_BYTES_MAX = 64 << 20
 _ERROR_CHARS_MAX = 2000
 
@@ -49,7 +49,7 @@ class _Run(NamedTuple):
 
 class CommandAgent:
     """A program as an agent. `note` is a file that names the running tree: the next gateway ends
-    what a killed one left, before it delivers anything.
+    the tree of a killed gateway before it delivers anything.
     """
 
     backend = "command"
@@ -63,19 +63,18 @@ class CommandAgent:
         self._mutex = threading.Lock()
         self._run: _Run | None = None
         self._end_s: float | None = None
-        """When the tree of a program that was interrupted is to be ended."""
+        """When the tree of an interrupted program is to be ended."""
         self._begun = False
 
     def inspect(self) -> Sighting:
         if not self._begun:
-            # With the first look and not before: by then this process is the one that serves.
+            # Not before the first look: by then this process is the gateway that serves.
             if left := self._note.end_named(_ESCALATE_S):
                 pids = ", ".join(map(str, left))
                 return Sighting(
                     None,
-                    detail=(
-                        f"pid {pids}, which an earlier gateway began, does not end: end it by hand"
-                    ),
+                    detail=f"pid {pids}, which an earlier gateway started, does not end: end it "
+                    "by hand",
                 )
             self._processes.trees.sweep()
             self._begun = True
@@ -88,13 +87,12 @@ class CommandAgent:
         folder = self._spec.working_directory
         if folder is not None and not os.path.isdir(folder):
             return Sighting(None, detail=f"there is no folder {folder} to run it in")
-        # The program has no life between prompts; what makes it this agent and no other is how it
-        # is called.
-        called = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.argv[1:]])
-        name = (
-            f"command:{hashlib.sha256(called.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+        # No process lives between prompts, so the instance is identified by the command line.
+        identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.argv[1:]])
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return Sighting(
+            f"command:{digest}", Surface.READY if self._run is None else Surface.NOT_READY
         )
-        return Sighting(name, Surface.READY if self._run is None else Surface.NOT_READY)
 
     def check(self, prompt: str) -> None:
         if self._spec.prompt_as == "argument" and len(prompt.encode()) > _ARGUMENT_BYTES_MAX:
@@ -104,19 +102,19 @@ class CommandAgent:
                 field="prompt",
             )
 
-    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - what is started here is that instance
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - the program that starts here is the instance
         argv = list(self._spec.argv)
         try:
-            with tempfile.TemporaryFile() as given:
+            with tempfile.TemporaryFile() as stdin:
                 if self._spec.prompt_as == "argument":
                     argv.append(prompt)
                 else:
-                    given.write(prompt.encode())
-                    given.seek(0)
-                run = self._started(argv, given)
+                    stdin.write(prompt.encode())
+                    stdin.seek(0)
+                run = self._start(argv, stdin)
         except (OSError, ValueError, NotFound, Unavailable) as error:
-            # Until it is executed nothing has happened, also where the disk is full or there are
-            # too many processes.
+            # Before the program is executed nothing has happened, also when the disk is full or
+            # there are too many processes.
             raise UpstreamUnavailable(f"{argv[0]} cannot be run: {error}", outcome="none") from None
         with self._mutex:
             self._run, self._end_s = run, None
@@ -125,7 +123,7 @@ class CommandAgent:
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
         run: _Run = delivery.handle
         try:
-            why = self._watched(run, stop)
+            why = self._wait(run, stop)
             status = run.command.wait()
             if run.command.left is not False:
                 _end(run.command)
@@ -134,15 +132,15 @@ class CommandAgent:
         finally:
             with self._mutex:
                 self._run = None
-                # Otherwise the next look ends what the note names.
+                # If some of the tree is left, the next look ends the tree in the note.
                 self._begun = self._begun and run.command.gone
             self._forget(run.command)
             run.output.close()
             run.errors.close()
 
-    def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - only what runs here is meant
+    def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - only the program that runs here is meant
         with self._mutex:
-            # The pid of a process that has ended may be another's by now.
+            # The pid of a process that has ended may belong to another one by now.
             if self._run is None or self._run.command.ended():
                 return False
             signal_group(self._run.command.pid, signal.SIGINT)
@@ -155,22 +153,22 @@ class CommandAgent:
             if self._run is not None:
                 self._run.command.end_tree()
 
-    def _started(self, argv: list[str], given: IO[bytes]) -> _Run:
+    def _start(self, argv: list[str], stdin: IO[bytes]) -> _Run:
         trees = self._processes.trees
-        with contextlib.ExitStack() as undone:
-            output = undone.enter_context(tempfile.TemporaryFile())
-            errors = undone.enter_context(tempfile.TemporaryFile())
+        with contextlib.ExitStack() as undo:
+            output = undo.enter_context(tempfile.TemporaryFile())
+            errors = undo.enter_context(tempfile.TemporaryFile())
             command = Command(
                 argv,
                 leader=True,
                 bound=True,
                 grace_s=_ESCALATE_S,
                 cwd=self._spec.working_directory,
-                stdin=given,
+                stdin=stdin,
                 stdout=output,
                 stderr=errors,
             )
-            undone.callback(self._forget, command)
+            undo.callback(self._forget, command)
             tree = command.enter(trees)
             faults.reach("command.started")
             self._note.write(command.pid, tree)
@@ -181,38 +179,35 @@ class CommandAgent:
                 command.wait()
                 command.wait_for_tree()
                 raise command.unfit
-            undone.pop_all()
+            undo.pop_all()
         faults.reach("command.begun")
         return _Run(command, output, errors, time.monotonic())
 
     def _forget(self, command: Command) -> None:
-        """Let go of a tree, or of a process that never became the program."""
+        """Release a tree, or a process that never became the program."""
         command.dismiss()
         command.close()
         if command.gone:
             self._note.remove()
 
-    def _watched(self, run: _Run, stop: threading.Event) -> str:
-        """Wait until the program has ended, and end its tree when it must not go on. Why it was
-        ended; empty when it ended by itself or by an interrupt.
+    def _wait(self, run: _Run, stop: threading.Event) -> str:
+        """Wait until the program has ended, and end its tree when it must not go on. Returns why it
+        was ended; empty when it ended by itself or by an interrupt.
         """
         while not run.command.ended(_TICK_S):
-            now_s = time.monotonic()
-            why = self._too_much(run, now_s, stop)
+            now_s, why = time.monotonic(), ""
+            if stop.is_set():
+                why = "stopped"
+            elif now_s - run.begun_s > self._spec.answer_timeout_s:
+                why = f"it did not end within {self._spec.answer_timeout_s:g} s"
+            elif any(
+                os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX
+                for file in (run.output, run.errors)
+            ):
+                why = f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
             if why or (self._end_s is not None and now_s >= self._end_s):
                 _end(run.command)
                 return why
-        return ""
-
-    def _too_much(self, run: _Run, now_s: float, stop: threading.Event) -> str:
-        if stop.is_set():
-            return "stopped"
-        if now_s - run.begun_s > self._spec.answer_timeout_s:
-            return f"it did not end within {self._spec.answer_timeout_s:g} s"
-        if any(
-            os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX for file in (run.output, run.errors)
-        ):
-            return f"it printed more than {_OUTPUT_BYTES_MAX} bytes"
         return ""
 
 
@@ -220,44 +215,25 @@ def _end(command: Command) -> None:
     """End a tree, and return when it is gone."""
     command.end_tree()
     while not command.wait_for_tree():
-        # Its guardian was killed, and SIGKILL has not ended all of it yet.
+        # Its guardian was killed, and SIGKILL has not ended the whole tree yet.
         pass
 
 
 def _answer(run: _Run, status: int, why: str) -> Answer:
     text = _tail(run.output, ANSWER_CHARS_MAX * 4)
-    facts = {} if run.command.unseen else {"exit_status": status}
+    answer = Answer(text, "stdout", facts={} if run.command.unseen else {"exit_status": status})
     if why == "stopped":
-        return Answer(
-            text,
-            "stdout",
-            known=False,
-            code="stopped",
-            detail="the gateway was stopped",
-            facts=facts,
-        )
+        return answer._replace(known=False, code="stopped", detail="the gateway was stopped")
     if why:
-        return Answer(
-            text,
-            "stdout",
-            code="timeout" if "within" in why else "agent_failed",
-            detail=why,
-            facts=facts,
-        )
+        return answer._replace(code="timeout" if "within" in why else "agent_failed", detail=why)
     if run.command.unseen:
         detail = "its guardian process was killed: the exit status is unknown"
-        return Answer(text, "stdout", code="agent_failed", detail=detail, facts=facts)
+        return answer._replace(code="agent_failed", detail=detail)
     if status != 0:
         said = _tail(run.errors, _ERROR_CHARS_MAX).strip()
         how = f"exit status {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"
-        return Answer(
-            text,
-            "stdout",
-            code="agent_failed",
-            detail=f"{how}: {said}" if said else how,
-            facts=facts,
-        )
-    return Answer(text, "stdout", facts=facts)
+        return answer._replace(code="agent_failed", detail=f"{how}: {said}" if said else how)
+    return answer
 
 
 def _tail(file: IO[bytes], size: int) -> str:

@@ -1,15 +1,13 @@
-"""A gateway as its users see it: over HTTP, found by its folder or by an address and a token.
+"""The client of a gateway: over HTTP, found by its folder or by an address and a token.
 
-By the standard library's client: it needs no extra, loads in a moment, and knows of no proxy.
-
-Gateways, asked over HTTP whether they are there.
+It uses the standard library's client, which needs no extra, loads quickly and uses no proxy.
 """
 
 import http.client
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,8 +49,6 @@ _KINDS: Mapping[str, type[HoldfastError]] = {
 
 
 class Address(NamedTuple):
-    """Where a gateway is, and what it wants to see."""
-
     host: str
     port: int
     token: str
@@ -60,12 +56,12 @@ class Address(NamedTuple):
 
 
 class GatewayClient:
-    """One agent's gateway. Results are what it answers, as JSON shows it; its refusals are errors
-    of the tree.
+    """One agent's gateway. Results are the JSON that it answers; its refusals are raised as the
+    errors that they name.
 
-    `root` is the gateway's folder, in which address and token are; or both are given. Every method
-    raises Unavailable when no gateway answers: each answer is waited for `timeout_s`, and asked for
-    up to `tries` times where that is harmless.
+    `root` is the gateway's folder, which has the address and the token; or `url` and `token` are
+    given. Every method raises Unavailable when no gateway answers. It waits `timeout_s` for each
+    answer, and tries up to `tries` times where a repetition is safe.
     """
 
     def __init__(
@@ -80,7 +76,7 @@ class GatewayClient:
     ) -> None:
         if (url is None) != (token is None):
             raise InvalidValue(
-                "an address needs its token, and a token its address: give both or neither"
+                "an address needs a token, and a token needs an address: give both or neither"
             )
         self.agent = agent
         self.folder = GatewayFolder(root)
@@ -90,13 +86,11 @@ class GatewayClient:
         self._given = None if url is None or token is None else _address(url, token)
 
     def status(self) -> Document:
-        """How gateway and agent are doing. Without a gateway that answers: what is still true of
-        the last status, as `not_attached`.
-
-        Raises NotFound when there never was one.
+        """The status of gateway and agent. When no gateway answers: what remains true of the last
+        status, as `not_attached`. Raises NotFound when there never was a gateway.
         """
         try:
-            return self._asked("GET", "/v1/status")
+            return self._ask("GET", "/v1/status")
         except Unavailable:
             left = self.folder.state()
             if left is None:
@@ -115,27 +109,27 @@ class GatewayClient:
         idempotency_key: str | None = None,
         expected_epoch: int | None = None,
     ) -> Document:
-        """Hand in a prompt, and return its request: as it was accepted, or when it has ended or
-        `wait_s` is over.
+        """Submit a prompt, and return its request: as accepted or, with `wait_s`, when it has ended
+        or that time is over.
 
-        A lost answer is asked for again, by a key that makes that safe. Raises InvalidValue for a
-        prompt that cannot be one.
+        When the answer is lost, it is submitted again; its idempotency key makes that safe. Raises
+        InvalidValue for an invalid prompt.
         """
-        # Here too: a server does not read a body that is too large, and its client may learn of it
-        # by a broken connection.
+        # Checked here too: the server does not read a body that is too large, and the client would
+        # see only a broken connection.
         check_prompt(text)
-        return self._requested(
+        return self._submit(
             "submit_prompt", {"prompt": text}, wait_s, idempotency_key, expected_epoch
         )
 
     def interrupt(self, *, wait_s: float = 0, idempotency_key: str | None = None) -> Document:
-        """Stop what the agent does; it does not wait behind what it is to stop."""
-        return self._requested("interrupt", {}, wait_s, idempotency_key, None)
+        """Stop what the agent does. An interrupt does not wait behind the request that it stops."""
+        return self._submit("interrupt", {}, wait_s, idempotency_key, None)
 
     def requests(self, *, state: str | None = None, limit: int = 100) -> list[Document]:
-        """Requests in the order they came, the newest of those that match."""
-        params = {"limit": str(limit), **({} if state is None else {"state": state})}
-        found: list[Document] = self._asked("GET", "/v1/requests", params=params)["requests"]
+        """The newest matching requests, in arrival order."""
+        params = {"limit": str(limit)} | ({} if state is None else {"state": state})
+        found: list[Document] = self._ask("GET", "/v1/requests", params=params)["requests"]
         return found
 
     def request(self, request_id: str, *, wait_s: float = 0) -> Document:
@@ -143,9 +137,9 @@ class GatewayClient:
         deadline = time.monotonic() + wait_s
         while True:
             left_s = min(max(deadline - time.monotonic(), 0), GATEWAY_WAIT_MAX_S)
-            found = self._asked(
+            found = self._ask(
                 "GET",
-                f"/v1/requests/{_part(request_id)}",
+                _path_of(request_id),
                 params={"wait_s": f"{left_s:.3f}"},
                 more_s=left_s,
             )
@@ -154,60 +148,62 @@ class GatewayClient:
 
     def cancel(self, request_id: str) -> Document:
         """Cancel a request that was not begun. Raises NotFound and ImpossibleTransition."""
-        return self._asked("DELETE", f"/v1/requests/{_part(request_id)}")
+        return self._ask("DELETE", _path_of(request_id))
 
     def reconcile(
         self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
     ) -> Document:
         """Decide what becomes of the requests that wait for an earlier instance of the agent."""
         body: Document = {"action": action, "epoch": epoch}
-        return self._asked(
-            "POST",
-            "/v1/reconcile",
-            body=body | ({} if requests is None else {"requests": list(requests)}),
-        )
+        if requests is not None:
+            body["requests"] = list(requests)
+        return self._ask("POST", "/v1/reconcile", body=body)
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> Document:
-        """Remove finished requests beyond the bounds (those that a queue keeps by itself unless
-        told), with their idempotency keys; say how many. Those that ended within a day stay, and
-        InvalidValue is raised for a `keep_s` below that.
+        """Remove finished requests beyond the bounds (by default the queue's own), with their
+        idempotency keys; return how many. Requests that ended within a day stay, and a `keep_s`
+        below that raises InvalidValue.
 
-        A lost answer is asked for again; then it says how many were left to remove, and the journal
-        how many went before.
+        When the answer is lost, it is asked again. Then the answer counts only what was left to
+        remove; the journal counts what was removed before.
         """
-        told = {"keep_finished": keep_finished, "keep_s": keep_s}
-        body = {name: value for name, value in told.items() if value is not None}
-        return self._asked(
-            "POST", "/v1/prune", body=body, more_s=GATEWAY_WAIT_MAX_S, repeatable=True
-        )
+        bounds = {"keep_finished": keep_finished, "keep_s": keep_s}
+        body = {name: value for name, value in bounds.items() if value is not None}
+        return self._ask("POST", "/v1/prune", body=body, more_s=GATEWAY_WAIT_MAX_S, repeatable=True)
 
     def detach(self) -> Document:
-        """Stop the gateway. What was accepted waits for the next one."""
-        return self._asked("POST", "/v1/detach")
+        """Stop the gateway. Accepted requests wait for the next one."""
+        return self._ask("POST", "/v1/detach")
 
     def answers(self) -> bool:
-        """Is a gateway there, and is it surely this one?"""
+        """Does a gateway answer, and is it proved to be this one?"""
         try:
-            self._connected(GATEWAY_PROBE_S).close()
+            self._connect(GATEWAY_PROBE_S).close()
         except Unavailable:
             return False
         return True
 
     def events(self, last_event_id: str | None = None) -> Iterator[tuple[str, Document]]:
-        """Events and their ids, behind one or from now on; ends with the gateway or the
+        """Events and their ids, after `last_event_id` or from now on. Ends with the gateway or the
         connection.
         """
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-        with closing(self._connected(_STREAM_TIMEOUT_S)) as connection:
+        with closing(self._connect(_STREAM_TIMEOUT_S)) as connection:
             try:
-                answer = self._sent(connection, "GET", "/v1/events", headers, None)
+                answer = self._send(connection, "GET", "/v1/events", headers, None)
                 if answer.status != 200:
                     raise _error(answer.status, answer.read())
-                yield from _events(answer)
+                event_id = ""
+                for line in answer:
+                    field, _, value = line.rstrip(b"\r\n").partition(b": ")
+                    if field == b"id":
+                        event_id = value.decode()
+                    elif field == b"data":
+                        yield event_id, msgspec.json.decode(value)
             except _LOST as error:
                 raise self._away(error) from None
 
-    def _requested(
+    def _submit(
         self,
         kind: str,
         payload: Document,
@@ -218,12 +214,11 @@ class GatewayClient:
         body: Document = {"schema_version": 1, "kind": kind, "payload": payload}
         if expected_epoch is not None:
             body["expected_epoch"] = expected_epoch
-        accepted = self._asked(
-            "POST", "/v1/requests", body=body, key=key or secrets.token_urlsafe(18)
-        )
+        key = key or secrets.token_urlsafe(18)
+        accepted = self._ask("POST", "/v1/requests", body=body, key=key)
         return self.request(accepted["request_id"], wait_s=wait_s) if wait_s > 0 else accepted
 
-    def _asked(
+    def _ask(
         self,
         method: str,
         path: str,
@@ -234,15 +229,15 @@ class GatewayClient:
         more_s: float = 0,
         repeatable: bool = False,
     ) -> Document:
-        """Ask; and again after a lost answer, where that cannot do anything twice."""
+        """Ask; after a lost answer again, where nothing can happen twice."""
         headers = {} if key is None else {"Idempotency-Key": key}
         target = path if params is None else f"{path}?{urlencode(params)}"
         tries = self._tries if method == "GET" or key is not None or repeatable else 1
         lost: Unavailable | None = None
         for left in reversed(range(tries)):
             try:
-                with closing(self._connected(self._timeout_s + more_s)) as connection:
-                    answer = self._sent(connection, method, target, headers, body)
+                with closing(self._connect(self._timeout_s + more_s)) as connection:
+                    answer = self._send(connection, method, target, headers, body)
                     status, content = answer.status, answer.read()
             except _LOST as error:
                 lost = self._away(error, outcome="none" if method == "GET" else "unknown")
@@ -254,16 +249,15 @@ class GatewayClient:
                     return msgspec.json.decode(content, type=dict[str, Any])
                 raise _error(status, content)
             if left:
-                # A gateway that begins again tells nobody when it listens.
+                # Nothing notifies a client when a restarted gateway listens again.
                 time.sleep(_AGAIN_S)
-        # Whether what was asked first was done is not known, though nobody was there to be asked
-        # again.
+        # The outcome of the first try is unknown, though later ones could not connect.
         assert lost is not None
         raise lost
 
-    def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A connection to the gateway, and to nobody else. Raises Unavailable when there is none:
-        nothing was asked then.
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        """A connection to the gateway, and to no other program. Raises Unavailable when there is
+        none: then nothing was asked.
         """
         address = self._address()
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
@@ -271,7 +265,7 @@ class GatewayClient:
         try:
             connection.connect()
             if self._given is None:
-                self._proved(connection, address)
+                self._check_proof(connection, address)
             connection.sock.settimeout(timeout_s)
         except _LOST as error:
             connection.close()
@@ -282,9 +276,9 @@ class GatewayClient:
         self._token = address.token
         return connection
 
-    def _proved(self, connection: http.client.HTTPConnection, address: Address) -> None:
-        """See to it that who listens there has the token, before it is sent: the note of where may
-        be old, and the port another program's by now. Raises Unavailable.
+    def _check_proof(self, connection: http.client.HTTPConnection, address: Address) -> None:
+        """Check that the listening program has the token before it is sent: the address in the
+        folder may be old, and the port another program's by now. Raises Unavailable.
         """
         challenge = secrets.token_urlsafe(24)
         connection.request("GET", "/health", headers={CHALLENGE_HEADER: challenge})
@@ -296,13 +290,12 @@ class GatewayClient:
         if not is_proof(proof, address.token, challenge, address.port):
             raise Unavailable(
                 f"another program listens at {address.host} port {address.port}, where the "
-                f"gateway of {self.agent} was: "
-                f"{self._advice()}",
+                f"gateway of {self.agent} was: {self._advice()}",
                 agent=self.agent,
                 outcome="none",
             )
 
-    def _sent(
+    def _send(
         self,
         connection: http.client.HTTPConnection,
         method: str,
@@ -317,7 +310,7 @@ class GatewayClient:
         return connection.getresponse()
 
     def _address(self) -> Address:
-        """Where the gateway is now: after a restart it may be elsewhere."""
+        """The present address: a restarted gateway may have another one."""
         if self._given is not None:
             return self._given
         instance = self.folder.instance()
@@ -361,21 +354,19 @@ def _address(url: str, token: str) -> Address:
     return Address(host, port or (443 if secure else 80), token, secure)
 
 
-def _part(request_id: str) -> str:
+def _path_of(request_id: str) -> str:
     from holdfast.kernel.names import check_id
 
-    return check_id(request_id, "request id")
+    return f"/v1/requests/{check_id(request_id, 'request id')}"
 
 
 def _error(status: int, content: bytes) -> HoldfastError:
-    """The error that an answer tells of."""
+    """The error that an answer describes."""
     try:
-        told = msgspec.json.decode(content, type=dict[str, Any])
-        kind = _KINDS.get(str(told["code"]), HoldfastError)
-        return kind(
-            str(told["message"]),
-            **{str(name): value for name, value in dict(told.get("fields", {})).items()},
-        )
+        problem = msgspec.json.decode(content, type=dict[str, Any])
+        kind = _KINDS.get(str(problem["code"]), HoldfastError)
+        fields = {str(name): value for name, value in dict(problem.get("fields", {})).items()}
+        return kind(str(problem["message"]), **fields)
     except (msgspec.DecodeError, KeyError, TypeError):
         return Unavailable(
             f"the gateway answered with status {status}, and not as a gateway does",
@@ -383,37 +374,25 @@ def _error(status: int, content: bytes) -> HoldfastError:
         )
 
 
-def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Document]]:
-    name = ""
-    for line in lines:
-        field, _, value = line.rstrip(b"\r\n").partition(b": ")
-        if field == b"id":
-            name = value.decode()
-        elif field == b"data":
-            yield name, msgspec.json.decode(value)
-
-
-_ANSWER_BYTES_MAX = 4096
-
-
 class GatewayHealth:
-    """Asks `GET /health`, straight and without a proxy."""
+    """Probes gateways by `GET /health`."""
 
     def liveness(self, gateway: Gateway) -> Liveness:
-        """ALIVE when it says so in its protocol, DEAD when nothing listens there, UNKNOWN for
-        anything else.
+        """ALIVE when a gateway of that protocol answers, DEAD when nothing listens there, UNKNOWN
+        for anything else.
         """
         try:
-            with closing(
-                http.client.HTTPConnection(gateway.host, gateway.port, timeout=GATEWAY_PROBE_S)
-            ) as connection:
+            connection = http.client.HTTPConnection(
+                gateway.host, gateway.port, timeout=GATEWAY_PROBE_S
+            )
+            with closing(connection):
                 connection.request("GET", "/health")
                 answer = connection.getresponse()
-                said = json.loads(answer.read(_ANSWER_BYTES_MAX))
+                said = json.loads(answer.read(_HEALTH_BYTES_MAX))
         except ConnectionRefusedError:
             return Liveness.DEAD
         except (OSError, http.client.HTTPException, ValueError, RecursionError):
-            # A host that is no host's name raises here too.
+            # Also for a text that is no host's name.
             return Liveness.UNKNOWN
         same = isinstance(said, dict) and said.get("protocol_version") == gateway.protocol_version
         return Liveness.ALIVE if same and answer.status == http.client.OK else Liveness.UNKNOWN

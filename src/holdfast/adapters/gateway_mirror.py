@@ -1,10 +1,10 @@
-"""The files beside a gateway, kept in step with it: its status when that changes, and its events as
-they come.
+"""Mirrors a gateway into the files of its folder: its status when it changes, and its events.
 
-The mirror follows the journal from where its last line left off, so that nothing is missing and
-nothing twice, also after a kill. That it cannot write never hinders the gateway.
+The mirror follows the journal from the last line of the events on, so that no event is missing or
+written twice, also after a kill. A failed write never stops the gateway.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -25,7 +25,7 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 class Mirror:
-    """A thread that writes the files of one gateway, which is served at an address."""
+    """A thread that writes the files of one gateway, which listens at `host` and `port`."""
 
     def __init__(self, gateway: Gateway, folder: GatewayFolder, *, host: str, port: int) -> None:
         self._gateway = gateway
@@ -40,59 +40,55 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name="holdfast-mirror", daemon=True)
 
     def start(self) -> None:
-        """Write what there is now, if that can be, then go on in the background."""
+        """Write the present state, then go on in the background."""
         self._gateway.on_change = self.wake
-        self._guarded(self._step)
+        self._try(self._step)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once."""
+        """Look for changes at once."""
         if not self._closing.is_set():
             os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """Write the last of it: that nobody serves any more."""
+        """Stop, and write that the gateway serves no more."""
         self._gateway.on_change = lambda: None
         os.eventfd_write(self._bell, 1)
         self._closing.set()
         self._thread.join()
         os.close(self._bell)
         if self._folder.instance() != self._instance:
-            # Another gateway has taken over, and the files are its own now.
+            # Another gateway has taken over, and the files belong to it now.
             return
-        self._guarded(self._step)
-        self._guarded(lambda: self._folder.write_state(left_by(self._gateway.status())))
+        self._try(self._step)
+        self._try(lambda: self._folder.write_state(left_by(self._gateway.status())))
         self._folder.remove_instance()
 
     def _follow(self) -> None:
         while not self._closing.is_set():
-            try:
-                with self._gateway.queue.store.listen(
-                    [JOURNAL_TOPIC, topic_of(self._gateway.agent)]
-                ) as ears:
-                    while not self._closing.is_set():
-                        self._step()
-                        ears.wait(None, also=[self._bell])
-                        # What comes in the next moment is written together: under load each change
-                        # would be a file of its own.
-                        self._closing.wait(_TOGETHER_S)
-                        self._silence()
-            except (HoldfastError, OSError) as error:
-                _log.warning("files not written agent=%s: %s", self._gateway.agent, error)
+            if not self._try(self._listen):
                 self._closing.wait(_AGAIN_S)
 
-    def _silence(self) -> None:
-        try:
-            os.eventfd_read(self._bell)
-        except BlockingIOError:
-            # It was the store that woke us.
-            return
+    def _listen(self) -> None:
+        topics = [JOURNAL_TOPIC, topic_of(self._gateway.agent)]
+        with self._gateway.queue.store.listen(topics) as ears:
+            while not self._closing.is_set():
+                self._step()
+                ears.wait(None, also=[self._bell])
+                # Changes within a moment are written together: under load, each one would replace
+                # the files.
+                self._closing.wait(_TOGETHER_S)
+                # Empty when the store woke this thread, and not the bell.
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
 
-    def _guarded(self, write: Callable[[], object]) -> None:
+    def _try(self, write: Callable[[], object]) -> bool:
         try:
             write()
         except (HoldfastError, OSError) as error:
             _log.warning("files not written agent=%s: %s", self._gateway.agent, error)
+            return False
+        return True
 
     def _step(self) -> None:
         status = self._gateway.status()
@@ -109,16 +105,11 @@ class Mirror:
         if instance != self._instance:
             self._folder.write_instance(instance)
             self._instance = instance
-        self._append()
-
-    def _append(self) -> None:
         while (batch := self._behind()).entries:
             revisions = [entry.revision for entry in batch.entries]
-            entries = (
-                batch.entries[revisions.index(self._after) + 1 :]
-                if self._after in revisions
-                else batch.entries
-            )
+            # The first batch begins at the cursor of the last line: skip what was written before.
+            begin = revisions.index(self._after) + 1 if self._after in revisions else 0
+            entries = batch.entries[begin:]
             mine = [entry for entry in entries if entry.data.get("agent") == self._gateway.agent]
             if mine:
                 place = b'{"cursor":' + to_json(self._cursor) + b","
@@ -131,8 +122,8 @@ class Mirror:
         try:
             return journal(self._cursor)
         except InvalidValue:
-            # The last line was read from another store: the queue was moved, and its journal begins
-            # anew.
+            # The last line has a cursor of another store: the queue was moved, and its journal
+            # begins anew.
             _log.warning(
                 "the journal is another one: all of its events follow agent=%s", self._gateway.agent
             )
@@ -140,11 +131,9 @@ class Mirror:
             return journal(self._cursor)
 
     def _place(self) -> tuple[str, int]:
-        """Where the last line left off: the place it was read from, and its revision."""
+        """The cursor that the last line was read from, and the line's revision."""
         last = self._folder.last_event() or {}
         cursor, revision = last.get("cursor", BEGINNING), last.get("revision", 0)
-        return (
-            (cursor, revision)
-            if isinstance(cursor, str) and isinstance(revision, int)
-            else (BEGINNING, 0)
-        )
+        if isinstance(cursor, str) and isinstance(revision, int):
+            return cursor, revision
+        return BEGINNING, 0

@@ -1,24 +1,20 @@
-"""A headless agent that another server owns. Everything goes through that server, which alone
-decides about its turns.
-"""
+"""A headless agent that another server owns. That server alone decides about its turns."""
 
 import threading
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.adapters.upstream import Upstream, asked_until
+from holdfast.adapters.upstream import Upstream, poll_answer
 from holdfast.domains.gateway.adapter import Answer, Delivery, ManagedSpec, Sighting, Surface
 from holdfast.kernel.errors import NotFound, UpstreamUnavailable
 
 _DONE = ("completed", "succeeded", "success")
 _FAILED = ("failed", "error", "interrupted", "cancelled", "known_failure")
 _TEXTS = ("answer", "output", "text", "history_summary")
-"""Where a turn may tell what was answered; the first that is there counts."""
+"""The fields in which a turn may have its answer; the first one that is there counts."""
 
 
 class ManagedAgent:
-    """An agent behind another server's API."""
-
     backend = "managed"
 
     def __init__(self, spec: ManagedSpec) -> None:
@@ -40,11 +36,9 @@ class ManagedAgent:
             identity.get("terminal_id"),
         ]
         if not any(names):
-            # Whatever answered, it did not speak of an agent: that is no other instance of one.
-            return Sighting(
-                None,
-                detail=f"{self._upstream.base_url}{self._path}/state does not tell of an agent",
-            )
+            # Some other program answered. It must not count as another instance of the agent.
+            where = f"{self._upstream.base_url}{self._path}/state"
+            return Sighting(None, detail=f"{where} does not describe an agent")
         phase = _dict(state.get("turn")).get("phase")
         surface = {"ready": Surface.READY, "active": Surface.NOT_READY}.get(
             str(phase), Surface.UNKNOWN
@@ -56,13 +50,13 @@ class ManagedAgent:
         )
 
     def check(self, prompt: str) -> None:
-        """Every prompt can be delivered: it travels in the body."""
+        """Every prompt can be delivered: it is sent in the body."""
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - the server refuses what it does not own
-        said = self._requested({"request_kind": "submit_prompt", "prompt": prompt})
+        said = self._request({"request_kind": "submit_prompt", "prompt": prompt})
         if said.get("disposition") not in (None, "accepted"):
             raise UpstreamUnavailable(
-                f"the agent's server did not take the prompt: {said.get('disposition')} "
+                f"the agent's server refused the prompt: {said.get('disposition')} "
                 f"{said.get('detail', '')}",
                 outcome="none",
             )
@@ -73,24 +67,24 @@ class ManagedAgent:
             return Answer(known=False)
         turn_id = str(delivery.handle)
         path = f"{self._path}/turns/{quote(turn_id, safe='')}"
-        return asked_until(
+        return poll_answer(
             lambda: _dict(self._upstream.get(path)),
-            lambda turn: _judged(turn, turn_id),
+            lambda turn: _judge(turn, turn_id),
             stop,
             timeout_s=self._spec.answer_timeout_s,
         )
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above
-        return bool(self._requested({"request_kind": "interrupt"}).get("disposition") != "no_op")
+        return bool(self._request({"request_kind": "interrupt"}).get("disposition") != "no_op")
 
     def close(self) -> None:
         self._upstream.close()
 
-    def _requested(self, body: dict[str, str]) -> dict[str, Any]:
+    def _request(self, body: dict[str, str]) -> dict[str, Any]:
         return _dict(self._upstream.post(f"{self._path}/requests", body=body))
 
 
-def _judged(turn: dict[str, Any], turn_id: str) -> Answer | None:
+def _judge(turn: dict[str, Any], turn_id: str) -> Answer | None:
     status = str(turn.get("status"))
     text = next((str(turn[name]) for name in _TEXTS if isinstance(turn.get(name), str)), "")
     facts = {"turn_id": turn_id, "status": status}

@@ -1,10 +1,10 @@
-"""A terminal that CAO's API serves, or a server that offers the same under a prefix of its own."""
+"""A terminal behind CAO's API, or behind a server that offers the same at other paths."""
 
 import threading
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.adapters.upstream import Upstream, asked_until
+from holdfast.adapters.upstream import Upstream, poll_answer
 from holdfast.domains.gateway.adapter import Answer, Delivery, RestSpec, Sighting, Surface
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
@@ -25,17 +25,12 @@ _SURFACES = {
 }
 _AT_REST = ("idle", "completed", "waiting_user_answer")
 _SETTLED_AFTER = 5
-"""How often a terminal must be seen at rest before it is believed that never was seen at work: it
-may not have begun yet.
-"""
-
+"""How often a terminal must be seen at rest that was never seen at work: it may not have begun."""
 _MESSAGE_BYTES_MAX = 48 << 10
-"""A message travels in the URL, of which such servers take 64 KiB in all."""
+"""A message is sent in the URL, of which these servers accept 64 KiB."""
 
 
 class RestAgent:
-    """An agent in a terminal of another server."""
-
     def __init__(self, spec: RestSpec) -> None:
         self.backend = spec.preset
         self._spec = spec
@@ -43,7 +38,7 @@ class RestAgent:
         prefix = PREFIXES[spec.preset] if spec.prefix is None else spec.prefix
         if unknown := sorted(set(spec.paths) - set(PATHS)):
             raise InvalidValue(
-                f"{unknown[0][:40]!a} is no path that is used: there are {', '.join(PATHS)}",
+                f"{unknown[0][:40]!a} is not a known path: use {', '.join(PATHS)}",
                 field="paths",
             )
         templates = {name: prefix + path for name, path in PATHS.items()} | spec.paths
@@ -51,38 +46,29 @@ class RestAgent:
         self._paths = {name: path.replace("{id}", terminal) for name, path in templates.items()}
 
     def inspect(self) -> Sighting:
+        where = f"{self._upstream.base_url}{self._paths['terminal']}"
         try:
             seen = self._state()
         except (NotFound, UpstreamUnavailable) as error:
             return Sighting(None, detail=error.message)
         if not seen.get("id"):
-            # Whatever answered, it did not speak of a terminal: that is no other instance of one.
-            return Sighting(
-                None,
-                detail=(
-                    f"{self._upstream.base_url}{self._paths['terminal']} does not tell of a "
-                    "terminal"
-                ),
-            )
+            # Some other program answered. It must not count as another instance of the terminal.
+            return Sighting(None, detail=f"{where} does not describe a terminal")
         names = [str(seen.get(name) or "") for name in ("id", "session_name", "name", "provider")]
-        status = str(seen.get("status"))
-        return Sighting(
-            f"rest:{self._upstream.base_url}{self._paths['terminal']}:{':'.join(names)}",
-            _SURFACES.get(status, Surface.UNKNOWN),
-        )
+        surface = _SURFACES.get(str(seen.get("status")), Surface.UNKNOWN)
+        return Sighting(f"rest:{where}:{':'.join(names)}", surface)
 
     def check(self, prompt: str) -> None:
         size = len(quote(prompt, safe=""))
         if size > _MESSAGE_BYTES_MAX:
             raise InvalidValue(
-                f"the prompt takes {size} bytes in a URL, which is how this agent's server gets "
-                f"it, and {_MESSAGE_BYTES_MAX} "
-                "fit: put the text into a file and name it",
+                f"the prompt takes {size} bytes in the URL that carries it to this agent's "
+                f"server, and {_MESSAGE_BYTES_MAX} fit: put the text into a file and name the file",
                 field="prompt",
                 bytes=size,
             )
 
-    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - a terminal's id is never given twice
+    def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - a terminal's id is never used twice
         self._upstream.post(self._paths["input"], {"message": prompt})
         return Delivery()
 
@@ -95,7 +81,7 @@ class RestAgent:
             if status == "error":
                 return Answer(
                     code="agent_failed",
-                    detail="the terminal says that its agent failed",
+                    detail="the terminal reports that its agent failed",
                     facts={"status": status},
                 )
             if status not in _AT_REST:
@@ -106,7 +92,7 @@ class RestAgent:
                 return None
             return Answer(self._last_output(), "output", facts={"status": status})
 
-        return asked_until(self._state, judge, stop, timeout_s=self._spec.answer_timeout_s)
+        return poll_answer(self._state, judge, stop, timeout_s=self._spec.answer_timeout_s)
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above
         self._upstream.post(self._paths["key"], {"key": self._spec.interrupt_key})

@@ -1,13 +1,11 @@
-"""tmux: which tmux sessions there are, and new ones for agents.
+"""The tmux program with a time limit, the user's tmux sessions, and new ones for agents.
 
-Names are always matched exactly. The server is the one that `tmux` itself would talk to here: that
-of the tmux session around this process, or the user's own.
+Session names are always matched exactly. The server is the one that `tmux` itself would talk to
+here: the server around this process, or the user's own.
 
-The tmux program, run with a time limit.
-
-A tmux server that is stopped, or busy beyond measure, answers nobody, and the program that asks it
-would wait for ever. Here it is ended when its time is over. What it was to do may still happen,
-once the server goes on: then the outcome is unknown.
+A tmux server that is stopped or overloaded answers nobody, and its client would wait for ever. Here
+the client is killed when its time is over. The server may still do what it was asked once it goes
+on: then the outcome is unknown.
 """
 
 import os
@@ -24,20 +22,50 @@ from holdfast.kernel.errors import Collision, InvalidValue, Unavailable, Upstrea
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_SILENCE_S, TMUX_START_S
 
+_NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
+_ENDING = ("server exited", "lost server")
+"""tmux says this when its server ended during the command. A second try gets a clear answer."""
+_TRIES = 3
+_FORBIDDEN = frozenset(".:")
+_COLUMNS, _ROWS = 200, 50
+"""The size of a new pane. The default of 80x24 would cut what agents draw and what is read back."""
+_GLANCE_S = 0.02
+_NOTICE = re.compile(r"^Pane is dead[^\n]*\n?\Z", re.MULTILINE)
+"""tmux writes this on the last line of a pane whose process has ended."""
 
-class Said(NamedTuple):
-    """What tmux answered: its exit status, the lines it printed, and what it complained of."""
+
+class TmuxAnswer(NamedTuple):
+    """The exit status of a tmux command, the lines that it printed, and its error message."""
 
     status: int
     lines: list[str]
     complaint: str
 
+    def complains(self, any_of: Sequence[str]) -> bool:
+        return any(words in self.complaint.lower() for words in any_of)
 
-def ask(words: Sequence[str], *, limit_s: float = TMUX_ANSWER_S) -> Said:
-    """Run `tmux WORDS`, and return what it says.
 
-    Raises Unavailable when there is no tmux here (nothing was done), and UpstreamUnavailable, with
-    the outcome `unknown`, when it did not answer in time.
+class Pane(NamedTuple):
+    """A pane and its first process."""
+
+    id: str
+    pid: int
+
+
+class Ended(NamedTuple):
+    """How the process of a pane ended, and the last screen. The status is None when tmux does not
+    know it.
+    """
+
+    status: int | None
+    screen: str
+
+
+def ask(words: Sequence[str], *, limit_s: float = TMUX_ANSWER_S) -> TmuxAnswer:
+    """Run `tmux WORDS`.
+
+    Raises Unavailable when tmux cannot be run (nothing was done), and UpstreamUnavailable, with the
+    outcome `unknown`, when it did not answer in time.
     """
     program = shutil.which("tmux")
     if program is None:
@@ -54,51 +82,30 @@ def ask(words: Sequence[str], *, limit_s: float = TMUX_ANSWER_S) -> Said:
         )
     except subprocess.TimeoutExpired:
         raise UpstreamUnavailable(
-            f"tmux did not answer within {limit_s:g} s: see whether its server is stopped or busy",
+            f"tmux did not answer within {limit_s:g} s: check whether its server is stopped or "
+            "busy",
             outcome="unknown",
         ) from None
     except OSError as error:
         raise Unavailable(f"tmux cannot be run: {error.strerror}", outcome="none") from None
-    said, complained = (
+    printed, complaint = (
         text.decode(errors="backslashreplace").rstrip("\n") for text in (done.stdout, done.stderr)
     )
-    return Said(done.returncode, said.split("\n") if said else [], " ".join(complained.split("\n")))
+    lines = printed.split("\n") if printed else []
+    return TmuxAnswer(done.returncode, lines, " ".join(complaint.split("\n")))
 
 
-_NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
-_ENDING = ("server exited", "lost server")
-"""What tmux says when its server went away while it was asked. The next one to ask is told plainly.
-"""
-_TRIES = 3
-_FORBIDDEN = frozenset(".:")
-_COLUMNS, _ROWS = 200, 50
-"""The size of a new pane: what agents draw, and what is read from it, should not be cut to the
-80x24 of old.
-"""
-_GLANCE_S = 0.02
-_NOTICE = re.compile(r"^Pane is dead[^\n]*\n?\Z", re.MULTILINE)
-"""What tmux itself writes on the last line of such a pane."""
-
-
-class Pane(NamedTuple):
-    """A pane and the process in it."""
-
-    id: str
-    pid: int
-
-
-class Ended(NamedTuple):
-    """How the process of a pane ended, and what its screen showed then. No status: tmux does not
-    know.
-    """
-
-    status: int | None
-    screen: str
+def _ask_again(words: Sequence[str], limit_s: float) -> TmuxAnswer:
+    for _ in range(_TRIES):
+        answer = ask(words, limit_s=limit_s)
+        if not answer.complains(_ENDING):
+            break
+    return answer
 
 
 class Tmux:
-    """The tmux server of this user. Nothing is started by looking, and no look takes longer than
-    its limit.
+    """The tmux server of this user. Looking never starts a server, and takes no longer than its
+    limit.
     """
 
     def __init__(self, *, limit_s: float = TMUX_ANSWER_S) -> None:
@@ -107,35 +114,34 @@ class Tmux:
 
     def liveness(self, session_name: str) -> Liveness:
         """Is there a tmux session of exactly this name? UNKNOWN when tmux is not installed, or does
-        not answer this user, or not in time.
+        not answer this user in time.
         """
         if not session_name or _FORBIDDEN & set(session_name):
-            # tmux gives no tmux session such a name, and takes it for a pane's.
+            # No session has such a name: tmux would take it for a window or a pane.
             return Liveness.UNKNOWN
         try:
-            # All of them, to compare here: tmux would take `$0`, `@1` and the like for something
-            # else than a name.
-            said = self._asked("list-sessions", "-F", "#{session_name}")
+            # All names are listed and compared here: in a target, tmux would take `$0`, `@1` and
+            # the like for an id.
+            answer = self._look("list-sessions", "-F", "#{session_name}")
         except Unavailable:
             return Liveness.UNKNOWN
-        if said.status == 0:
-            return Liveness.ALIVE if session_name in said.lines else Liveness.DEAD
-        return Liveness.DEAD if _complains(said, _NO_SERVER) else Liveness.UNKNOWN
+        if answer.status == 0:
+            return Liveness.ALIVE if session_name in answer.lines else Liveness.DEAD
+        return Liveness.DEAD if answer.complains(_NO_SERVER) else Liveness.UNKNOWN
 
     def panes(self, session_name: str, server: TmuxAddress | None = None) -> list[int] | None:
-        """The processes of the live panes of the tmux session of exactly this name; none when there
-        is no such tmux session. None when tmux is not installed, or does not answer this user, or
-        not in time.
+        """The pids of the live panes of the tmux session of exactly this name; empty when there is
+        no such session. None when tmux is not installed, or does not answer this user in time.
         """
         try:
-            said = self._asked(
+            answer = self._look(
                 "list-panes", "-a", "-F", "#{pane_pid} #{pane_dead} #{session_name}", server=server
             )
         except Unavailable:
             return None
-        if said.status:
-            return [] if _complains(said, _NO_SERVER) else None
-        found = [line.split(" ", 2) for line in said.lines]
+        if answer.status:
+            return [] if answer.complains(_NO_SERVER) else None
+        found = [line.split(" ", 2) for line in answer.lines]
         return [int(pid) for pid, dead, name in found if name == session_name and dead != "1"]
 
     def current(self) -> str | None:
@@ -143,12 +149,12 @@ class Tmux:
         if not os.environ.get("TMUX"):
             return None
         try:
-            said = self._asked(
+            answer = self._look(
                 "display-message", "-p", "-t", os.environ.get("TMUX_PANE", ""), "#{session_name}"
             )
         except Unavailable:
             return None
-        return said.lines[0] if said.status == 0 and said.lines else None
+        return answer.lines[0] if answer.status == 0 and answer.lines else None
 
     def start(
         self,
@@ -158,166 +164,136 @@ class Tmux:
         folder: str,
         environment: Mapping[str, str],
     ) -> Pane:
-        """Start a command in a new tmux session, in the background, in a pane that stays when the
-        command ends, until `leave` or `remove`: so it can be asked for its last screen.
+        """Start a command in a new tmux session, in the background. The pane stays when the command
+        ends, so that its last screen can be read, until `leave` or `remove`.
 
-        Raises Collision when there is one of that name, InvalidValue for a name that tmux does not
-        take, and Unavailable when tmux cannot be used, whose `outcome` says whether it may have
-        started all the same.
+        Raises Collision when there is a session of that name, InvalidValue for a name that tmux
+        does not take, and Unavailable when tmux cannot be used, whose `outcome` says whether the
+        command may have started all the same.
         """
         if not session_name or _FORBIDDEN & set(session_name):
             raise InvalidValue(
                 f"{session_name!r} cannot name a tmux session: leave out . and :",
                 field="session_name",
             )
-        words = [
+        variables = [
             word
             for name, value in environment.items()
             for word in ("-e", _whole(f"{name}={value}"))
         ]
         size = ["-x", str(_COLUMNS), "-y", str(_ROWS)]
-        told = ["-P", "-F", "#{pane_id} #{pane_pid}"]
+        printed = ["-P", "-F", "#{pane_id} #{pane_pid}"]
         named = ["-s", _literal(session_name), "-c", _whole(_literal(folder))]
-        begin = ["new-session", "-d", *told, *size, *named, *words, shlex.join(command)]
-        # In one step: tmux looks after its children between its commands' steps, so none ends
-        # before it is to stay.
+        begin = ["new-session", "-d", *printed, *size, *named, *variables, shlex.join(command)]
+        # In the same step: tmux notices ended children between its steps, so even a command that
+        # ends at once does so after the option was set.
         stay = ["set-option", "-p", "-t", f"={session_name}:", "remain-on-exit", "on"]
-        started = _insisted([*begin, ";", *stay], TMUX_START_S)
-        if "duplicate session" in started.complaint:
+        answer = _ask_again([*begin, ";", *stay], TMUX_START_S)
+        if "duplicate session" in answer.complaint:
             raise Collision(
                 f"there is a tmux session {session_name} already: choose another name with "
-                "--tmux-session, or end it with "
-                f"`tmux kill-session -t ={session_name}`",
+                f"--tmux-session, or end it with `tmux kill-session -t ={session_name}`",
                 session_name=session_name,
             )
-        if started.status != 0:
-            why = started.complaint or "it does not say why"
+        if answer.status != 0:
+            why = answer.complaint or "it does not say why"
             raise Unavailable(f"tmux could not start {session_name}: {why}", outcome="none")
-        pane_id, pid = started.lines[0].split()
+        pane_id, pid = answer.lines[0].split()
         return Pane(pane_id, int(pid))
 
     def leave(self, pane: Pane) -> bool:
-        """Leave a pane to itself: it goes when its command ends, as the user's options have it.
-        False when that has ended already, or the pane is gone. Raises UpstreamUnavailable when tmux
-        does not answer.
+        """Let a pane close when its command ends, as the user's options say. False when the command
+        has ended already or the pane is gone. Raises UpstreamUnavailable without an answer of tmux.
         """
-        words = [
-            "set-option",
-            "-pu",
-            "-t",
-            pane.id,
-            "remain-on-exit",
-            ";",
-            *_display(pane, "#{pane_pid} #{pane_dead}"),
-        ]
-        return _insisted(words, self._limit_s).lines == [f"{pane.pid} 0"]
+        unset = ["set-option", "-pu", "-t", pane.id, "remain-on-exit", ";"]
+        return self._display(pane, "#{pane_pid} #{pane_dead}", unset).lines == [f"{pane.pid} 0"]
 
     def has_ended(self, pane: Pane) -> bool:
-        """Has its process ended, or is it gone? False when tmux does not answer."""
+        """Has its process ended, or is the pane gone? False when tmux does not answer."""
         try:
-            said = _insisted(_display(pane, "#{pane_pid} #{pane_dead}"), self._limit_s)
+            return self._display(pane, "#{pane_pid} #{pane_dead}").lines != [f"{pane.pid} 0"]
         except Unavailable:
             return False
-        return said.lines != [f"{pane.pid} 0"]
 
     def remove(self, pane: Pane) -> Ended:
-        """Remove a pane whose process has ended, and with it its tmux session if it has no other;
-        say how it ended. Raises UpstreamUnavailable when tmux does not answer.
+        """Remove a pane whose process has ended, and with its last pane the tmux session; return
+        how the process ended. Raises UpstreamUnavailable when tmux does not answer.
         """
         dead, status, screen = *self._death(pane), ""
         if dead:
-            # Its notice on the last line has pushed the first line up into the history.
-            screen = "\n".join(
-                _insisted(["capture-pane", "-p", "-S", "-1", "-t", pane.id], self._limit_s).lines
-            )
+            # The notice on the last line has pushed the first line into the history.
+            capture = ["capture-pane", "-p", "-S", "-1", "-t", pane.id]
+            screen = "\n".join(_ask_again(capture, self._limit_s).lines)
+        # tmux itself checks that it is still this pane: a new server gives the same ids again.
         over = f"#{{&&:#{{==:#{{pane_pid}},{pane.pid}}},#{{pane_dead}}}}"
-        _insisted(["if-shell", "-F", "-t", pane.id, over, f"kill-pane -t {pane.id}"], self._limit_s)
+        kill = ["if-shell", "-F", "-t", pane.id, over, f"kill-pane -t {pane.id}"]
+        _ask_again(kill, self._limit_s)
         return Ended(status, _NOTICE.sub("", screen).strip("\n"))
 
     def _death(self, pane: Pane) -> tuple[bool, int | None]:
-        """Has a pane's process ended, once tmux knows it; and its exit status, which tmux 3.3 does
-        not always learn.
+        """Wait until tmux knows that a pane's process has ended. Returns whether it does, and the
+        exit status, which tmux 3.3 does not always learn.
         """
         facts = "#{pane_pid} #{pane_dead} #{pane_dead_status} #{pane_dead_signal}"
         end_s = time.monotonic() + self._limit_s
         while time.monotonic() < end_s:
-            said = _insisted(_display(pane, facts), self._limit_s)
-            if said.status or not said.lines:
+            answer = self._display(pane, facts)
+            if answer.status or not answer.lines:
                 break
-            pid, dead, status, by_signal = said.lines[0].split(" ")
+            pid, dead, status, by_signal = answer.lines[0].split(" ")
             if pid != str(pane.pid):
                 break
             if dead == "1":
                 return True, int(status) if status else 128 + int(by_signal) if by_signal else None
-            # tmux tells nobody but an attached client.
+            # tmux notifies attached clients only.
             time.sleep(_GLANCE_S)
         return False, None
 
-    def _asked(self, *words: str, server: TmuxAddress | None = None) -> Said:
-        """What tmux says. One that was silent a moment ago is not asked again: whoever has many
-        questions waits once.
+    def _display(self, pane: Pane, facts: str, before: Sequence[str] = ()) -> TmuxAnswer:
+        words = [*before, "display-message", "-p", "-t", pane.id, facts]
+        return _ask_again(words, self._limit_s)
+
+    def _look(self, *words: str, server: TmuxAddress | None = None) -> TmuxAnswer:
+        """Ask a server. One that was silent a moment ago is not asked again, so that a caller with
+        many questions waits only once.
         """
-        address = _address(server)
+        address = tuple(address_of(server))
         if time.monotonic() < self._silent_until_s.get(address, 0.0):
             raise UpstreamUnavailable(
                 "tmux did not answer a moment ago, and was not asked again", outcome="none"
             )
         try:
-            return _insisted([*address, *words], self._limit_s)
+            return _ask_again([*address, *words], self._limit_s)
         except UpstreamUnavailable:
             self._silent_until_s[address] = time.monotonic() + TMUX_SILENCE_S
             raise
 
 
-def _address(server: TmuxAddress | None) -> tuple[str, ...]:
-    if server is None:
-        return ()
-    return (
-        ("-L", server.socket_name)
-        if server.socket_name
-        else ("-S", server.socket_path)
-        if server.socket_path
-        else ()
-    )
+def address_of(server: TmuxAddress | None) -> list[str]:
+    """The options of the `tmux` program that choose a server."""
+    if server is not None and server.socket_name:
+        return ["-L", server.socket_name]
+    return ["-S", server.socket_path] if server is not None and server.socket_path else []
 
 
 def socket_path() -> str:
     """The socket of the tmux server that `tmux` would talk to here, whether or not it runs: in a
-    pane that of `$TMUX`, elsewhere where tmux looks for it.
+    pane that of `$TMUX`, elsewhere the default one.
     """
     if around := os.environ.get("TMUX", "").rsplit(",", 2)[0]:
         return around
-    folders = [
-        folder
-        for folder in (os.environ.get("TMUX_TMPDIR"), "/tmp")
-        if folder and os.path.exists(folder)
-    ]
-    return f"{os.path.realpath(folders[0] if folders else '/tmp')}/tmux-{os.getuid()}/default"
-
-
-def _display(pane: Pane, facts: str) -> list[str]:
-    return ["display-message", "-p", "-t", pane.id, facts]
+    folders = (os.environ.get("TMUX_TMPDIR"), "/tmp")
+    folder = next((one for one in folders if one and os.path.exists(one)), "/tmp")
+    return f"{os.path.realpath(folder)}/tmux-{os.getuid()}/default"
 
 
 def _whole(word: str) -> str:
-    """A word in which tmux finds no end of its command."""
+    """Escape a `;` at the end of a word, which would end the tmux command."""
     return f"{word[:-1]}\\;" if word.endswith(";") else word
 
 
 def _literal(word: str) -> str:
-    """A word in which tmux finds no format to expand, nor a `#(command)` to run. It takes `#[` as
-    it is, and `##` for `#`.
+    """Escape a word so that tmux expands no format in it, and runs no `#(command)`. tmux takes `#[`
+    as it is, and `##` for `#`.
     """
     return re.sub(r"#+(?![#\[])", lambda found: found[0] * 2, word)
-
-
-def _insisted(words: Sequence[str], limit_s: float) -> Said:
-    for _ in range(_TRIES):
-        said = ask(words, limit_s=limit_s)
-        if not _complains(said, _ENDING):
-            break
-    return said
-
-
-def _complains(said: Said, any_of: Sequence[str]) -> bool:
-    return any(words in said.complaint.lower() for words in any_of)

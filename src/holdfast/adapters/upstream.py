@@ -1,9 +1,7 @@
-"""HTTP to an agent's server: with time limits, past any proxy on loopback, and never twice.
+"""HTTP to an agent's server: with time limits, without a proxy on loopback, and never a retry.
 
-Every failure says whether the server may have acted: a connection that was never made and a refusal
+Every failure says whether the server may have acted. A connection that was never made and a refusal
 (4xx) mean that it did not; a lost answer and a server's own failure (5xx) mean that nobody knows.
-
-Asking a server again and again for how far it is, for as long as that makes sense.
 """
 
 import ipaddress
@@ -17,12 +15,16 @@ from holdfast.domains.gateway.adapter import Answer
 from holdfast.kernel.errors import InvalidValue, NotFound, Unavailable, UpstreamUnavailable
 from holdfast.kernel.text import installing
 
+T = TypeVar("T")
+
 _DETAIL_CHARS_MAX = 500
+ASK_EVERY_S = 0.2
+AWAY_MAX_S = 30.0
 
 
 class Upstream:
-    """A server at a base URL. Raises InvalidValue for what is no URL, and Unavailable when httpx is
-    not installed.
+    """A server at a base URL. Raises InvalidValue for a text that is no URL, and Unavailable when
+    httpx is not installed.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
@@ -34,11 +36,11 @@ class Upstream:
             ) from None
         parts = _parts(base_url)
         assert parts.hostname is not None
-        # Without the name and password in it: this goes into errors, the status and the journal.
+        # Without the user's name and password: it is shown in errors, status and journal.
         self.base_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         account = (unquote(parts.username or ""), unquote(parts.password or ""))
         self._httpx = httpx
-        # Retries are off by default; they are named here because they must stay off.
+        # Without a transport of its own, httpx makes no retries: a delivery must not happen twice.
         self._client = httpx.Client(
             auth=account if any(account) else None,
             timeout=timeout_s,
@@ -49,22 +51,20 @@ class Upstream:
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The JSON at a path. Raises NotFound for a 404, and UpstreamUnavailable."""
-        return self._asked("GET", path, params, None, changes=False)
+        return self._ask("GET", path, params, None)
 
     def post(self, path: str, params: Mapping[str, str] | None = None, body: Any = None) -> Any:
         """Post once, and return the JSON of the answer. Raises NotFound for a 404, and
-        UpstreamUnavailable whose `outcome` says whether it may have taken effect.
+        UpstreamUnavailable, whose `outcome` says whether the post may have taken effect.
         """
-        return self._asked("POST", path, params, body, changes=True)
+        return self._ask("POST", path, params, body)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
-    def _asked(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: Any, *, changes: bool
-    ) -> Any:
+    def _ask(self, method: str, path: str, params: Mapping[str, str] | None, body: Any) -> Any:
         where = f"{method} {self.base_url}{path}"
+        unanswered = "unknown" if method == "POST" else "none"
         httpx = self._httpx
         try:
             answer = self._client.request(method, self.base_url + path, params=params, json=body)
@@ -78,31 +78,30 @@ class Upstream:
                 f"{where}: cannot connect ({error})", outcome="none"
             ) from None
         except httpx.HTTPError as error:
-            outcome = "unknown" if changes else "none"
             raise UpstreamUnavailable(
-                f"{where}: no answer ({type(error).__name__}: {error})", outcome=outcome
+                f"{where}: no answer ({type(error).__name__}: {error})", outcome=unanswered
             ) from None
-        if answer.status_code == 404:
-            raise NotFound(f"{where}: not found: {_said(answer.text)}", outcome="none")
         if not answer.is_success:
-            outcome = "unknown" if changes and answer.status_code >= 500 else "none"
+            text = " ".join(answer.text.split())[:_DETAIL_CHARS_MAX]
+            if answer.status_code == 404:
+                raise NotFound(f"{where}: not found: {text}", outcome="none")
             raise UpstreamUnavailable(
-                f"{where}: status {answer.status_code}: {_said(answer.text)}",
-                outcome=outcome,
+                f"{where}: status {answer.status_code}: {text}",
+                outcome=unanswered if answer.status_code >= 500 else "none",
                 status=answer.status_code,
             )
         try:
             return answer.json()
         except ValueError:
             raise UpstreamUnavailable(
-                f"{where}: the answer is no JSON", outcome="unknown" if changes else "none"
+                f"{where}: the answer is no JSON", outcome=unanswered
             ) from None
 
 
 def _parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        # Only asking for it shows that a port is none.
+        # An invalid port raises ValueError only when it is read.
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         known = False
@@ -115,7 +114,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def on_loopback(host: str) -> bool:
-    """Is this this machine, so that no proxy can be meant?"""
+    """Is it this machine? Then no proxy is used."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -124,27 +123,16 @@ def on_loopback(host: str) -> bool:
         return False
 
 
-def _said(text: str) -> str:
-    return " ".join(text.split())[:_DETAIL_CHARS_MAX]
-
-
-T = TypeVar("T")
-
-ASK_EVERY_S = 0.2
-AWAY_MAX_S = 30.0
-
-
-def asked_until(
+def poll_answer(
     ask: Callable[[], T],
     judge: Callable[[T], Answer | None],
     stop: threading.Event,
     *,
     timeout_s: float,
 ) -> Answer:
-    """Ask until there is an answer, and return it; or how the wait for it ended.
+    """Ask until `judge` finds the answer, and return it; or how the wait ended.
 
-    A server that is away for a moment is waited for; one that says that the agent is gone is
-    believed.
+    A server that is away is asked again for a while. A 404 ends the wait: the agent is gone.
     """
     begun_s = heard_s = time.monotonic()
     while True:

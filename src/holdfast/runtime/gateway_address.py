@@ -1,5 +1,6 @@
-"""How an agent of the registry is reached by its gateway, and what that gateway is kept under. The
-rooms of both do not know each other, so it is done here.
+"""From a name or an id to the agent that a gateway is to serve, and how the gateway reaches it.
+
+It is here because the domains of agents and gateways do not know each other.
 """
 
 from collections.abc import Callable
@@ -25,13 +26,13 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_identity import called, gateway_key, owner_for, owner_of
+from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_id, owner_of
 from holdfast.runtime.paths import gateway_agent
 
 
 class Served(NamedTuple):
-    """An agent to be served: what its gateway is kept under, its record, if it has one, how it is
-    reached, where its manifest says so, and whose the queue is by its record.
+    """An agent that is to be served: the key of its gateway, its record, its adapter's settings if
+    its manifest has them, and the owner of the queue by its record.
     """
 
     key: str
@@ -41,19 +42,18 @@ class Served(NamedTuple):
 
 
 Adapt = Callable[[AdapterSpec], AdapterSpec]
-"""Changes how an agent is reached, as the user says beside its manifest."""
+"""Changes the settings of a manifest's adapter, as the user's options say."""
 
 
 def to_be_served(
     agent: str, settings: Settings, *, by_manifest: bool, adapt: Adapt = lambda spec: spec
 ) -> Served:
-    """What is to be known of an agent of that name or id before it is served; `by_manifest`, also
-    how it is reached.
+    """The agent of that name or id; `by_manifest`, also the settings of its adapter.
 
-    One agent has one key, whether it is called by its name or by its id. Raises Ambiguous for a
-    name that several live agents have, and for a word under which another's gateway is kept. By the
-    manifest it raises NotFound when there is no such agent, and what `reach_of` does for one that
-    says nothing of use, or leads to another agent: what is typed there would reach the wrong one.
+    An agent has one key, whether `agent` is its name or its id. Raises Ambiguous for a name that
+    several live agents have, and for a word under which another agent's gateway is kept. With
+    `by_manifest` it raises NotFound when there is no such agent, and the errors of `adapter_of` for
+    a manifest that is invalid or leads to another agent: a prompt would reach the wrong one.
     """
     try:
         with closing(connected(settings, create=False)) as hf:
@@ -71,29 +71,26 @@ def to_be_served(
         why = f" ({found.reason.value})" if found.reason is not None else ""
         raise NotFound(
             f"there is no live agent {agent}{why}: start one with `holdfast agents start {agent} "
-            "-- COMMAND`, or say how yours "
-            "is reached with --adapter",
+            "-- COMMAND`, or describe yours with --adapter",
             agent=agent,
         )
-    spec = reach_of(found.record, adapt, of_its_generation=True) if by_manifest else None
+    spec = adapter_of(found.record, adapt, of_its_generation=True) if by_manifest else None
     return Served(key, found.record, spec, owner_for(found.record))
 
 
 def _found(hf: Holdfast, agent: str) -> Resolution:
-    """The agent of that name or id; or of that key, which a gateway tells of itself where another
-    agent has its word.
+    """The agent of that name or id, or of that gateway key: an agent whose name is another's id has
+    a key of its own, and its queue knows its owner.
     """
     found = hf.agents.resolve(agent)
     if found.reason is not Reason.MISSING:
         return found
     owner = owner_of(gateway_agent(agent), hf.settings, hf.store)
-    return found if owner is None else hf.agents.resolve(called(owner, hf.settings.agents.prefix))
+    return found if owner is None else hf.agents.resolve(owner_id(owner, hf.settings.agents.prefix))
 
 
 def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
-    """The process that a gateway which reaches its agent so may type to; None when no record says
-    it.
-    """
+    """The process that a gateway with this adapter may type to; None when no record names one."""
     if (
         record is None
         or record.holder is None
@@ -101,15 +98,15 @@ def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
         or record.session_name != spec.session
     ):
         return None
-    # What it started is not the agent.
+    # Without its tree: what the process started is not the agent.
     return record.holder.leader
 
 
-def reach_of(
+def adapter_of(
     record: Agent, adapt: Adapt = lambda spec: spec, *, of_its_generation: bool = False
 ) -> AdapterSpec:
-    """How the agent of a record is reached, by its manifest. An agent is published before its
-    manifest is written, so that one of an earlier generation is refused only if it must be
+    """The settings of the adapter in the manifest of a record. An agent is published before its
+    manifest is written, so the manifest of an earlier generation is refused only with
     `of_its_generation`. Raises one of the errors under Untrusted.
     """
     try:
@@ -127,7 +124,7 @@ def reach_of(
 
 
 def document_in(path: Path) -> dict[str, Any]:
-    """What a manifest's file holds. Raises InvalidValue."""
+    """The document in a manifest's file. Raises InvalidValue."""
     try:
         data = ManifestFiles().read(str(path))
         return _document(b"" if data is None else data)

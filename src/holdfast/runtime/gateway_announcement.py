@@ -1,5 +1,7 @@
-"""A gateway and the record of its agent: it says there where it listens, and vouches for the agent
-for as long as it sees it. The rooms of both do not know each other, so it is done here.
+"""Keeps the record of a gateway's agent in step with the gateway.
+
+The record says where the gateway listens, and the gateway renews the agent's lease for as long as
+it sees the agent. It is here because the domains of agents and gateways do not know each other.
 """
 
 import logging
@@ -22,7 +24,7 @@ from holdfast.kernel.lease import due
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_address import Adapt, process_of, reach_of
+from holdfast.runtime.gateway_address import Adapt, adapter_of, process_of
 from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_of
 
 PROTOCOL = "v1"
@@ -30,16 +32,15 @@ _AGAIN_S = 1.0
 
 
 class Announcement:
-    """Keeps the record of a gateway's agent in step with the gateway, whatever generation it
-    becomes: where it listens, and, for as long as the agent is seen, that the agent lives.
+    """Keeps the record of a gateway's agent in step with the gateway, through every generation.
 
-    `agent_id` is whom it is known to serve, and `spec` how it reaches its agent, `by_manifest` if
-    that said so. A generation that is reached otherwise is not this gateway's; when one takes the
-    id over, what the gateway reaches is the agent no more, and it must end. `seen` tells which
-    instance of the agent is there, if any, `belong` has the queue say whose it is, and `bind` says
-    which process the gateway may type to. `adapt` changes what the manifest says, as the gateway's
-    user did. Where there is no such record, or the store does not answer, the gateway serves all
-    the same: that is logged.
+    `agent_id` is the agent that is served, if known. `spec` is the gateway's adapter, and
+    `by_manifest` says that the agent's manifest named it. A generation with another adapter is not
+    this gateway's: when one takes the id over, the gateway must end, as it no longer reaches the
+    agent. `seen` returns the instance of the agent that is there, if any; `belong` records the
+    queue's owner; `bind` sets the process that the gateway may type to; `adapt` applies the user's
+    options to a manifest. Without a record, or while the store does not answer, the gateway serves
+    all the same, and that is logged.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class Announcement:
         self._ours: str | None = None
 
     def step(self, hf: Holdfast) -> float:
-        """Do what is to be done now, and return in how many seconds to look again. Raises Held when
-        another gateway serves the agent, or another generation has it that is reached otherwise,
-        and whatever the store raises.
+        """Bring the record up to date, and return the seconds until the next step. Raises Held when
+        another gateway serves the agent, or another generation with another adapter has it, and
+        every error of the store.
         """
         record = self._record(hf)
         if record is None or not self._is_ours(hf, record):
@@ -93,25 +94,25 @@ class Announcement:
         return min(lease_s / 3, GATEWAY_ANNOUNCE_EVERY_S)
 
     def begin(self, hf: Holdfast) -> None:
-        """The first step. Refuses, as later ones do not, also when the agent has a gateway under
-        another of its names, which was begun before the agent was known.
+        """The first step. Unlike later ones it also raises Held when the agent has a gateway under
+        another of its names, which was started before the agent was known.
         """
         record = self._record(hf)
         if record is not None:
-            for name in (
-                record.agent_id,
-                *([] if _has_another(hf, record) else [bare(record.agent_name)]),
-            ):
+            names = [record.agent_id]
+            if not _name_is_anothers(hf, record):
+                names.append(bare(record.agent_name))
+            for name in names:
                 if owner_of(name, self._settings, hf.store) in (None, owner_for(record)):
                     self._refuse_another(record, self._folder.root.with_name(name))
         self.step(hf)
 
     def withdraw(self) -> None:
-        """Say that the gateway listens no more, unless a later one has said its own."""
+        """Remove the gateway from the record, unless a later gateway is there."""
         if self._agent_id is None:
             return
         try:
-            with _agents(self._settings) as hf, suppress(NotFound, LeaseLost):
+            with _connected(self._settings) as hf, suppress(NotFound, LeaseLost):
                 record = hf.agents.get(self._agent_id)
                 if record.gateway == self._gateway:
                     hf.agents.attach_gateway(record.agent_id, record.generation_id, None)
@@ -119,29 +120,27 @@ class Announcement:
             self.warn(f"its agent's record still says where the gateway was: {error.message}")
 
     def warn(self, what: str) -> None:
-        """Log what is wrong, once."""
+        """Log a problem; the same one is not logged twice in a row."""
         if what != self._warned:
             logging.getLogger("holdfast.gateway").warning("%s", what)
         self._warned = what
 
     def topics(self) -> list[str]:
-        """What is notified when the agent changes hands, under any id that it may come to have."""
+        """The topics that are notified when the agent changes, for each id that it may get."""
         name = canonical(self._agent, self._settings.agents.prefix)
         ids = {self._agent, id_of(name)} | (set() if self._agent_id is None else {self._agent_id})
         return sorted(topic_of(one) for one in ids)
 
     def _record(self, hf: Holdfast) -> Agent | None:
-        """The record of the agent that is served, fresh or not; else the one that the name or id
-        leads to.
-        """
+        """The record of the served agent, fresh or not; else that of the name or id."""
         with suppress(NotFound):
             if self._agent_id is not None:
                 return hf.agents.get(self._agent_id)
         return hf.agents.resolve(self._agent).record
 
     def _begins(self, record: Agent) -> bool:
-        """An agent is published before its manifest is written: one that is seen in between for the
-        first time is no fault.
+        """An agent is published before its manifest is written. Seen in between for the first time,
+        a missing manifest is no fault.
         """
         last, self._last_generation = self._last_generation, record.generation_id
         return last != record.generation_id and not Path(record.runtime.manifest_path).exists()
@@ -150,87 +149,74 @@ class Announcement:
         try:
             key = gateway_key(self._agent, record, self._settings, hf.store)
         except Ambiguous as error:
-            # What was served is gone, and the word leads to another by now.
+            # The served agent is gone, and its word names another agent by now.
             self.warn(f"no record says where the gateway is: {error.message}")
             return False
         if key != self._folder.root.name:
             self._refuse_another(record, self._folder.root.with_name(key))
             self.warn(
                 f"{record.agent_name} is {record.agent_id} by now, and its gateway belongs under "
-                f"{key}: start it anew"
+                f"{key}: start it again"
             )
             return False
+        # The record itself may name another tmux session than the one that is typed into.
+        elsewhere = isinstance(self._spec, TmuxSpec) and record.session_name not in (
+            None,
+            self._spec.session,
+        )
         try:
-            if not self._is_elsewhere(record):
+            if not elsewhere:
                 if self._by_manifest and self._begins(record):
                     return False
-                if not self._by_manifest or reach_of(record, self._adapt) == self._spec:
+                if not self._by_manifest or adapter_of(record, self._adapt) == self._spec:
                     self._ours = record.generation_id
                     return True
         except HoldfastError as error:
             self.warn(f"its agent's record is left alone: {error.message}")
             return False
-        self._stand_down(record)
-        return False
-
-    def _is_elsewhere(self, record: Agent) -> bool:
-        """Does the record itself name another tmux session than the one that is typed into?"""
-        return isinstance(self._spec, TmuxSpec) and record.session_name not in (
-            None,
-            self._spec.session,
-        )
-
-    def _stand_down(self, record: Agent) -> None:
-        """Raises Held when the one that was served has lost its id: what is typed there would reach
-        the wrong one. In the same generation only a setting is another; and whoever said how to
-        reach the agent may have meant another session of it.
-        """
-        where = (
-            f"in tmux session {record.session_name}" if self._is_elsewhere(record) else "otherwise"
-        )
+        where = f"in tmux session {record.session_name}" if elsewhere else "otherwise"
         words = (
             f"{record.agent_name} is generation {record.generation_id}, reached {where} by now: "
-            "start its gateway anew"
+            "start its gateway again"
         )
+        # Another generation has the id: a prompt would reach the wrong agent. In the same
+        # generation only a setting differs, and a user who gave the adapter may have meant another
+        # session of the agent.
         if record.generation_id != self._ours and (self._by_manifest or self._ours is not None):
             raise Held(words, agent=self._agent, generation_id=record.generation_id)
         self.warn(words)
+        return False
 
     def _refuse_another(self, record: Agent, root: Path) -> None:
         if root == self._folder.root or not GatewayClient(self._agent, root=root).answers():
             return
         raise Held(
             f"{record.agent_name} has a gateway already, in {root}: use it, or stop it with "
-            "`holdfast gateway detach "
-            f"{root.name}`",
+            f"`holdfast gateway detach {root.name}`",
             agent=self._agent,
         )
 
     def _lives(self, hf: Holdfast, record: Agent) -> bool:
-        """Is the agent that is seen surely the one on record? A process that is dead is not, and
-        neither is what came in the place of the instance that was first seen under this generation,
-        though a restart may lie between.
+        """Is the agent that is seen surely the one in the record? Not when its process is dead, and
+        not when another instance replaced the one that was first seen under this publish, also if
+        the gateway restarted in between.
         """
         seen = self._seen()
         if seen is None:
             return False
         if process_liveness(record, hf.processes, embedded=hf.store.embedded) is Liveness.DEAD:
             return False
+        generation_id, token = record.generation_id, record.token
         known = self._folder.vouched()
-        if known is None or (known.generation_id, known.token) != (
-            record.generation_id,
-            record.token,
-        ):
-            known = Vouched(
-                generation_id=record.generation_id, token=record.token, instance_id=seen
-            )
+        if known is None or (known.generation_id, known.token) != (generation_id, token):
+            known = Vouched(generation_id=generation_id, token=token, instance_id=seen)
             self._folder.write_vouched(known)
         return known.instance_id == seen
 
 
-class _Keeping:
-    """Takes the steps of an announcement in a thread: when the agent changes hands, and before its
-    lease is over.
+class _AnnouncementThread:
+    """Takes the steps of an announcement: when the agent's record changes, and before its lease is
+    over.
     """
 
     def __init__(
@@ -253,13 +239,13 @@ class _Keeping:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                with _agents(self._settings) as hf:
+                with _connected(self._settings) as hf:
                     self._follow(hf)
             except Held as error:
                 self._on_lost(error.message)
                 return
             except NotFound:
-                # There is no store yet. Nothing tells when it is made.
+                # There is no store yet, and nothing notifies when it is made.
                 self._closing.wait(_AGAIN_S)
             except (HoldfastError, OSError) as error:
                 self._announcement.warn(f"its agent's record is not kept in step: {error}")
@@ -273,14 +259,14 @@ class _Keeping:
                     try:
                         pause_s = self._announcement.step(hf)
                     except Lost:
-                        # It changed hands in between.
+                        # Another generation took the id during the step.
                         continue
                     ears.wait(pause_s, also=[self._bell])
 
 
-def _has_another(hf: Holdfast, record: Agent) -> bool:
-    """Is there an agent whose id follows from this one's name, so that what is kept under the name
-    is that one's?
+def _name_is_anothers(hf: Holdfast, record: Agent) -> bool:
+    """Is there another agent whose id is derived from this one's name? A gateway under that name is
+    the other agent's.
     """
     with suppress(NotFound):
         return hf.agents.get(id_of(record.agent_name)).agent_id != record.agent_id
@@ -292,26 +278,23 @@ def announced(
     announcement: Announcement, settings: Settings, *, on_lost: Callable[[str], None]
 ) -> Iterator[None]:
     """For the time of a block, the agent's record says where its gateway listens, and the agent's
-    lease is renewed for as long as it is seen. Raises Held when another gateway serves the agent,
-    or what this one reaches is not the agent; when that is so later, `on_lost` is called and told
-    why.
+    lease is renewed while the agent is seen. Raises Held when another gateway serves the agent, or
+    this one does not reach it. If that happens later, `on_lost` is called with the reason.
     """
     try:
-        with _agents(settings) as hf:
+        with _connected(settings) as hf:
             announcement.begin(hf)
     except Held:
         raise
     except HoldfastError as error:
         announcement.warn(f"its agent's record does not say where the gateway is: {error.message}")
-    keeping = _Keeping(announcement, settings, on_lost)
+    thread = _AnnouncementThread(announcement, settings, on_lost)
     try:
         yield
     finally:
-        keeping.close()
+        thread.close()
         announcement.withdraw()
 
 
-@contextmanager
-def _agents(settings: Settings) -> Iterator[Holdfast]:
-    with closing(connected(settings, create=False)) as hf:
-        yield hf
+def _connected(settings: Settings) -> "closing[Holdfast]":
+    return closing(connected(settings, create=False))

@@ -1,6 +1,4 @@
-"""Where a gateway is wired: its store, its adapter, its rules and its worker, in the process that
-serves it.
-"""
+"""Wires a gateway in the process that serves it: store, adapter, rules and worker."""
 
 import os
 from collections.abc import Callable
@@ -21,11 +19,11 @@ from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import actor_here, default_store
 from holdfast.runtime.paths import gateway_agent, gateway_root
 from holdfast.stores.factory import open_store, sqlite_path
-from holdfast.system.access import PRIVATE, Access, access_for, access_like
+from holdfast.system.access import PRIVATE, access_for, access_like
 
 
 class GatewayParts(NamedTuple):
-    """A gateway that is wired and attached, and what carries out its requests."""
+    """A wired and attached gateway, and the worker that carries out its requests."""
 
     gateway: Gateway
     worker: Worker
@@ -33,7 +31,7 @@ class GatewayParts(NamedTuple):
     store: Store
 
     def close(self) -> None:
-        """Serve no more, and let go of everything. What was accepted waits for the next gateway."""
+        """Stop serving and release everything. Accepted requests wait for the next gateway."""
         self.worker.stop()
         self.gateway.adapter.close()
         self.gateway.detach()
@@ -50,21 +48,25 @@ def open_gateway(
     depth_max: int = QUEUE_DEPTH_MAX,
     on_lost: Callable[[], None],
 ) -> GatewayParts:
-    """Wire an agent's gateway, become the one that serves it, and look at the agent. The worker is
-    not begun yet.
+    """Wire the gateway of an agent, attach it, and look at the agent. The worker is not started.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with
-    PostgreSQL it lives there. `owner` says whose the queue is, if that is known, and `process`
-    which one is on the agent's record now: the gateway types to no other. Raises Held while another
-    gateway serves the agent, by this name or another, and when the queue is another's; InvalidName
-    and InvalidValue.
+    PostgreSQL it lives there. `owner` is the agent that the queue belongs to, if known. `process`
+    returns the process in the agent's record: the gateway types to no other one. Raises Held while
+    another gateway serves the agent, by this name or another, and when the queue belongs to another
+    agent; InvalidName and InvalidValue.
     """
     folder = GatewayFolder(gateway_root(settings, agent))
     processes = Procfs(host_id=settings.host_id)
-    # Beside the note that names a tree, so that the next gateway finds both, whichever store it
-    # has.
+    # Beside the note of the tree: the next gateway finds both, whichever store it uses.
     processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
-    folder.prepare(_around(settings))
+    # The folder of all gateways has the same access as the store beside it.
+    around = settings.store or default_store(os.environ)
+    folder.prepare(
+        access_like(sqlite_path(around.removeprefix("sqlite:")))
+        if around.startswith("sqlite:")
+        else access_for(settings.group)
+    )
     shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
     url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
@@ -87,16 +89,6 @@ def open_gateway(
     return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
 
 
-def _around(settings: Settings) -> Access:
-    """For whom the folder of all gateways is: that beside a store is as the store."""
-    url = settings.store or default_store(os.environ)
-    return (
-        access_like(sqlite_path(url.removeprefix("sqlite:")))
-        if url.startswith("sqlite:")
-        else access_for(settings.group)
-    )
-
-
 def agent_adapter(
     spec: AdapterSpec,
     agent: str,
@@ -104,8 +96,8 @@ def agent_adapter(
     processes: Procfs,
     process: Callable[[], Holder | None],
 ) -> Adapter:
-    """The adapter that a spec names. Raises InvalidValue for settings that cannot be, or when its
-    extra is not installed.
+    """The adapter with these settings. Raises InvalidValue for impossible settings, and Unavailable
+    when its extra is not installed.
     """
     if isinstance(spec, specs.TmuxSpec):
         from holdfast.adapters.tmux_delivery import TmuxAgent

@@ -1,10 +1,11 @@
 """Agents: which agent is alive under a name, and what may be controlled through its record.
 
 records.py     names, backends, an agent's record and its form in a file
+draft.py       what a publisher hands in, checked before anything is stored
 manifest.py    the document a record points at: how the agent is reached
 ports.py       tmux, files and gateways as the rules see them
 registry.py    publish, refresh, remove, get, list
-ownership.py   which generation owns an id, decided in one transaction each
+ownership.py   which generation owns an id: the rules inside a transaction
 resolution.py  from a name or an id to a live record, or to the reason why there is none
 control.py     from a live record to a safe target: every pointer is checked again
 liveness.py    lease, process, tmux session and gateway, each by itself

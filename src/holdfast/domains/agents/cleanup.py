@@ -1,15 +1,14 @@
-"""What is left behind, and what of it may go.
+"""What dead agents left, and what of it may be removed.
 
-The rule is `verdict`, and pure. Records are looked at through the store. Where records are files,
-folders can be left without one, or be something else: that side is the port `Debris` of the kernel,
-which a store that has folders serves.
+`verdict` decides and does no I/O. Records are found through the store. A store that keeps records
+as files can also have folders without a record, which the kernel's port `Debris` shows.
 """
 
 import enum
 from collections.abc import Callable
 from datetime import datetime
 
-from holdfast.domains.agents.ownership import topic_of
+from holdfast.domains.agents.ownership import incarnation_of, topic_of
 from holdfast.domains.agents.records import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, SchemaTooNew
@@ -19,11 +18,11 @@ from holdfast.kernel.store import Damage, Debris, Leftover, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 
-Gone = Callable[[Agent], bool]
+IsGone = Callable[[Agent], bool]
 
 
 class Why(enum.StrEnum):
-    """What was found, and so why it goes or stays."""
+    """Why something is removed or preserved."""
 
     DAMAGED = "damaged"
     EXPIRED = "expired"
@@ -38,11 +37,11 @@ class Why(enum.StrEnum):
 
 
 REMOVED_FOR = frozenset({Why.DAMAGED, Why.EXPIRED, Why.GONE, Why.NO_RECORD, Why.LINK})
-"""For which reasons something goes; for every other it stays."""
+"""The reasons for which something is removed; for every other reason it stays."""
 
 
 class Item(Plain, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """One record or folder that the cleanup looked at."""
 
     agent_id: str
     why: Why
@@ -50,9 +49,7 @@ class Item(Plain, frozen=True, kw_only=True):
 
 
 class Report(Plain, frozen=True, kw_only=True):
-    """What a cleanup did: planned (all of it, in a dry run as well), and of that removed and
-    failed; and preserved.
-    """
+    """What a cleanup planned (also in a dry run), removed, preserved and failed to remove."""
 
     dry_run: bool
     planned: tuple[Item, ...]
@@ -62,160 +59,146 @@ class Report(Plain, frozen=True, kw_only=True):
 
 
 def verdict(
-    found: Agent | Corrupt | Leftover, now: datetime, grace_s: float, gone: Gone | None
+    found: Agent | Corrupt | Leftover, now: datetime, grace_s: float, is_gone: IsGone | None
 ) -> Why:
-    """What is to be said of one thing that was found."""
+    """Why one thing that was found is removed or preserved."""
     if isinstance(found, SchemaTooNew):
         return Why.TOO_NEW
     if isinstance(found, Corrupt):
         return Why.DAMAGED
     if isinstance(found, Leftover):
-        # A publisher may be between making the folder and putting the record into it.
-        return (
-            Why.IN_GRACE if found.kind == "no_record" and found.age_s < grace_s else Why(found.kind)
-        )
+        # A publisher may be between making the folder and writing the record into it.
+        in_grace = found.kind == "no_record" and found.age_s < grace_s
+        return Why.IN_GRACE if in_grace else Why(found.kind)
     if found.fresh(now):
-        return Why.GONE if gone is not None and gone(found) else Why.FRESH
+        return Why.GONE if is_gone is not None and is_gone(found) else Why.FRESH
     return Why.EXPIRED if (now - found.lease_expires_at).total_seconds() > grace_s else Why.IN_GRACE
 
 
-def clean(
-    store: Store,
-    journal: Journal,
-    debris: Debris | None,
-    *,
-    grace_s: float,
-    dry_run: bool,
-    gone: Gone | None,
-    cleared: Callable[[Agent], None],
-) -> Report:
-    """Look at everything and, unless it is a dry run, remove what may go. `cleared` is told of each
-    agent whose record went. See `Agents.cleanup`.
-    """
-    # TOML and the command line can say nan and inf.
-    if not 0 <= grace_s < float("inf"):
-        raise InvalidValue(
-            f"a grace of {grace_s} s is not possible: give 0 or more seconds", field="grace_s"
+class Cleanup:
+    """One cleanup of a store. Raises InvalidValue for an impossible grace. See `Agents.cleanup`."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        debris: Debris | None,
+        *,
+        grace_s: float,
+        is_gone: IsGone | None,
+    ) -> None:
+        # TOML and the command line can say nan and inf.
+        if not 0 <= grace_s < float("inf"):
+            raise InvalidValue(
+                f"a grace of {grace_s} s is not possible: give 0 or more seconds", field="grace_s"
+            )
+        self._store = store
+        self._journal = journal
+        self._debris = debris
+        self._grace_s = grace_s
+        self._is_gone = is_gone
+
+    def run(self, *, dry_run: bool, after_removal: Callable[[Agent], None]) -> Report:
+        """Look at everything and, unless it is a dry run, remove what may go."""
+        steady_clock(self._store).look()
+        found = self._find()
+        planned = [item for item in found if item.why in REMOVED_FOR]
+        preserved = [item for item in found if item.why not in REMOVED_FOR]
+        removed: list[Item] = []
+        failed: list[Item] = []
+        for item in [] if dry_run else planned:
+            try:
+                if self._remove(item, after_removal):
+                    removed.append(item)
+                else:
+                    preserved.append(
+                        Item(agent_id=item.agent_id, why=Why.CHANGED, detail="it changed meanwhile")
+                    )
+            except HoldfastError as error:
+                failed.append(Item(agent_id=item.agent_id, why=item.why, detail=error.message))
+        return Report(
+            dry_run=dry_run,
+            planned=tuple(planned),
+            removed=tuple(removed),
+            preserved=tuple(preserved),
+            failed=tuple(failed),
         )
-    steady_clock(store).look()
-    looked = _looked(_records(store, grace_s, gone), _leftovers(store, debris, grace_s))
-    planned = [item for item in looked if item.why in REMOVED_FOR]
-    preserved = [item for item in looked if item.why not in REMOVED_FOR]
-    removed: list[Item] = []
-    failed: list[Item] = []
-    for item in [] if dry_run else planned:
-        try:
-            if _remove(store, journal, debris, item, grace_s, gone, cleared):
-                removed.append(item)
-            else:
-                preserved.append(
-                    Item(agent_id=item.agent_id, why=Why.CHANGED, detail="it changed meanwhile")
-                )
-        except HoldfastError as error:
-            failed.append(Item(agent_id=item.agent_id, why=item.why, detail=error.message))
-    parts = {"planned": planned, "removed": removed, "preserved": preserved, "failed": failed}
-    return Report(dry_run=dry_run, **{name: tuple(items) for name, items in parts.items()})
 
+    def _find(self) -> list[Item]:
+        def look(tx: ReadTx) -> tuple[list[Agent], Damage, datetime]:
+            damaged: Damage = []
+            found = [row.record for row in tx.range(AGENTS, damaged=damaged)]
+            return found, damaged, self._believed(tx.now)
 
-def _looked(records: list[Item], leftovers: list[Item]) -> list[Item]:
-    """All that was found, each once: what is behind a link, or in a closed folder, is no damaged
-    record of ours.
-    """
-    others = {item.agent_id for item in leftovers if item.why in (Why.LINK, Why.UNREADABLE)}
-    return [
-        item for item in records if item.why is not Why.DAMAGED or item.agent_id not in others
-    ] + leftovers
+        agents, damaged, now = self._store.read(look, scope=[AGENTS])
+        items = [
+            self._item(agent.agent_id, agent, now, self._is_gone, agent.agent_name)
+            for agent in agents
+        ]
+        leftovers = [] if self._debris is None else self._debris.leftovers(AGENTS)
+        others = [self._item(one.key, one, now, None) for one in leftovers]
+        # A link or a closed folder is told of once, not as a damaged record too.
+        told = {item.agent_id for item in others if item.why in (Why.LINK, Why.UNREADABLE)}
+        for damage in damaged:
+            item = self._item(str(damage.fields.get("key", "")), damage, now, None, damage.message)
+            if item.why is not Why.DAMAGED or item.agent_id not in told:
+                items.append(item)
+        return items + others
 
+    def _item(
+        self,
+        agent_id: str,
+        found: Agent | Corrupt | Leftover,
+        now: datetime,
+        is_gone: IsGone | None,
+        detail: str = "",
+    ) -> Item:
+        why = verdict(found, now, self._grace_s, is_gone)
+        return Item(agent_id=agent_id, why=why, detail=detail)
 
-def _records(store: Store, grace_s: float, gone: Gone | None) -> list[Item]:
-    def look(tx: ReadTx) -> tuple[list[Agent], Damage, datetime]:
-        damaged: Damage = []
-        found = [row.record for row in tx.range(AGENTS, damaged=damaged)]
-        return found, damaged, _now(store, tx.now)
+    def _believed(self, now: datetime) -> datetime:
+        # A clock that jumped ahead would make every lease look long expired.
+        return steady_clock(self._store).believed(now, after_s=RETENTION_JUMP_BELIEVED_S)
 
-    agents, damaged, now = store.read(look, scope=[AGENTS])
-    items = [
-        _item(agent.agent_id, verdict(agent, now, grace_s, gone), agent.agent_name)
-        for agent in agents
-    ]
-    return items + [
-        _item(str(one.fields.get("key", "")), verdict(one, now, grace_s, None), one.message)
-        for one in damaged
-    ]
-
-
-def _now(store: Store, now: datetime) -> datetime:
-    """The store's clock, by which an agent's lease is over: a record is removed for it, so it must
-    be long over.
-    """
-    return steady_clock(store).believed(now, after_s=RETENTION_JUMP_BELIEVED_S)
-
-
-def _leftovers(store: Store, debris: Debris | None, grace_s: float) -> list[Item]:
-    found = [] if debris is None else debris.leftovers(AGENTS)
-    return [
-        _item(one.key, verdict(one, _now(store, store.now()), grace_s, None), "") for one in found
-    ]
-
-
-def _item(agent_id: str, why: Why, detail: str) -> Item:
-    return Item(agent_id=agent_id, why=why, detail=detail)
-
-
-def _remove(
-    store: Store,
-    journal: Journal,
-    debris: Debris | None,
-    item: Item,
-    grace_s: float,
-    gone: Gone | None,
-    cleared: Callable[[Agent], None],
-) -> bool:
-    """Remove one thing if it is still as it was found."""
-    if item.why in (Why.NO_RECORD, Why.LINK):
-        return debris is not None and debris.remove_leftover(
-            AGENTS, item.agent_id, older_than_s=grace_s
+    def _remove(self, item: Item, after_removal: Callable[[Agent], None]) -> bool:
+        """Remove one thing if it is still as it was found."""
+        if item.why in (Why.NO_RECORD, Why.LINK):
+            return self._debris is not None and self._debris.remove_leftover(
+                AGENTS, item.agent_id, older_than_s=self._grace_s
+            )
+        # A dead process stays dead, so it is probed outside of the transaction. Inside, the verdict
+        # counts only for the same incarnation.
+        seen = self._store.read(lambda tx: _record(tx, item.agent_id), scope=[AGENTS])
+        gone = (
+            incarnation_of(seen)
+            if isinstance(seen, Agent) and self._is_gone is not None and self._is_gone(seen)
+            else None
         )
-    # A process that is dead stays dead, so this may be asked outside; what is asked inside is
-    # whether it is still that one.
-    seen = _get(store, item.agent_id)
-    still_gone = isinstance(seen, Agent) and gone is not None and gone(seen)
 
-    def body(tx: Tx) -> Agent | Corrupt | None:
-        try:
-            row = tx.get(AGENTS, item.agent_id)
-            found: Agent | Corrupt | None = None if row is None else row.record
-        except Corrupt as damage:
-            found = damage
-        if found is None:
-            return None
-        same = isinstance(found, Agent) and isinstance(seen, Agent) and _mark(found) == _mark(seen)
-        if (
-            verdict(found, _now(store, tx.now), grace_s, lambda _: still_gone and same)
-            not in REMOVED_FOR
-        ):
-            return None
-        tx.delete(AGENTS, item.agent_id)
-        name = {"agent_name": found.agent_name} if isinstance(found, Agent) else {}
-        journal.append(
-            tx, kind="agent.cleaned", subject=item.agent_id, data={**name, "why": item.why.value}
-        )
-        tx.notify(topic_of(item.agent_id))
-        return found
+        def body(tx: Tx) -> Agent | Corrupt | None:
+            found = _record(tx, item.agent_id)
+            if found is None:
+                return None
+            now = self._believed(tx.now)
+            why = verdict(found, now, self._grace_s, lambda agent: incarnation_of(agent) == gone)
+            if why not in REMOVED_FOR:
+                return None
+            tx.delete(AGENTS, item.agent_id)
+            name = {"agent_name": found.agent_name} if isinstance(found, Agent) else {}
+            data = {**name, "why": item.why.value}
+            self._journal.append(tx, kind="agent.cleaned", subject=item.agent_id, data=data)
+            tx.notify(topic_of(item.agent_id))
+            return found
 
-    removed = store.transact(body, scope=[rows(AGENTS)])
-    if isinstance(removed, Agent):
-        cleared(removed)
-    return removed is not None
+        removed = self._store.transact(body, scope=[rows(AGENTS)])
+        if isinstance(removed, Agent):
+            after_removal(removed)
+        return removed is not None
 
 
-def _mark(agent: Agent) -> tuple[str, int]:
-    return agent.generation_id, agent.token
-
-
-def _get(store: Store, agent_id: str) -> Agent | Corrupt | None:
+def _record(tx: ReadTx, agent_id: str) -> Agent | Corrupt | None:
     try:
-        row = store.get(AGENTS, agent_id)
+        row = tx.get(AGENTS, agent_id)
     except Corrupt as damage:
         return damage
     return None if row is None else row.record

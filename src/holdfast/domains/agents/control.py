@@ -1,9 +1,12 @@
-"""From a live record to what may be controlled by it. Every pointer is checked again; a wrong one
-is an error with a code of its own, and never leads to another target.
+"""From a live record to a target that may be controlled.
+
+Every pointer of the record is checked again. A wrong one raises an error with its own code, and
+never leads to another target.
 """
 
 import os
 from collections.abc import Collection
+from typing import Any
 
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
@@ -56,28 +59,38 @@ def control_target(
     agent_def_dir: str | None,
     needs_agent_def_dir: bool,
 ) -> Target:
-    """Resolve a name or an id, and check all that the record points at. Raises as
+    """Resolve a name or an id, and check everything that the record points at. Raises as
     `Agents.control_target` says.
     """
     resolution = resolve(store, asked, prefix)
     if resolution.reason is Reason.MISSING:
-        _refuse_tmux_names(store, asked)
+        _refuse_session_names(store, asked)
     record = resolution.unwrap()
-    manifest = _manifest(outside.files, record)
-    session_name = _session_name(record, manifest)
-    needed = (
-        needs_agent_def_dir
-        or manifest.agent_def_dir is not None
-        or record.runtime.agent_def_dir is not None
-    )
+    try:
+        manifest = manifests.from_json(manifest_in(outside.files, record))
+    except InvalidValue as error:
+        raise not_trusted(record, error.message) from None
+    check_own(record, manifest.agent_id, manifest.agent_name)
+    check_generation(record, manifest.generation_id)
+    if not tmux_backed(manifest.backend):
+        raise NotTmuxBacked(
+            f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: use its "
+            "gateway",
+            agent_id=record.agent_id,
+            backend=manifest.backend,
+        )
+    session_name = check_session(record, manifest.session_name)
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
-    if needed or folder is not None:
+    if needs_agent_def_dir or manifest.agent_def_dir is not None or folder is not None:
         folder = _checked_folder(outside.files, record, folder)
     check_process(record, session_name, manifest.tmux_server, outside, embedded=store.embedded)
     return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
 
 
-def _refuse_tmux_names(store: Store, asked: str) -> None:
+def _refuse_session_names(store: Store, asked: str) -> None:
+    """An agent's name is never inferred from a tmux session. Raises NameNotStated when the text
+    names a session only.
+    """
     rows = store.read(
         lambda tx: tx.find(AGENTS, "tmux_session", (asked,), damaged=[]), scope=[AGENTS]
     )
@@ -85,84 +98,66 @@ def _refuse_tmux_names(store: Store, asked: str) -> None:
         names = ", ".join(f"{row.record.agent_name} ({row.record.agent_id})" for row in rows)
         raise NameNotStated(
             f"{asked} names a tmux session and no agent, and an agent's name is not inferred from "
-            f"that: say {names}",
+            f"that: use {names}",
             asked=asked,
             agent_ids=[row.record.agent_id for row in rows],
         )
 
 
+def _pointer(record: Agent) -> dict[str, Any]:
+    return {"agent_id": record.agent_id, "manifest_path": record.runtime.manifest_path}
+
+
 def manifest_in(files: Files, record: Agent) -> bytes:
-    """What the manifest of a record holds, whatever it is. Raises ManifestPathRelative,
+    """The content of the record's manifest, unchecked. Raises ManifestPathRelative,
     ManifestMissing and ManifestInvalid.
     """
     path = record.runtime.manifest_path
-    facts = {"agent_id": record.agent_id, "manifest_path": path}
     if not os.path.isabs(path):
         raise ManifestPathRelative(
             f"the manifest of {record.agent_name} is at {path}, which could be anywhere: publish "
             "it with an absolute path",
-            **facts,
+            **_pointer(record),
         )
     try:
         data = files.read(path)
     except OSError as error:
         raise ManifestInvalid(
-            f"the manifest {path} cannot be read: {error.strerror}", **facts
+            f"the manifest {path} cannot be read: {error.strerror}", **_pointer(record)
         ) from None
     if data is None:
         raise ManifestMissing(
             f"the manifest {path} of {record.agent_name} is gone: start the agent again, or "
             "publish where it is now",
-            **facts,
+            **_pointer(record),
         )
     return data
 
 
 def not_trusted(record: Agent, why: str) -> ManifestInvalid:
-    """Its manifest is none."""
+    """The error for a manifest that cannot be used."""
     path = record.runtime.manifest_path
-    return ManifestInvalid(
-        f"the manifest {path} is not to be trusted: {why}",
-        agent_id=record.agent_id,
-        manifest_path=path,
-    )
-
-
-def _manifest(files: Files, record: Agent) -> Manifest:
-    try:
-        manifest = manifests.from_json(manifest_in(files, record))
-    except InvalidValue as error:
-        raise not_trusted(record, error.message) from None
-    check_own(record, manifest.agent_id, manifest.agent_name)
-    check_generation(record, manifest.generation_id)
-    return manifest
+    return ManifestInvalid(f"the manifest {path} is invalid: {why}", **_pointer(record))
 
 
 def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
-    """Is the manifest that states this id and name the record's own? Raises ManifestMismatch."""
+    """Check that a manifest with this id and name is the record's own. Raises ManifestMismatch."""
     if agent_id != record.agent_id or bare(agent_name) != bare(record.agent_name):
-        path = record.runtime.manifest_path
         raise ManifestMismatch(
-            f"the manifest {path} is that of {agent_name} ({agent_id}), not of {record.agent_name} "
-            f"({record.agent_id}): publish each agent with its own",
-            agent_id=record.agent_id,
-            manifest_path=path,
+            f"the manifest {record.runtime.manifest_path} is that of {agent_name} ({agent_id}), "
+            f"not of {record.agent_name} ({record.agent_id}): publish each agent with its own",
+            **_pointer(record),
         )
 
 
 def check_generation(record: Agent, generation_id: str) -> None:
-    """Is the manifest that states this generation that of the record's? Raises
-    GenerationMismatch.
-    """
+    """Check that a manifest of this generation is the record's. Raises GenerationMismatch."""
     if generation_id != record.generation_id:
-        path = record.runtime.manifest_path
         raise GenerationMismatch(
-            f"the manifest {path} is that of generation {generation_id}, and {record.agent_name} "
-            "is published by generation "
-            f"{record.generation_id}: start the agent again, or publish it with the manifest of "
-            "its own",
-            agent_id=record.agent_id,
-            manifest_path=path,
+            f"the manifest {record.runtime.manifest_path} is that of generation {generation_id}, "
+            f"and {record.agent_name} is published by generation {record.generation_id}: start the "
+            "agent again, or publish it with its own manifest",
+            **_pointer(record),
             published=record.generation_id,
             manifest=generation_id,
         )
@@ -173,25 +168,13 @@ def check_session(record: Agent, session_name: str | None) -> str:
     if session_name is None or session_name != record.session_name:
         raise TmuxSessionMismatch(
             f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, "
-            "and its manifest says "
-            f"{session_name or 'none'}: neither is touched. Start the agent again, or publish "
-            "what is true",
+            f"and its manifest says {session_name or 'none'}: neither is touched. Start the agent "
+            "again, or publish the right one",
             agent_id=record.agent_id,
             published=record.session_name,
             manifest=session_name,
         )
     return session_name
-
-
-def _session_name(record: Agent, manifest: Manifest) -> str:
-    if not tmux_backed(manifest.backend):
-        raise NotTmuxBacked(
-            f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: talk to it "
-            "through its gateway",
-            agent_id=record.agent_id,
-            backend=manifest.backend,
-        )
-    return check_session(record, manifest.session_name)
 
 
 def check_process(
@@ -202,15 +185,15 @@ def check_process(
     *,
     embedded: bool,
 ) -> None:
-    """Is the process that the record names alive, and in a pane of the tmux session, itself or by
-    its parents?
+    """Check that the process in the record is alive, and that it or one of its ancestors is the
+    process of a pane of the tmux session.
 
-    A name alone proves nothing: a stranger may have made a tmux session of the same name. Of a
-    record that names no process, only the tmux session is looked for. Raises ProcessDead,
+    A session's name proves nothing: a stranger may have made a session of the same name. For a
+    record that names no process, only the tmux session must exist. Raises ProcessDead,
     TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it cannot be seen.
     """
     holder, name = record.holder, record.agent_name
-    facts = {
+    facts: dict[str, Any] = {
         "agent_id": record.agent_id,
         "session_name": session_name,
         "pid": None if holder is None else holder.pid,
@@ -218,60 +201,52 @@ def check_process(
     if holder is None and not embedded:
         raise TargetUnknown(
             f"{name} names no process, and its tmux session {session_name} may be on any machine "
-            "of this store: publish it "
-            "with --pid, or start it with `holdfast agents start`",
+            "of this store: publish it with --pid, or start it with `holdfast agents start`",
             **facts,
         )
-    # Of the process alone: what it started is not the agent, and must not get its keys.
+    # Only the process itself counts: what it started is not the agent, and must not get its keys.
     alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
+    who = f"process {facts['pid']} of {name}"
     if alive is Liveness.DEAD:
         survivors = survivors_of(record, outside.processes, embedded=embedded)
-        left = (
-            f", though processes that it started live ({survivors_named(survivors)})"
-            if survivors
-            else ""
-        )
+        left, then = "", ""
+        if survivors:
+            left = f", though processes that it started are alive ({survivors_named(survivors)})"
+            then = " when they have ended"
         raise ProcessDead(
-            f"process {facts['pid']} of {name} is dead{left}. Whatever is in tmux session "
-            f"{session_name} now is not touched: "
-            f"start the agent again{' when they have ended' if survivors else ''}",
+            f"{who} is dead{left}. Whatever is in tmux session {session_name} now is not touched: "
+            f"start the agent again{then}",
             **facts,
         )
     if alive is Liveness.UNKNOWN:
         raise TargetUnknown(
-            f"process {facts['pid']} of {name} cannot be seen from here, so nobody knows whether "
-            "it is in tmux session "
+            f"{who} cannot be seen from here, so nobody knows whether it is in tmux session "
             f"{session_name}: ask on its own machine, outside of other containers",
             **facts,
         )
     panes = outside.sessions.panes(session_name, server)
     if panes is None:
         raise TargetUnknown(
-            f"tmux does not say what is in tmux session {session_name} of {name}: see whether its "
-            "server is stopped, or is "
-            "another user's",
+            f"tmux does not say what is in tmux session {session_name} of {name}: check whether "
+            "its server is stopped, or belongs to another user",
             **facts,
         )
     if not panes:
         raise TmuxSessionGone(
-            f"there is no tmux session {session_name} with a live pane, which is where {name} was "
-            "published: start it again, "
-            "or publish where it is now",
+            f"there is no tmux session {session_name} with a live pane, where {name} was "
+            "published: start it again, or publish where it is now",
             **facts,
         )
     if holder is not None and not _is_within(holder.pid, panes, outside.processes):
         raise ProcessNotInSession(
-            f"process {facts['pid']} of {name} is not in tmux session {session_name}, which is "
-            "another's by now: start the "
-            "agent again, or publish where it is now",
+            f"{who} is not in tmux session {session_name}, which belongs to another program now: "
+            "start the agent again, or publish where it is now",
             **facts,
         )
 
 
 def _is_within(pid: int, panes: Collection[int], processes: Processes) -> bool:
-    """Is it the process of one of these panes, or a descendant, as a command in the shell of its
-    pane is?
-    """
+    """Is it a pane's process or a descendant of one, such as a command in the pane's shell?"""
     for _ in range(_ANCESTORS_MAX):
         if pid in panes:
             return True
@@ -295,6 +270,6 @@ def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:
         )
     if not files.is_folder(folder):
         raise AgentDefDirGone(
-            f"the agent definition folder {folder} is not there: {hint} that is", **facts
+            f"the agent definition folder {folder} does not exist: {hint} that does", **facts
         )
     return folder

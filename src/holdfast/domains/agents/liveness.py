@@ -1,8 +1,8 @@
-"""Whether an agent lives, in parts: no part alone says it.
+"""Whether an agent is alive, in parts: no part alone proves it.
 
-An agent is its own process: once that is dead, nothing may be typed to it, whatever it has started.
-But its id stays its own as long as any process of its tree lives, so that no second generation
-works beside it.
+The agent is its own process: once that is dead nothing may be typed to it, whatever it has started.
+But it keeps its id as long as any process of its tree is alive, so that no second generation works
+beside it.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 
 
 class Parts(Plain, frozen=True, kw_only=True):
-    """What is known of each part of an agent. None: it has no such part. `tree` is there when the
+    """What is known of each part of an agent. None: it has no such part. `tree` is set when the
     process is dead and the record names its process tree: what is known of the processes that it
     started.
     """
@@ -31,31 +31,28 @@ class Parts(Plain, frozen=True, kw_only=True):
 
 
 def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) -> Parts:
-    """Look at every part. Does I/O, so it is for outside of transactions."""
+    """Probe every part. Does I/O: never call it inside a transaction."""
+    process = process_liveness(agent, outside.processes, embedded=embedded)
+    tree: Liveness | UnsetType = UNSET
+    if process is Liveness.DEAD and agent.holder is not None and agent.holder.tree:
+        tree = probe(agent.holder, outside.processes, embedded=embedded)
     gateway = None
     if agent.gateway is not None:
-        beyond_reach = agent.gateway.host.startswith(_LOOPBACK) and not _is_here(
-            agent, outside, embedded=embedded
-        )
+        loopback = agent.gateway.host.startswith(_LOOPBACK)
+        beyond_reach = loopback and not _is_here(agent, outside, embedded=embedded)
         gateway = Liveness.UNKNOWN if beyond_reach else outside.gateways.liveness(agent.gateway)
-    process = process_liveness(agent, outside.processes, embedded=embedded)
-    tree = (
-        tree_liveness(agent, outside.processes, embedded=embedded)
-        if process is Liveness.DEAD
-        else None
-    )
     return Parts(
         lease=Liveness.ALIVE if agent.fresh(now) else Liveness.DEAD,
         process=process,
         tmux_session=_tmux_session(agent, outside, embedded=embedded),
         gateway=gateway,
-        tree=tree if tree is not None and agent.holder is not None and agent.holder.tree else UNSET,
+        tree=tree,
     )
 
 
 def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is it proved that nothing of the agent is left: its process tree dead, and its tmux session
-    gone where it had one?
+    """Is it proved that nothing of the agent is left: its process tree is dead, and so is its tmux
+    session, if it had one?
 
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be
     renamed. A process that was not named, or cannot be seen from here, proves nothing.
@@ -66,24 +63,21 @@ def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
 
 
 def is_dead(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is its process proved dead, and every other of its tree?"""
-    return tree_liveness(agent, outside.processes, embedded=embedded) is Liveness.DEAD
+    """Is its process proved dead, and every process that it started?"""
+    if agent.holder is None:
+        return False
+    return probe(agent.holder, outside.processes, embedded=embedded) is Liveness.DEAD
 
 
 def process_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
-    """What is known of the agent's own process; None when none was named."""
-    return (
-        None if agent.holder is None else probe(agent.holder.leader, processes, embedded=embedded)
-    )
-
-
-def tree_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
-    """What is known of the agent's process and all that it started; None when none was named."""
-    return None if agent.holder is None else probe(agent.holder, processes, embedded=embedded)
+    """What is known of the agent's own process; None when the record names none."""
+    if agent.holder is None:
+        return None
+    return probe(agent.holder.leader, processes, embedded=embedded)
 
 
 def survivors_of(agent: Agent, processes: Processes, *, embedded: bool) -> list[Survivor]:
-    """The processes that live of an agent whose own process is dead; none of any other."""
+    """The live processes that an agent started whose own process is dead; else none."""
     return [] if agent.holder is None else orphaned(agent.holder, processes, embedded=embedded)
 
 
@@ -96,8 +90,8 @@ def _tmux_session(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness
 
 
 def _is_here(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Does it run where this process runs, so that what is seen here is of it? Its holder says so,
-    if there is one.
+    """Does the agent run on this machine and in this container? Else a tmux session or a loopback
+    port of the same name is not the agent's. Without a holder only an embedded store says so.
     """
     if agent.holder is None:
         return embedded

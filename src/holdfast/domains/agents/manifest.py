@@ -1,6 +1,6 @@
-"""A manifest: what an agent's record points at, and the authority on how that agent is reached.
+"""A manifest: the document that an agent's record points at. It decides how the agent is reached.
 
-It lies at `<session_root>/manifest.json`, written by `holdfast agents run` and `start`, or by hand.
+It lies at `<session_root>/manifest.json`. `holdfast agents run` and `start` write it, or a person.
 """
 
 import re
@@ -21,7 +21,6 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) 
 Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
 
-
 InterruptKey = Literal["C-c", "Escape"]
 INTERRUPT_KEYS = get_args(InterruptKey)
 
@@ -33,7 +32,7 @@ class TmuxHandle(Plain, frozen=True, kw_only=True):
 
 
 class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """Reached by typing into its tmux session."""
+    """The agent is reached by typing into its tmux session."""
 
     interrupt: InterruptKey = "C-c"
     quiet_ms: Milliseconds = 400
@@ -53,7 +52,7 @@ class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"
 
 
 class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
-    """Reached by running a program for each prompt."""
+    """The agent is a program that runs once for each prompt."""
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     prompt_as: Literal["stdin", "argument"] = "stdin"
@@ -61,7 +60,7 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
 
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """Reached through a terminal that another server serves."""
+    """The agent is reached through a terminal that another server serves."""
 
     base_url: Url
     terminal_id: Text
@@ -74,7 +73,7 @@ class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"
 
 
 class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
-    """Reached through the server that owns it."""
+    """The agent is reached through the server that owns it."""
 
     managed_api_base_url: Url
     managed_agent_ref: Text
@@ -86,7 +85,7 @@ Adapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter
 
 
 class Manifest(Plain, frozen=True, kw_only=True):
-    """One agent as it was started. `generation_id` is there so that resuming can use it again."""
+    """One agent as it was started. A resume uses `generation_id` again."""
 
     schema_version: Literal[1] = 1
     agent_id: AgentKey
@@ -106,7 +105,7 @@ class Manifest(Plain, frozen=True, kw_only=True):
 
     @property
     def tmux_server(self) -> TmuxAddress | None:
-        """The tmux server that its tmux session is on, if the manifest says so."""
+        """The tmux server of its tmux session, if the manifest names one."""
         if not isinstance(self.adapter, TmuxAdapter):
             return None
         name, path = self.adapter.socket_name, self.adapter.socket_path
@@ -116,7 +115,7 @@ class Manifest(Plain, frozen=True, kw_only=True):
 
 
 def from_json(data: bytes) -> Manifest:
-    """Read a manifest. Raises InvalidValue, naming the field that is wrong."""
+    """Decode a manifest. Raises InvalidValue, naming the wrong field."""
     if len(data) > MANIFEST_BYTES_MAX:
         raise InvalidValue(
             f"the manifest has {len(data)} bytes and may have {MANIFEST_BYTES_MAX}", bytes=len(data)
@@ -130,26 +129,23 @@ def from_json(data: bytes) -> Manifest:
 
 
 def tmux_adapter(settings: Mapping[str, Any]) -> TmuxAdapter:
-    """How an agent in tmux is reached, with these settings. Raises InvalidValue, naming the one
-    that is wrong.
-    """
+    """The adapter of an agent in tmux. Raises InvalidValue, naming the wrong setting."""
     if settings.get("interrupt", "C-c") not in INTERRUPT_KEYS:
         keys = " or ".join(INTERRUPT_KEYS)
         raise InvalidValue(
-            f"the interrupt key is {settings['interrupt']!r}: an agent in tmux knows {keys}",
+            f"the interrupt key is {settings['interrupt']!r}: use {keys}",
             field="interrupt",
         )
     try:
         return msgspec.convert({"kind": "tmux", **settings}, TmuxAdapter)
     except msgspec.ValidationError as error:
-        raise InvalidValue(
-            f"an agent in tmux cannot be reached so: {error}", field="adapter"
-        ) from None
+        why = f"these settings cannot reach an agent in tmux: {error}"
+        raise InvalidValue(why, field="adapter") from None
 
 
 def as_json(manifest: Manifest) -> bytes:
-    """A manifest as it is written to a file: indented, for people. Raises InvalidValue for one that
-    could not be read again.
+    """Encode a manifest for a file, indented for people. Raises InvalidValue for a manifest that
+    could not be decoded again.
     """
     data = to_json(manifest)
     from_json(data)

@@ -1,6 +1,4 @@
-"""What agents need of the world outside, as ports: tmux, files, gateways. `adapters/` has the real
-ones.
-"""
+"""The ports of the agents' rules: tmux, files, gateways. `adapters/` implements them."""
 
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
@@ -10,25 +8,22 @@ from holdfast.kernel.holder import Liveness, Processes
 
 
 class TmuxAddress(NamedTuple):
-    """A tmux server that is not the user's own: by the name of its socket, as `tmux -L`, or by its
-    path, as `tmux -S`.
-    """
+    """A tmux server other than the user's own: by its socket's name (`tmux -L`) or path (`-S`)."""
 
     socket_name: str | None = None
     socket_path: str | None = None
 
 
 class TmuxSessions(Protocol):
-    """The tmux sessions of this machine, as far as this user can see them."""
+    """The tmux sessions of this machine that this user can see."""
 
     def liveness(self, session_name: str) -> Liveness:
-        """Is there a tmux session of exactly this name? UNKNOWN when tmux cannot be asked."""
+        """Is there a tmux session of exactly this name? UNKNOWN when tmux does not answer."""
         ...
 
     def panes(self, session_name: str, server: TmuxAddress | None = None) -> Collection[int] | None:
-        """The processes of the live panes of the tmux session of exactly this name; none when there
-        is no such tmux session. None when tmux cannot be asked, or does not answer. `server` says
-        which tmux server; without it, the user's own.
+        """The pids of the live panes of the tmux session of exactly this name; empty when there is
+        no such session, None when tmux does not answer. Without `server`: the user's own server.
         """
         ...
 
@@ -37,36 +32,32 @@ class Files(Protocol):
     """Files that records and manifests name. Paths are absolute."""
 
     def read(self, path: str) -> bytes | None:
-        """What is in a file, up to one byte more than a manifest may have; None when there is none.
-        Raises OSError.
+        """The content of a file, up to one byte more than a manifest may have; None when there is
+        no file. Raises OSError.
         """
         ...
 
-    def is_folder(self, path: str) -> bool:
-        """Is there a folder at that path?"""
-        ...
+    def is_folder(self, path: str) -> bool: ...
 
 
 class Folders(Protocol):
-    """Folders that agents have for themselves on this machine."""
+    """The folders that Holdfast makes for agents on this machine."""
 
     def remove(self, folder: str, agent_id: str, generation_id: str) -> None:
-        """Remove a generation's folder, if it is the one that was made for it; one that a person
-        named stays.
-        """
+        """Remove the folder that was made for a generation; a folder that a person named stays."""
         ...
 
 
 class Gateways(Protocol):
-    """Gateways, asked over the network."""
+    """Gateways, probed over the network."""
 
     def liveness(self, gateway: Gateway) -> Liveness:
-        """Does it answer? DEAD when nothing listens there, UNKNOWN when that cannot be told."""
+        """Does it answer? DEAD when nothing listens there, UNKNOWN for any other failure."""
         ...
 
 
 class Outside(NamedTuple):
-    """All of it together."""
+    """All ports together."""
 
     processes: Processes
     sessions: TmuxSessions

@@ -1,75 +1,52 @@
-"""The registry of agents: each change is one transaction, and its journal entry commits with it.
+"""The registry of agents: each change is one transaction, and its journal entry commits with it."""
 
-Agents in the order of their names, a page at a time.
-"""
-
-import os
 import uuid
-from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.domains.agents import cleanup as cleanup_
-from holdfast.domains.agents import control, liveness, resolution
+from holdfast.domains.agents import control, liveness, ownership, resolution
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
+from holdfast.domains.agents.draft import Draft, check_backend, check_draft, check_fields
 from holdfast.domains.agents.liveness import Parts
-from holdfast.domains.agents.ownership import Owning
+from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
 from holdfast.domains.agents.ports import Outside
 from holdfast.domains.agents.records import (
     AGENTS,
     Agent,
-    Draft,
     Gateway,
     Identity,
     Runtime,
     Terminal,
     bare,
     canonical,
-    check_backend,
-    check_session,
     id_of,
     inner,
+    lease_of,
 )
 from holdfast.domains.agents.resolution import Resolution
-from holdfast.kernel.clock import aware
-from holdfast.kernel.codec import Plain
+from holdfast.kernel import lease as leases
+from holdfast.kernel.clock import aware, render
 from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_GRACE_S, LIST_MAX
 from holdfast.kernel.names import check_agent_name
 from holdfast.kernel.settings import AgentSettings
-from holdfast.kernel.store import Damage, Debris, ReadTx, Store
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import Damage, Debris, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
-
-
-def page(
-    tx: ReadTx, *, after: tuple[str, str] | None, limit: int, damaged: Damage | None
-) -> list[Agent]:
-    """Up to `limit` agents behind a name and id, by name, then id."""
-    if after is None:
-        return [row.record for row in tx.find(AGENTS, "name", limit=limit, damaged=damaged)]
-    place = (bare(after[0]), after[1])
-    # Those of the same name come again, as a page can begin only with a name.
-    again = tx.count(AGENTS, "name", place[:1])
-    found = tx.find(AGENTS, "name", start=place[:1], limit=limit + again, damaged=damaged)
-    return [row.record for row in found if (bare(row.record.agent_name), row.key) > place][:limit]
-
-
-P = TypeVar("P", bound=Plain)
-
-_NOT_IN_TMUX_NAMES = frozenset(".:")
-"""They would address a window or a pane of another tmux session."""
+from holdfast.primitives.steady_clock import steady_clock
 
 
 class Agents:
-    """Live agents on one store.
+    """The agents on one store.
 
-    Promised: of one id, one generation is published at a time; whoever lost it is told at its next
-    refresh and changes nothing. What is resolved has a fresh lease. Not promised: that a fresh
-    agent lives (see `liveness`), nor that it dies when it loses its record.
+    Guaranteed: one generation at a time owns an id; a generation that lost it learns so at its next
+    refresh and changes nothing. A resolved record has a fresh lease. Not guaranteed: that a fresh
+    agent is alive (see `liveness`), or that an agent that lost its record stops.
     """
 
     def __init__(
@@ -83,10 +60,11 @@ class Agents:
     ) -> None:
         self.settings = settings or AgentSettings()
         self.store = store
+        self._steady = steady_clock(store)
         self._journal = journal
         self._outside = outside
         self._debris = debris
-        self._owning = Owning(store, journal, outside, self.settings)
+        self._exclusive = self.settings.names == "exclusive"
 
     def publish(
         self,
@@ -106,31 +84,33 @@ class Agents:
         lease_expires_at: datetime | None = None,
         take_over: bool = False,
     ) -> Agent:
-        """Publish an agent and return its record, with the token of this generation.
+        """Publish an agent and return its record, with the token of this publish.
 
-        Without an `agent_id` it follows from the name; without a `generation_id` it is a new one.
-        The generation that is published already is resumed, by the same tmux session, with a new
-        token. `holder` is the agent's own process, never taken for granted to be the caller's.
-        `take_over` is an operator's word that the present one is over.
+        Without an `agent_id` the id is derived from the name; without a `generation_id` a new one
+        is made. The published generation can be resumed from the same tmux session and gets a new
+        token. `holder` is the agent's own process; it is never assumed to be the caller's. With
+        `take_over` an operator states that the present generation is over.
 
         Raises Held when another generation has the id (or, where names are exclusive, the name),
-        its lease is fresh and it is not proved to be gone; InvalidName and InvalidValue, naming the
-        field, before anything is stored; InvalidValue for a lease that has ended already, and for
-        an interactive agent without a tmux session.
+        its lease is fresh and it is not proved to be gone. Raises InvalidName and InvalidValue,
+        naming the field, before anything is stored: also for a lease that has ended already, and
+        for an interactive agent without a tmux session.
         """
-        check_session(backend, session_name)
-        draft = _checked(
+        canonical_name = canonical(name, self.settings.prefix)
+        if agent_id is None:
+            agent_id = id_of(canonical_name)
+        else:
+            inner(agent_id, "agent id")
+        draft = check_draft(
             Draft(
-                agent_id=self._id(name, agent_id),
-                agent_name=canonical(name, self.settings.prefix),
+                agent_id=agent_id,
+                agent_name=canonical_name,
                 generation_id=str(uuid.uuid4()) if generation_id is None else generation_id,
-                identity=Identity(backend=check_backend(backend), tool=tool),
-                runtime=_absolute(
-                    Runtime(
-                        manifest_path=manifest_path,
-                        session_root=session_root,
-                        agent_def_dir=agent_def_dir,
-                    )
+                identity=Identity(backend=check_backend(backend, session_name), tool=tool),
+                runtime=Runtime(
+                    manifest_path=manifest_path,
+                    session_root=session_root,
+                    agent_def_dir=agent_def_dir,
                 ),
                 terminal=None if session_name is None else Terminal(session_name=session_name),
                 gateway=gateway,
@@ -138,7 +118,97 @@ class Agents:
             )
         )
         until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
-        return self._owning.publish(draft, lease_s=lease_s, until=until, take_over=take_over)
+        length_s = self.settings.lease_s if lease_s is None else lease_s
+        self._steady.look()
+        # tmux and /proc are probed before the transaction, which must not wait for them. Inside, a
+        # probe counts only for the very incarnation that it saw.
+        others = self.store.read(lambda tx: self._fresh_rivals(tx, draft), scope=[AGENTS])
+        embedded = self.store.embedded
+        gone = {
+            incarnation_of(one)
+            for one in others
+            if liveness.is_gone(one, self._outside, embedded=embedded)
+        }
+        survivors = {
+            incarnation_of(one): liveness.survivors_of(
+                one, self._outside.processes, embedded=embedded
+            )
+            for one in others
+            if incarnation_of(one) not in gone
+        }
+
+        def body(tx: Tx) -> Agent:
+            if until is not None and until <= tx.now:
+                raise InvalidValue(
+                    f"lease_expires_at {render(until)} is past already: give a later one",
+                    field="lease_expires_at",
+                )
+            lease = leases.grant(tx.now, length_s)
+            agent = Agent(
+                **msgspec.structs.asdict(draft),
+                published_at=tx.now,
+                lease_expires_at=lease.expires_at if until is None else until,
+                token=tx.revision,
+                lease_s=length_s if until is None else None,
+            )
+            before, damaged = record_of(tx, draft.agent_id)
+            now = self._steady.believed(tx.now)
+            ownership.check_resume(before, draft, now)
+            for other in self._rivals(tx, draft, before):
+                why = ownership.takeover_reason(other, now, gone, take_over=take_over)
+                if why is None:
+                    processes = survivors.get(incarnation_of(other), [])
+                    raise ownership.held_by(other, draft, tx.now, processes)
+                self._append(
+                    tx,
+                    "agent.taken_over",
+                    other,
+                    from_generation_id=other.generation_id,
+                    why=why,
+                    to_generation_id=draft.generation_id,
+                )
+                if other.agent_id != draft.agent_id:
+                    tx.delete(AGENTS, other.agent_id)
+                    tx.notify(topic_of(other.agent_id))
+            if damaged:
+                self._append(
+                    tx,
+                    "agent.taken_over",
+                    agent,
+                    why="damaged",
+                    to_generation_id=draft.generation_id,
+                )
+            tx.put(AGENTS, agent.agent_id, agent)
+            self._append(
+                tx,
+                "agent.published",
+                agent,
+                generation_id=agent.generation_id,
+                token=agent.token,
+                session_name=agent.session_name,
+                lease_expires_at=render(agent.lease_expires_at),
+            )
+            tx.notify(topic_of(agent.agent_id))
+            return agent
+
+        return self.store.transact(body, scope=[AGENTS])
+
+    def _rivals(self, tx: ReadTx, draft: Draft, before: Agent | None) -> list[Agent]:
+        """Another generation of the id and, where names are exclusive, the fresh agents that have
+        the name under another id.
+        """
+        rivals = []
+        if before is not None and before.generation_id != draft.generation_id:
+            rivals.append(before)
+        if self._exclusive:
+            now = self._steady.believed(tx.now)
+            rivals += ownership.fresh_namesakes(tx, draft.agent_id, draft.agent_name, now)
+        return rivals
+
+    def _fresh_rivals(self, tx: ReadTx, draft: Draft) -> list[Agent]:
+        before, _ = record_of(tx, draft.agent_id)
+        now = self._steady.believed(tx.now)
+        return [other for other in self._rivals(tx, draft, before) if other.fresh(now)]
 
     def refresh(
         self,
@@ -148,37 +218,84 @@ class Agents:
         token: int | None = None,
         lease_s: float | None = None,
     ) -> Agent:
-        """Extend the lease of a generation from now, by what it was published with unless told, and
-        return the record. A lease never ends earlier for it.
+        """Extend the lease of a generation, by its published length unless `lease_s` is given, and
+        return the record. The lease never becomes shorter.
 
         Raises LeaseLost when another generation has taken over, or the record is gone: stand down.
-        Raises Fenced when a `token` is shown and the same generation was resumed with another.
+        Raises Fenced when a `token` is given and the generation was resumed with another.
         """
-        return self._owning.refresh(
-            check_agent_name(agent_id, "agent id"), generation_id, token=token, lease_s=lease_s
-        )
+        check_agent_name(agent_id, "agent id")
+
+        def body(tx: Tx) -> Agent:
+            agent = ownership.check_owner(tx, agent_id, generation_id, token)
+            if self._exclusive and not agent.fresh(tx.now):
+                ownership.check_name_is_free(tx, agent)
+            length_s = (agent.lease_s or self.settings.lease_s) if lease_s is None else lease_s
+            renewed = leases.renew(lease_of(agent), tx.now, length_s)
+            after = replace(agent, lease_expires_at=renewed.expires_at)
+            tx.put(AGENTS, agent_id, after)
+            self._append(
+                tx,
+                "agent.refreshed",
+                after,
+                generation_id=generation_id,
+                lease_expires_at=render(after.lease_expires_at),
+            )
+            return after
+
+        # Where names are exclusive, the other records of the name are read too.
+        return self.store.transact(body, scope=[AGENTS if self._exclusive else rows(AGENTS)])
 
     def attach_gateway(self, agent_id: str, generation_id: str, gateway: Gateway | None) -> Agent:
-        """Write down where the gateway of a generation listens, or that it has none any more.
-        Raises as `refresh` does.
+        """Record where the gateway of a generation listens; None: it has no gateway. Raises as
+        `refresh` does.
         """
-        checked = None if gateway is None else _valid(gateway)
-        return self._owning.attach(check_agent_name(agent_id, "agent id"), generation_id, checked)
+        checked = None if gateway is None else check_fields(gateway)
+        check_agent_name(agent_id, "agent id")
+
+        def body(tx: Tx) -> Agent:
+            agent = ownership.check_owner(tx, agent_id, generation_id, None)
+            after = replace(agent, gateway=checked)
+            tx.put(AGENTS, agent_id, after)
+            where = None if checked is None else f"{checked.host}:{checked.port}"
+            self._append(
+                tx, "agent.gateway_changed", after, generation_id=generation_id, gateway=where
+            )
+            return after
+
+        return self.store.transact(body, scope=[rows(AGENTS)])
 
     def remove(self, agent_id: str, generation_id: str, *, token: int | None = None) -> None:
-        """Take a generation's own record out, in one step. Raises NotFound when there is none,
-        LeaseLost when it is another generation's, and Fenced as `refresh` does.
+        """Delete the record of a generation. Raises NotFound when there is none, LeaseLost when it
+        is another generation's, and Fenced as `refresh` does.
         """
-        self._owning.remove(check_agent_name(agent_id, "agent id"), generation_id, token=token)
+        check_agent_name(agent_id, "agent id")
+
+        def body(tx: Tx) -> None:
+            if tx.get(AGENTS, agent_id) is None:
+                raise NotFound(
+                    f"there is no agent {agent_id}: it was removed already", agent_id=agent_id
+                )
+            agent = ownership.check_owner(tx, agent_id, generation_id, token)
+            tx.delete(AGENTS, agent_id)
+            self._append(tx, "agent.removed", agent, generation_id=generation_id)
+            tx.notify(topic_of(agent_id))
+
+        self.store.transact(body, scope=[rows(AGENTS)])
+
+    def _append(self, tx: Tx, kind: str, agent: Agent, **data: object) -> None:
+        self._journal.append(
+            tx, kind=kind, subject=agent.agent_id, data={"agent_name": agent.agent_name, **data}
+        )
 
     def get(self, agent_id: str) -> Agent:
         """The record of an id, fresh or not. Raises NotFound, and RecordInvalid for a damaged
-        one.
+        record.
         """
         row = self.store.get(AGENTS, check_agent_name(agent_id, "agent id"))
         if row is None:
             raise NotFound(
-                f"there is no agent {agent_id}: `holdfast agents list` shows those there are",
+                f"there is no agent {agent_id}: `holdfast agents list` shows the known ones",
                 agent_id=agent_id,
             )
         return row.record
@@ -186,17 +303,16 @@ class Agents:
     def list_agents(
         self, *, fresh: bool = False, limit: int = LIST_MAX, damaged: Damage | None = None
     ) -> list[Agent]:
-        """The records in the order of their names, then ids; with `fresh` only those. A damaged one
-        raises, unless `damaged` is a list to tell of it in.
+        """The records by name, then id; with `fresh` only the fresh ones. A damaged record raises
+        its error, unless `damaged` is a list that collects such errors.
         """
-        if limit < 0:
-            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
-        rows = self.store.read(lambda tx: tx.find(AGENTS, "name", damaged=damaged), scope=[AGENTS])
+        _check_limit(limit)
+        found = self.store.read(lambda tx: tx.find(AGENTS, "name", damaged=damaged), scope=[AGENTS])
         now = self.store.now()
-        return [row.record for row in rows if not fresh or row.record.fresh(now)][:limit]
+        return [row.record for row in found if not fresh or row.record.fresh(now)][:limit]
 
     def count(self) -> int:
-        """How many records there are, fresh or not. Reads none of them."""
+        """The number of records, fresh or not. Reads none of them."""
         return self.store.read(lambda tx: tx.count(AGENTS), scope=[AGENTS])
 
     def page(
@@ -206,31 +322,39 @@ class Agents:
         limit: int = 100,
         damaged: Damage | None = None,
     ) -> list[Agent]:
-        """Up to `limit` records in the order of `list_agents`, behind a name and id, whether or not
-        they are still there.
+        """Up to `limit` records in the order of `list_agents` that come after a name and id, which
+        need not exist any more.
 
-        Reads no more than it must. For `damaged` see `list_agents`. Raises InvalidValue for a
+        Reads only what it returns. For `damaged` see `list_agents`. Raises InvalidValue for a
         negative limit.
         """
-        if limit < 0:
-            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
-        return self.store.read(
-            lambda tx: page(tx, after=after, limit=limit, damaged=damaged), scope=[AGENTS]
-        )
+        _check_limit(limit)
+
+        def look(tx: ReadTx) -> list[Agent]:
+            if after is None:
+                return [row.record for row in tx.find(AGENTS, "name", limit=limit, damaged=damaged)]
+            place = (bare(after[0]), after[1])
+            # An index is read from a name on, so the records of that name come again.
+            again = tx.count(AGENTS, "name", place[:1])
+            found = tx.find(AGENTS, "name", start=place[:1], limit=limit + again, damaged=damaged)
+            behind = [row for row in found if (bare(row.record.agent_name), row.key) > place]
+            return [row.record for row in behind[:limit]]
+
+        return self.store.read(look, scope=[AGENTS])
 
     def in_tmux_session(self, name: str) -> list[Agent]:
-        """The fresh records that say they run in a tmux session of that name, which nothing is
-        trusted for. Passes over damaged ones.
+        """The fresh records that name this tmux session, without the damaged ones. A record's claim
+        alone proves nothing: see `control_target`.
         """
-        rows = self.store.read(
+        found = self.store.read(
             lambda tx: tx.find(AGENTS, "tmux_session", (name,), damaged=[]), scope=[AGENTS]
         )
         now = self.store.now()
-        return [row.record for row in rows if row.record.fresh(now)]
+        return [row.record for row in found if row.record.fresh(now)]
 
     def resolve(self, name_or_id: str) -> Resolution:
         """The live record of a name or an id, or the reason why there is none. Raises InvalidName
-        for what can be neither.
+        for a text that can be neither.
         """
         return resolution.resolve(self.store, name_or_id, self.settings.prefix)
 
@@ -247,14 +371,15 @@ class Agents:
         *,
         needs_agent_def_dir: bool = False,
     ) -> Target:
-        """What may be controlled under a name or an id. Trusts nothing that the record points at,
-        and never falls back.
+        """What may be controlled under a name or an id. Checks everything that the record points
+        at, and never falls back to another target.
 
-        The process that the record names must live, and be in a pane of the tmux session, itself or
-        by its parents. Asks tmux. A definition folder is needed when the record or the manifest
-        names one, or `needs_agent_def_dir` says so; the one given here counts before the record's.
+        The process in the record must be alive, and it or one of its ancestors must be the process
+        of a pane of the tmux session. A definition folder is needed when the record or the manifest
+        names one, or `needs_agent_def_dir` is set; `agent_def_dir` overrides the record's.
+
         Raises NotFound with the `reason`, or Ambiguous, when there is no live record; else one of
-        the errors under Untrusted, each with a code of its own.
+        the errors under Untrusted, each with its own code.
         """
         return control.control_target(
             self.store,
@@ -274,32 +399,30 @@ class Agents:
     def cleanup(
         self, *, grace_s: float = AGENT_GRACE_S, dry_run: bool = False, tmux_check: bool = True
     ) -> Report:
-        """Remove what is left behind: damaged records, those expired for longer than the grace,
-        folders without a record, and, with `tmux_check`, those whose process is dead and whose tmux
-        session is gone; and what `clear_after` does.
+        """Remove what dead agents left: damaged records, records that expired longer ago than the
+        grace, folders without a record and, with `tmux_check`, records whose process is dead and
+        whose tmux session is gone. `clear_after` runs for each removed record.
 
-        Each is looked at again in the step that removes it, so that no live record is lost to a
-        publisher that comes in between. One failure does not stop the rest. Raises InvalidValue for
-        a negative grace.
+        The step that removes a record checks it again, so no live record is lost to a publisher
+        that comes in between. One failure does not stop the rest. Raises InvalidValue for a
+        negative grace.
         """
-        gone = (
-            (lambda agent: liveness.is_gone(agent, self._outside, embedded=self.store.embedded))
-            if tmux_check
-            else None
-        )
-        return cleanup_.clean(
+
+        def is_gone(agent: Agent) -> bool:
+            return liveness.is_gone(agent, self._outside, embedded=self.store.embedded)
+
+        cleanup = cleanup_.Cleanup(
             self.store,
             self._journal,
             self._debris,
             grace_s=grace_s,
-            dry_run=dry_run,
-            gone=gone,
-            cleared=self.clear_after,
+            is_gone=is_gone if tmux_check else None,
         )
+        return cleanup.run(dry_run=dry_run, after_removal=self.clear_after)
 
     def clear_after(self, agent: Agent) -> None:
-        """Remove the folder that was made for one that was killed and could not do so itself. One
-        that lives, or may, needs it still, and one that a person named stays.
+        """Remove the folder that Holdfast made for a killed agent, which could not do so itself.
+        The folder stays if the agent may be alive, or if a person named it.
         """
         if (
             liveness.is_dead(agent, self._outside, embedded=self.store.embedded)
@@ -309,68 +432,7 @@ class Agents:
                 agent.runtime.session_root, agent.agent_id, agent.generation_id
             )
 
-    def _id(self, name: str, agent_id: str | None) -> str:
-        if agent_id is None:
-            return id_of(canonical(name, self.settings.prefix))
-        inner(agent_id, "agent id")
-        return agent_id
 
-
-def _absolute(runtime: Runtime) -> Runtime:
-    for field, path in _paths(runtime):
-        if isinstance(path, str) and path.strip() and not os.path.isabs(path):
-            raise InvalidValue(
-                f"{field} is {path[:80]!r}, which is not absolute: give the whole path", field=field
-            )
-    return runtime
-
-
-def _paths(runtime: Runtime) -> Iterable[tuple[str, Any]]:
-    return [(name, getattr(runtime, name)) for name in runtime.__struct_fields__]
-
-
-def _checked(draft: Draft) -> Draft:
-    if draft.gateway is not None and not os.path.isabs(str(draft.gateway.state_path)):
-        raise InvalidValue(
-            "gateway.state_path is not absolute: give the whole path", field="gateway.state_path"
-        )
-    for field, text in _texts(msgspec.to_builtins(_valid(draft))):
-        if not text.isprintable():
-            raise InvalidValue(
-                f"{field} has control characters in it, or is no UTF-8: leave them out", field=field
-            )
-    if draft.terminal is not None and _NOT_IN_TMUX_NAMES & set(draft.terminal.session_name):
-        raise InvalidValue(
-            f"terminal.session_name {draft.terminal.session_name!r} cannot name a tmux session: "
-            "tmux writes _ for . and :",
-            field="terminal.session_name",
-        )
-    return draft
-
-
-def _texts(parts: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in it, and the way to it."""
-    for name, value in parts.items():
-        if isinstance(value, dict):
-            yield from _texts(value, f"{path}{name}.")
-        elif isinstance(value, str):
-            yield f"{path}{name}", value
-
-
-def _valid(value: P) -> P:
-    """The value, if its fields are what they should be: nothing is checked when the program itself
-    makes one.
-    """
-    try:
-        return msgspec.convert(msgspec.to_builtins(value), type(value))
-    except (msgspec.ValidationError, TypeError) as error:
-        field = str(error).rpartition("$.")[2].rstrip("`")
-        blank = any(
-            path == field and not text.strip() for path, text in _texts(msgspec.to_builtins(value))
-        )
-        why = (
-            "is blank: say what it is, or leave it out"
-            if blank
-            else f"cannot be published: {error}"
-        )
-        raise InvalidValue(f"{field} {why}", field=field) from None
+def _check_limit(limit: int) -> None:
+    if limit < 0:
+        raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")

@@ -1,11 +1,11 @@
-"""Renewing an agent's lease for as long as it runs, and learning at once that it was lost."""
+"""Renews an agent's lease for as long as it runs, and tells at once when the lease is lost."""
 
 import math
 import threading
 import time
 from collections.abc import Callable
 
-from holdfast.domains.agents.ownership import topic_of
+from holdfast.domains.agents.ownership import incarnation_of, topic_of
 from holdfast.domains.agents.records import AGENTS, Agent, lease_of
 from holdfast.domains.agents.registry import Agents
 from holdfast.kernel import lease as leases
@@ -13,12 +13,12 @@ from holdfast.kernel.errors import Lost
 from holdfast.primitives.renewal import Keeper
 
 
-class Keeping:
-    """Keeps one generation fresh, renewing at a third of its lease, from the making to `close`.
+class AgentRenewal:
+    """Renews the lease of one generation, at a third of its length, until `close`.
 
-    When another has taken over, `lost` is set and `on_lost` is called, once, in the keeper's
-    thread. A store that does not answer is no loss: the lease is renewed when it is back. Not
-    promised: that the agent stops; that is for the caller.
+    When another generation has taken over, `lost` is set and `on_lost` is called, once, in the
+    renewal thread. A store that does not answer is no loss: the lease is renewed when the store is
+    back. The caller must stop the agent; this class does not.
     """
 
     def __init__(
@@ -30,13 +30,14 @@ class Keeping:
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.lost = threading.Event()
+        self.id = agent.generation_id
         self.since_s = time.monotonic()
         self.ends_s = math.inf
         self._agents = agents
         self._agent = agent
         self._on_lost = on_lost
         self._lease_s = agents.settings.lease_s if lease_s is None else lease_s
-        self._keeper: Keeper[Keeping] = Keeper(
+        self._keeper: Keeper[AgentRenewal] = Keeper(
             agents.store,
             topic=lambda: topic_of(agent.agent_id),
             renew=self._renew,
@@ -44,13 +45,8 @@ class Keeping:
         )
         self._keeper.add(self)
 
-    @property
-    def id(self) -> str:
-        """What it is known by to its keeper."""
-        return self._agent.generation_id
-
     def lose(self) -> None:
-        """Take note that another has taken over."""
+        """The keeper calls this when `_renew` found the lease lost."""
         self.lost.set()
         if self._on_lost is not None:
             self._on_lost()
@@ -59,18 +55,14 @@ class Keeping:
         """Stop renewing. The record stays until it is removed, or its lease ends."""
         self._keeper.close()
 
-    def _renew(self, due: list["Keeping"]) -> list["Keeping"]:
+    def _renew(self, due: list["AgentRenewal"]) -> list["AgentRenewal"]:
         agent, store = self._agent, self._agents.store
         try:
             row = store.get(AGENTS, agent.agent_id)
-            mine = row is not None and (row.record.generation_id, row.record.token) == (
-                agent.generation_id,
-                agent.token,
-            )
-            # Refreshing what is not ours any more is how to be told so.
+            # A refresh of a record that is not ours any more raises Lost.
             if (
                 row is None
-                or not mine
+                or incarnation_of(row.record) != incarnation_of(agent)
                 or leases.due(lease_of(row.record), store.now(), self._lease_s)
             ):
                 self._agents.refresh(

@@ -1,10 +1,7 @@
-"""The port to an agent: look at it, hand it a prompt, wait for its answer, interrupt it.
+"""The port to an agent, and the settings of each kind of adapter.
 
-An adapter holds no rule. It says what it sees and does what it is told, once: it never repeats a
-delivery that may have happened.
-
-Which adapter an agent has, with which settings: a value, from the command line or from the agent's
-manifest.
+An adapter has no rules. It reports what it sees, and does what it is asked once: it never repeats a
+delivery that may have happened. Its settings come from the command line or the agent's manifest.
 """
 
 import enum
@@ -28,9 +25,9 @@ class Surface(enum.StrEnum):
 
 
 class Sighting(NamedTuple):
-    """What is seen of an agent. `instance_id` None: it is not there, and `detail` says why;
-    `reason` is set when its place is there, and its own process is not in it. With an instance,
-    `detail` says what a prompt has to wait for.
+    """What an adapter sees of the agent. Without an `instance_id` the agent is not there, and
+    `detail` says why; `reason` is a code, set when the agent's terminal is there without its
+    process. With an instance, `detail` says what a prompt has to wait for.
     """
 
     instance_id: str | None
@@ -40,17 +37,17 @@ class Sighting(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A prompt that was handed over; `handle` is whatever the adapter needs to find its answer."""
+    """A delivered prompt; the adapter finds its answer by `handle`."""
 
     handle: Any = None
 
 
 class Answer(NamedTuple):
-    """What became of a delivered prompt.
+    """The outcome of a delivered prompt.
 
-    `known` is False where the agent took the prompt and nothing more can be learned. `code` is set
-    where the agent itself failed, and `detail` says how. `source` says what the text is: stdout,
-    output, or the screen's new text.
+    `known` is False when the agent took the prompt and nothing more can be learned. `code` is set
+    when the agent failed, and `detail` says how. `source` says what the text is: stdout, output, or
+    the screen's new text.
     """
 
     text: str = ""
@@ -66,41 +63,39 @@ class Adapter(Protocol):
 
     @property
     def backend(self) -> str:
-        """What kind of agent it is: tmux, command, cao_rest, houmao_server_rest or managed."""
+        """The kind of adapter: tmux, command, cao_rest, houmao_server_rest or managed."""
         ...
 
     def inspect(self) -> Sighting:
-        """Look at the agent. An instance id names one life of it for ever: what replaces it under
-        the same name has another.
+        """Look at the agent. An instance id names one incarnation of it for ever: what replaces it
+        under the same name has another id.
 
-        Raises Held while the gateway of another has it.
+        Raises Held while another agent's gateway uses the same terminal.
         """
         ...
 
     def check(self, prompt: str) -> None:
-        """Refuse, with InvalidValue, a prompt that could not be delivered as it is."""
+        """Raise InvalidValue for a prompt that could not be delivered unchanged."""
         ...
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:
-        """Hand a prompt to that very instance, in moments.
+        """Deliver a prompt to exactly that instance, without waiting for the answer.
 
-        Raises Fenced when another instance is there (nothing was handed over), and
-        UpstreamUnavailable whose `outcome` says whether something may have been.
+        Raises Fenced when another instance is there (nothing was delivered), and
+        UpstreamUnavailable, whose `outcome` says whether the prompt may have been delivered.
         """
         ...
 
     def answer(self, delivery: Delivery, stop: threading.Event) -> Answer:
-        """Wait for the answer; end early, with what there is, when `stop` is set."""
+        """Wait for the answer; return early, with what there is, when `stop` is set."""
         ...
 
     def interrupt(self, instance_id: str) -> bool:
-        """Stop what the agent does, at once. False when there was nothing to stop. Raises as
-        `deliver` does.
-        """
+        """Stop what the agent does. False when there was nothing to stop. Raises as `deliver`."""
         ...
 
     def close(self) -> None:
-        """Let go of everything, and end what the adapter itself has begun."""
+        """Release everything, and end the processes that the adapter started."""
         ...
 
 
@@ -110,15 +105,15 @@ SETTLE_S = 10.0
 
 Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
-"""What a program can be given: its arguments end where they have a zero."""
+"""A program's argument ends at a zero byte."""
 
 
 class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """An agent in a tmux session. It is ready when the last line matches `ready_regex` and nothing
-    was written for `quiet_ms`.
+    """An agent in a tmux session. It is ready when the last line matches `ready_regex` and the
+    screen did not change for `quiet_ms`.
 
-    Without `ready_regex` nobody knows when it has finished: a request ends with its delivery, and
-    the next prompt is typed when nothing was written for `settle_s`.
+    Without `ready_regex` the end of its work cannot be seen: a request ends with its delivery, and
+    the next prompt is typed when the screen did not change for `settle_s`.
     """
 
     session: str
@@ -132,8 +127,8 @@ class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
 
 
 class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
-    """A program that is run once for each prompt, which it gets on its standard input or as its
-    last argument.
+    """A program that runs once for each prompt. It gets the prompt on standard input or as its last
+    argument.
     """
 
     argv: tuple[Word, ...]
@@ -143,9 +138,8 @@ class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="comma
 
 
 class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """A terminal served by CAO's API, or by one that serves the same under a prefix of its own, or
-    under other `paths`: of `terminal`, `input`, `key` and `output`, each with `{id}` for the
-    terminal's id.
+    """A terminal behind CAO's API. `prefix` and `paths` (`terminal`, `input`, `key`, `output`, each
+    with `{id}` for the terminal's id) are for servers that offer the same at other paths.
     """
 
     url: str
@@ -169,27 +163,26 @@ class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="manag
 
 AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec
 
-_CALLED = {
+_MANIFEST_NAMES = {
     "tmux": {"interrupt": "interrupt_key"},
     "command": {"command": "argv", "timeout_s": "answer_timeout_s"},
     "rest": {"base_url": "url", "terminal_id": "terminal"},
 }
-"""What a manifest calls some of an adapter's settings."""
+"""Settings that have another name in a manifest."""
 _PRESETS = {"cao": "cao_rest", "houmao_server": "houmao_server_rest"}
 
 
 def needed_by(kind: str) -> frozenset[str]:
-    """The fields without which an adapter of this kind reaches nobody."""
+    """The required settings of an adapter of this kind."""
     [spec] = [one for one in get_args(AdapterSpec) if one.__struct_config__.tag == kind]
     return frozenset(field.name for field in msgspec.structs.fields(spec) if field.required)
 
 
 def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
-    """The adapter that an agent's manifest names, under `adapter`. Raises InvalidValue, naming what
-    is wrong.
+    """The settings under `adapter` in an agent's manifest. Raises InvalidValue, naming a wrong one.
 
-    Where the manifest says more than once what the adapter must know (the tmux session, the working
-    directory), the adapter's own setting counts.
+    The tmux session and the working directory may also stand in the manifest itself; the adapter's
+    own setting overrides them.
     """
     adapter = manifest.get("adapter")
     if not isinstance(adapter, Mapping):
@@ -198,20 +191,20 @@ def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
             field="adapter",
         )
     kind = str(adapter.get("kind"))
-    called = _CALLED.get(kind, {})
-    settings: dict[str, Any] = {called.get(name) or name: value for name, value in adapter.items()}
+    names = _MANIFEST_NAMES.get(kind, {})
+    settings: dict[str, Any] = {names.get(name) or name: value for name, value in adapter.items()}
     if kind == "rest" and settings.get("preset") in _PRESETS:
         settings["preset"] = _PRESETS[settings["preset"]]
     tmux = manifest.get("tmux")
-    if settings.get("kind") == "tmux" and "session" not in settings and isinstance(tmux, Mapping):
+    if kind == "tmux" and "session" not in settings and isinstance(tmux, Mapping):
         settings["session"] = tmux.get("session_name")
-    if settings.get("kind") == "command" and "working_directory" not in settings:
+    if kind == "command" and "working_directory" not in settings:
         settings["working_directory"] = manifest.get("working_directory")
     return spec_of(settings)
 
 
 def spec_of(settings: Mapping[str, Any]) -> AdapterSpec:
-    """An adapter's settings as a value. Raises InvalidValue for unknown, missing and wrong ones."""
+    """Typed settings of an adapter. Raises InvalidValue for unknown, missing and wrong ones."""
     try:
         spec: AdapterSpec = msgspec.convert(dict(settings), AdapterSpec)
     except msgspec.ValidationError as error:

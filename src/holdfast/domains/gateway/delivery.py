@@ -1,10 +1,9 @@
-"""The slot: each request from its claim to its end, interrupts beside it, and looking at the agent
-in between.
+"""The worker of a gateway: each request from its claim to its end, and interrupts beside it.
 
-Three threads. One takes requests in order and waits for their answers; one sends interrupts, which
-must not wait behind the request that they are to stop; one looks at the agent and gives signs of
-life. The first two change the agent only while they hold `_terminal`, so that an interrupt never
-comes into the middle of a delivery. All survive whatever an adapter raises.
+It has three threads. One claims requests in order and waits for their answers. One sends
+interrupts, which must not wait behind the request that they are to stop. One looks at the agent and
+renews the gateway's lease. The first two touch the agent only while they hold `_terminal`, so that
+an interrupt never comes into the middle of a delivery. All three survive every error of an adapter.
 """
 
 import contextlib
@@ -55,6 +54,7 @@ class Worker:
         self._current: Request | None = None
         self._handed_over = False
         self._interrupted = False
+        # The lanes (express or not) in which a claim may have been committed and not answered.
         self._unanswered: set[bool] = set()
         self._stopping = threading.Event()
         self._give_up = threading.Event()
@@ -62,24 +62,29 @@ class Worker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin. The gateway must be attached, and its agent looked at."""
+        """Start the threads. The gateway must be attached, and must have looked at its agent."""
         agent = self._gateway.agent
-        self._begin("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell()))
-        self._begin(
-            "interrupts",
-            partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()),
-        )
-        self._begin("watch", self._watch)
+        for name, target in (
+            ("slot", partial(self._loop, self._slot_step, topic_of(agent), self._bell())),
+            (
+                "interrupts",
+                partial(self._loop, self._interrupt_step, express_topic_of(agent), self._bell()),
+            ),
+            ("watch", self._watch),
+        ):
+            thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def cease(self) -> None:
-        """Take nothing more, from any thread. What runs goes on until it has ended, or `stop` gives
-        it up.
+        """Claim nothing more; may be called in any thread. A running request goes on until it ends
+        or `stop` gives it up.
         """
         self._stopping.set()
 
     def stop(self, grace_s: float = GATEWAY_STOP_S) -> None:
-        """Take nothing more, wait a while for what runs, then give it up; return when all threads
-        have ended.
+        """Claim nothing more, wait for the running request, give it up after `grace_s`, and return
+        when all threads have ended.
         """
         self.cease()
         self._ring()
@@ -94,13 +99,8 @@ class Worker:
             os.close(bell)
         self._threads, self._bells = [], []
 
-    def _begin(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def _bell(self) -> int:
-        """What wakes one sleeping thread when it is time to stop."""
+        """An eventfd that wakes one sleeping thread when the worker stops."""
         self._bells.append(bell := os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         return bell
 
@@ -109,14 +109,14 @@ class Worker:
             os.eventfd_write(bell, 1)
 
     def _loop(self, step: Callable[[], float | None], topic: str, bell: int) -> None:
-        """Do steps until there is none to do, then sleep until something has changed."""
+        """Repeat a step. When it returns a pause, sleep so long or until the topic is notified."""
         while not self._stopping.is_set():
             try:
                 with self._gateway.queue.store.listen([topic]) as ears:
                     while not self._stopping.is_set():
                         if (pause_s := step()) is not None:
                             ears.wait(pause_s, also=[bell])
-            except Exception as error:  # noqa: BLE001 - a worker that ends would leave accepted requests lying
+            except Exception as error:  # noqa: BLE001 - without this thread accepted requests would wait for ever
                 self._survive(error)
 
     def _watch(self) -> None:
@@ -142,7 +142,7 @@ class Worker:
         self._stopping.wait(_RETRY_S)
 
     def _slot_step(self) -> float | None:
-        """One request, from its claim to its end. How long to sleep when there is nothing to do."""
+        """Carry out one request. Returns a pause when there is nothing to do."""
         self._undo_unanswered(express=False)
         head = self._gateway.queue.head()
         if head.accepted == head.express or head.slot is not None or self._gateway.reconciling:
@@ -153,7 +153,7 @@ class Worker:
         if seen.surface is Surface.NOT_READY:
             return _NOT_READY_S
         with self._terminal:
-            request = self._claimed(express=False)
+            request = self._claim(express=False)
             if request is None:
                 return self._inspect_every_s
             self._current, self._handed_over, self._interrupted = request, False, False
@@ -164,16 +164,12 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001 - or the request would keep the slot for ever
             failure = failed_by(error, delivered="unknown")
-            self._persist(
-                lambda: self._gateway.fail(
-                    request, failure.code or "", failure.detail, failure.facts
-                )
-            )
+            self._fail(request, failure.code or "", failure.detail, failure.facts)
         finally:
             self._current = None
         return None
 
-    def _claimed(self, *, express: bool) -> Request | None:
+    def _claim(self, *, express: bool) -> Request | None:
         try:
             return self._gateway.claim(express=express)
         except Unavailable:
@@ -181,8 +177,8 @@ class Worker:
             raise
 
     def _undo_unanswered(self, *, express: bool) -> None:
-        """A claim that was committed and not answered would keep the slot for ever. Each thread
-        asks about its own lane, in which it has nothing at work when it does.
+        """Put back a claim that was committed and not answered: it would keep the slot for ever.
+        Each thread does so for its own lane, when it has nothing running in it.
         """
         if express in self._unanswered:
             self._gateway.put_back_unknown(express=express)
@@ -190,56 +186,53 @@ class Worker:
 
     def _carry_out(self, request: Request) -> None:
         with self._terminal:
-            delivered = self._delivered(request)
-        answer = self._awaited(delivered) if isinstance(delivered, Delivery) else delivered
+            outcome = self._deliver(request)
+        if isinstance(outcome, Delivery):
+            try:
+                outcome = self._adapter.answer(outcome, self._give_up)
+            except Exception as error:  # noqa: BLE001 - an adapter's failure fails one request only
+                outcome = failed_by(error, delivered="yes")
         with self._terminal:
-            # From here on an interrupt is told that what it was meant to stop has ended.
+            # From here on an interrupt learns that the request it was meant to stop has ended.
             self._current, interrupted = None, self._interrupted
-        if answer is None:
-            self._persist(lambda: self._gateway.put_back(request))
+        if outcome is None:
+            self._persist(partial(self._gateway.put_back, request))
         else:
-            self._end(request, answer, interrupted)
+            self._end(request, outcome, interrupted)
 
-    def _delivered(self, request: Request) -> Delivery | Answer | None:
-        """Deliver a request; or how it failed; or None when it was not meant for whoever is there
-        now, and has to wait.
+    def _deliver(self, request: Request) -> Delivery | Answer | None:
+        """The delivery of a request, or how it failed; None when nothing was delivered and the
+        request must wait, because it was not meant for the present instance or the store is away.
         """
         if self._interrupted:
             return Answer(known=False)
         try:
             seen = self._gateway.look()
         except Unavailable:
-            # The store is away, and nothing was delivered: the request waits until it is back.
             return None
         if not self._meant_for(request, seen):
             return None
         assert seen.instance_id is not None
         faults.reach("gateway.delivery.before")
         try:
-            # Last of all: this process may have been stopped for longer than its lease, and another
-            # serve by now.
+            # The last check before the delivery: this process may have been stopped for longer than
+            # its lease, and another gateway may serve by now.
             self._gateway.check_serving()
         except Unavailable:
             return None
         try:
             delivery = self._adapter.deliver(request.payload["prompt"], seen.instance_id)
         except Fenced:
-            # Another instance since the look. The next look records it, and the request waits for
-            # an operator.
+            # Another instance came since the look. The next look records it, and the request waits
+            # for an operator.
             return None
-        except Exception as error:  # noqa: BLE001 - the failure of one delivery is that of one request
+        except Exception as error:  # noqa: BLE001 - an adapter's failure fails one request only
             return failed_by(error, delivered="unknown")
         self._handed_over = True
         faults.reach("gateway.delivery.after")
         with contextlib.suppress(Unavailable):
             self._gateway.delivered(request)
         return delivery
-
-    def _awaited(self, delivery: Delivery) -> Answer:
-        try:
-            return self._adapter.answer(delivery, self._give_up)
-        except Exception as error:  # noqa: BLE001 - as above
-            return failed_by(error, delivered="yes")
 
     def _meant_for(self, request: Request, seen: Sighting) -> bool:
         return seen.instance_id is not None and self._gateway.epoch == request.epoch
@@ -249,47 +242,42 @@ class Worker:
         result = result_of(answer, self._handed_over)
         code, detail = answer.code, _storable(answer.detail)
         if interrupted:
-            code, detail = (
-                "interrupted",
-                "an interrupt stopped it"
-                + ("" if self._handed_over else " before it was delivered"),
-            )
+            code, detail = "interrupted", "an interrupt stopped it"
+            if not self._handed_over:
+                detail += " before it was delivered"
         elif code is not None and self._give_up.is_set():
             code = INTERRUPTED_BY_RESTART
             detail = (
-                "the gateway was stopped while this ran; it was delivered, and what became of it "
-                "is unknown"
+                "the gateway was stopped while this ran; it was delivered, and its outcome is "
+                "unknown"
             )
         if code is not None:
-            failure, words = code, detail
-            self._persist(lambda: self._gateway.fail(request, failure, words, result))
+            self._fail(request, code, detail, result)
         else:
             receipt = Receipt.ANSWERED if answer.known else Receipt.DELIVERED
-            self._persist(lambda: self._gateway.complete(request, result, receipt))
+            self._persist(partial(self._gateway.complete, request, result, receipt))
         faults.reach("gateway.end.after")
 
     def _interrupt_step(self) -> float | None:
-        """All interrupts that wait, as one. How long to sleep when there is none."""
+        """Send all waiting interrupts as one. Returns a pause when there is none."""
         self._undo_unanswered(express=True)
         if not self._gateway.queue.head().express or self._gateway.reconciling:
             return self._inspect_every_s
         with self._terminal:
-            first = self._claimed(express=True)
+            first = self._claim(express=True)
             if first is None:
                 return self._inspect_every_s
             adjacent: list[Request] = []
+            # The claimed interrupts are sent, though the store went away before the next claim.
             with contextlib.suppress(Unavailable):
-                # What is begun is carried out, though the store may have gone away before the next
-                # could be.
-                adjacent.extend(iter(lambda: self._claimed(express=True), None))
+                adjacent.extend(iter(lambda: self._claim(express=True), None))
             result, error = self._interrupt(first)
         for request in [first, *adjacent]:
-            mine = (
-                dict(result) if request is first else {**result, "coalesced_with": first.request_id}
-            )
+            mine = dict(result)
+            if request is not first:
+                mine["coalesced_with"] = first.request_id
             if error is not None:
-                code, detail = error.code or "", error.detail
-                self._persist(partial(self._gateway.fail, request, code, detail, mine))
+                self._fail(request, error.code or "", error.detail, mine)
             else:
                 self._persist(partial(self._gateway.complete, request, mine, Receipt.DELIVERED))
         return None
@@ -298,30 +286,33 @@ class Worker:
         current = self._current
         if (why := needless(request, current)) is not None:
             return {"disposition": "no_op", "detail": why}, None
+        stopping = {} if current is None else {"stopped": current.request_id}
         if current is not None and not self._handed_over:
             # Claimed and not delivered yet: it never will be.
             self._interrupted = True
-            return {"disposition": "accepted", "stopped": current.request_id}, None
+            return {"disposition": "accepted", **stopping}, None
         try:
             seen = self._gateway.look()
             if not self._meant_for(request, seen):
                 return {}, Answer(
                     code="upstream_unavailable",
-                    detail="the agent is not there, or is another one: not delivered",
+                    detail="the agent is not there, or was replaced: not delivered",
                 )
             assert seen.instance_id is not None
             with contextlib.suppress(Unavailable):
                 self._gateway.check_serving()
             stopped = self._adapter.interrupt(seen.instance_id)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - an adapter's failure fails one request only
             return {}, failed_by(error, delivered="unknown")
         self._interrupted = self._interrupted or (stopped and current is not None)
-        answer: dict[str, Any] = {"disposition": "accepted" if stopped else "no_op"}
-        return (answer if current is None else {**answer, "stopped": current.request_id}), None
+        return {"disposition": "accepted" if stopped else "no_op", **stopping}, None
+
+    def _fail(self, request: Request, code: str, detail: str, result: dict[str, Any]) -> None:
+        self._persist(partial(self._gateway.fail, request, code, detail, result))
 
     def _persist(self, write: Callable[[], object]) -> None:
-        """Write down how a request ended, however long the store is away: it must not look as if it
-        had not been delivered.
+        """Store how a request ended, however long the store is away: a delivered request must not
+        look as if it had not been delivered.
         """
         unsure = False
         while True:
@@ -334,15 +325,16 @@ class Worker:
                 if self._give_up.wait(_RETRY_S):
                     return
             except Fenced:
-                # After a commit whose fate was unknown, this is what its success looks like.
+                # When the fate of the last commit is unknown, Fenced means that it succeeded: the
+                # request has ended, and its token no longer counts.
                 if unsure:
                     return
                 raise
 
 
 def needless(request: Request, current: Request | None) -> str | None:
-    """Why an interrupt is not sent: what it was meant to stop has ended, or what runs now came
-    after it. None: it is sent.
+    """Why an interrupt is not sent: the request that it was meant to stop has ended, or the running
+    one came after it. None: it is sent.
     """
     if request.beside is not None and (current is None or current.request_id != request.beside):
         return f"request {request.beside}, which ran when this came, has ended by itself"
@@ -352,35 +344,28 @@ def needless(request: Request, current: Request | None) -> str | None:
 
 
 def failed_by(error: Exception, *, delivered: str) -> Answer:
-    """What an adapter's exception means for the request that it was working on."""
+    """What an adapter's error means for its request. `delivered` is assumed where the error does
+    not say it.
+    """
     if isinstance(error, HoldfastError):
         delivered = {"none": "no", "unknown": "unknown"}.get(
             error.fields.get("outcome", ""), delivered
         )
-        return Answer(
-            code=error.code, detail=error.message, known=False, facts={"delivered": delivered}
-        )
-    _log.warning("adapter failed: %s: %s", type(error).__name__, error)
-    return Answer(
-        code="adapter_failed",
-        detail=f"{type(error).__name__}: {error}"[:1000],
-        known=False,
-        facts={"delivered": delivered},
-    )
+        code, detail = error.code, error.message
+    else:
+        _log.warning("adapter failed: %s: %s", type(error).__name__, error)
+        code, detail = "adapter_failed", f"{type(error).__name__}: {error}"[:1000]
+    return Answer(code=code, detail=detail, known=False, facts={"delivered": delivered})
 
 
 def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
-    """What is kept of an answer: its end, where it is too long, without what no encoding can
-    carry.
+    """What is stored of an answer. A long text keeps its end only; surrogates are replaced, as no
+    encoding can carry them.
     """
-    text = _storable(answer.text)
-    receipt = (
-        "answered"
-        if answer.known and answer.code is None
-        else "delivered"
-        if handed_over
-        else "accepted"
-    )
+    if answer.known and answer.code is None:
+        receipt = "answered"
+    else:
+        receipt = "delivered" if handed_over else "accepted"
     facts = {
         name: _storable(fact) if isinstance(fact, str) else fact
         for name, fact in answer.facts.items()
@@ -388,6 +373,7 @@ def result_of(answer: Answer, handed_over: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"receipt": receipt, **facts}
     if receipt == "delivered" and answer.code is None:
         result["end_unknown"] = True
+    text = _storable(answer.text)
     if text or answer.source:
         result |= {
             "text": text[-ANSWER_CHARS_MAX:],

@@ -1,6 +1,4 @@
-"""A gateway's rules: who serves, what is admitted, which epoch it is, and what an operator
-decides.
-"""
+"""The rules of a gateway: attachment, epochs, admission, reconciliation, recovery."""
 
 import logging
 import threading
@@ -12,11 +10,11 @@ from msgspec.structs import replace
 from holdfast.domains.gateway.adapter import Adapter, Sighting
 from holdfast.domains.gateway.records import ATTACHMENTS, Attachment, Server, Status, status_of
 from holdfast.domains.gateway.request import (
-    among,
-    belonging,
     check_admission,
     check_reconcilable,
+    choose_stale,
     served_by,
+    with_owner,
 )
 from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
@@ -49,24 +47,24 @@ INTERRUPTED_BY_RESTART = "interrupted_by_restart"
 _LOST_TO_A_RESTART = {
     Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
     "before asking again",
-    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and what became of it "
-    "is unknown",
+    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
+    "unknown",
     Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
 }
-_NOT_LOOKED = Sighting(None, detail="the agent was not looked at yet")
+_NOT_LOOKED = Sighting(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
 
 
 class Asked(NamedTuple):
-    """A draft, and the epoch that its sender believes in, if it says so."""
+    """A draft, and the epoch that its sender expects, if it names one."""
 
     draft: Draft
     expected_epoch: int | None = None
 
 
 class Reconciled(Value, frozen=True, kw_only=True):
-    """What an operator's decision did. While some requests of earlier epochs are `left`, admission
-    stays shut.
+    """The result of an operator's decision. While some requests of earlier epochs are `left`,
+    admission stays blocked.
     """
 
     action: Action
@@ -78,12 +76,13 @@ class Reconciled(Value, frozen=True, kw_only=True):
 class Gateway:
     """One agent's gateway, in the process that serves it.
 
-    Promised: what was accepted is begun in order, one at a time, and only by the instance that it
-    was accepted for; another instance shuts admission until an operator decides; a second gateway
-    of the same agent is refused, and one that was taken for dead changes nothing any more. Not
-    promised: that an agent does what it is asked, or that a prompt whose gateway was killed while
-    it ran did not arrive: it is never delivered a second time, and its end says that this is
-    unknown.
+    Guaranteed: accepted requests begin in order, one at a time, and only at the instance that they
+    were accepted for; another instance blocks admission until an operator decides; a second gateway
+    of the same agent is refused, and a gateway that was taken for dead changes nothing any more.
+
+    Not guaranteed: that the agent does what it is asked, or that a prompt did not arrive whose
+    gateway was killed while it ran. Such a prompt is never delivered again, and its end says that
+    the delivery is unknown.
     """
 
     def __init__(
@@ -104,6 +103,7 @@ class Gateway:
         self._processes = processes
         self._lease_s = lease_s
         self._token = 0
+        # Guards `_seen` and `_attachment`, so that an epoch is recorded by one look at a time.
         self._looking = threading.Lock()
         self._seen = _NOT_LOOKED
         self._attachment = Attachment()
@@ -111,43 +111,47 @@ class Gateway:
 
     @property
     def seen(self) -> Sighting:
-        """What was last seen of the agent."""
+        """What the last look saw."""
         return self._seen
 
     @property
     def epoch(self) -> int:
-        """The epoch that the last look belongs to."""
+        """The epoch of the last look."""
         return self._attachment.epoch
 
     @property
     def reconciling(self) -> bool:
-        """Must an operator decide first? As far as this process has seen."""
+        """Must an operator decide first? As far as this process knows."""
         return self._attachment.reconciling
 
     def attach(self, owner: str | None = None) -> list[Request]:
-        """Become the one that serves this agent, and end what another left running; return that.
-        `owner` says whose queue it is, if that is known.
+        """Become the gateway that serves this agent. Fails the requests that another gateway left
+        running, and returns them. `owner` is the agent that the queue belongs to, if known.
 
-        Raises Held while another gateway of the agent lives, and when the queue is another's.
+        Raises Held while another gateway of the agent is alive, and when the queue belongs to
+        another agent.
         """
         steady = steady_clock(self.queue.store)
         steady.look()
-        before = self._recorded()
-        verdict = Liveness.DEAD if before.server is None else self._probed(before.server)
+        # The process is probed before the transaction, which must not wait for it.
+        before = self._recorded().server
+        liveness = Liveness.DEAD
+        if before is not None:
+            liveness = probe(before.process, self._processes, embedded=self.queue.store.embedded)
 
         def body(tx: Tx, line: Line) -> tuple[Attachment, list[Request]]:
             attachment = _attachment_in(tx, self.agent)
             server = attachment.server
-            # A verdict is about the server that was looked at, and about no other.
-            known = verdict if server == before.server else Liveness.ALIVE
+            # The probe counts only for the server that was probed.
+            known = liveness if server == before else Liveness.ALIVE
             if server is not None and not steady.reclaimable(server.lease, known, tx.now):
                 raise served_by(self.agent, server)
-            attachment = belonging(attachment, self.agent, owner)
+            attachment = with_owner(attachment, self.agent, owner)
             lease = leases.grant(tx.now, self._lease_s)
             mine = Server(process=self._processes.current(), lease=lease, token=tx.revision)
             attachment = replace(attachment, server=mine)
             tx.put(ATTACHMENTS, self.agent, attachment)
-            self._tell(tx, "gateway.attached", {"epoch": attachment.epoch, "token": mine.token})
+            self._append(tx, "gateway.attached", epoch=attachment.epoch, token=mine.token)
             return attachment, line.abandon_running(
                 code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART
             )
@@ -158,15 +162,13 @@ class Gateway:
         return ended
 
     def detach(self) -> None:
-        """Serve no more. The epoch and the instance stay known. Harmless when another has taken
-        over.
-        """
+        """Stop serving. Epoch and instance stay recorded. Does nothing after a takeover."""
 
         def body(tx: Tx, line: Line) -> None:
             attachment = self._own(tx)
             line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
-            self._tell(tx, "gateway.detached", {"epoch": attachment.epoch})
+            self._append(tx, "gateway.detached", epoch=attachment.epoch)
 
         try:
             self._change(body)
@@ -174,75 +176,84 @@ class Gateway:
             _log.warning("detach after another took over agent=%s", self.agent)
 
     def renew(self) -> None:
-        """Give a sign of life. Raises Fenced when another gateway has taken over: then this one
-        must end.
-        """
+        """Renew the lease. Raises Fenced when another gateway has taken over: this one must end."""
 
         def body(tx: Tx, _: Line) -> None:
             attachment = self._own(tx)
             assert attachment.server is not None
             lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
-            tx.put(
-                ATTACHMENTS,
-                self.agent,
-                replace(attachment, server=replace(attachment.server, lease=lease)),
-            )
+            server = replace(attachment.server, lease=lease)
+            tx.put(ATTACHMENTS, self.agent, replace(attachment, server=server))
 
         steady_clock(self.queue.store).look()
         self._change(body)
 
     def belong(self, owner: str) -> None:
-        """Take note of whose queue it is, when that was not known before. Raises Held when it is
-        another's, and Fenced.
+        """Record which agent the queue belongs to. Raises Held when it belongs to another agent,
+        and Fenced.
         """
 
         def body(tx: Tx, _: Line) -> None:
-            tx.put(ATTACHMENTS, self.agent, belonging(self._own(tx), self.agent, owner))
+            tx.put(ATTACHMENTS, self.agent, with_owner(self._own(tx), self.agent, owner))
 
         if self._recorded().owner != owner:
             self._change(body)
 
     def check_serving(self) -> None:
         """Raises Fenced when another gateway has taken over, and Unavailable when the store does
-        not say.
+        not answer.
         """
         _check_own(self._recorded(), self.agent, self._token)
 
     def look(self) -> Sighting:
-        """Look at the agent, and record it when it is another instance than before. Never raises
-        for what the adapter does; but Held at the first look, when another gateway has the same
-        agent by another name.
+        """Look at the agent, and record another instance than before. An adapter's errors are part
+        of the result; only Held is raised, at the first look, when another gateway uses the same
+        agent under another name.
         """
         with self._looking:
-            return self._looked()
+            return self._look()
 
     def glance(self) -> Sighting:
-        """Look at the agent; or, while another look takes long, what was last seen."""
+        """Look at the agent; while another look takes long, return the last result."""
         if not self._looking.acquire(timeout=GATEWAY_GLANCE_S):
             return self._seen
         try:
-            return self._looked()
+            return self._look()
         finally:
             self._looking.release()
 
     def accept(self, asked: Sequence[Asked]) -> list[Request | HoldfastError]:
-        """Accept requests in one commit, durably; each is answered by itself: Full, Blocked,
-        Refused (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises
-        Fenced when another gateway serves.
+        """Accept requests in one durable commit. Each gets its own result: Full, Blocked, Refused
+        (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
+        when another gateway serves.
         """
         seen = self._seen
         named = [(one, new_id()) for one in asked]
 
+        def admit(
+            line: Line, attachment: Attachment, one: Asked, request_id: str
+        ) -> Request | HoldfastError:
+            try:
+                # First of all: a retry gets the answer of its first try, whatever happened since.
+                if (known := line.known(one.draft)) is not None:
+                    return known
+                check_admission(self.agent, attachment, seen, one.expected_epoch)
+                return line.accept(one.draft, request_id, epoch=attachment.epoch)
+            except (Refused, Unavailable, Corrupt) as error:
+                # A damaged request concerns only the request with its key, and no other one in the
+                # same commit.
+                return error
+
         def body(tx: Tx, line: Line) -> list[Request | HoldfastError]:
             attachment = self._own(tx)
-            return [self._admitted(line, attachment, seen, one, name) for one, name in named]
+            return [admit(line, attachment, one, request_id) for one, request_id in named]
 
         answers = self._change(body)
         faults.reach("gateway.accepted")
         return answers
 
     def claim(self, *, express: bool = False) -> Request | None:
-        """Begin with the next request, if the gate is open for it."""
+        """Begin the next request; None when there is none, or while an operator must decide."""
 
         def body(tx: Tx, line: Line) -> tuple[Request | None, list[str]]:
             attachment = self._own(tx)
@@ -257,21 +268,18 @@ class Gateway:
         return claimed
 
     def put_back(self, request: Request) -> None:
-        """Undo a claim of which nothing was delivered.
+        """Undo a claim when nothing was delivered.
 
-        An operator may have decided about all that waited while this one was claimed; then this one
-        waits for a decision too.
+        If an operator decided about all waiting requests while this one was claimed, this one waits
+        for a decision too.
         """
-
         self._put_back(lambda _: [request])
 
     def put_back_unknown(self, *, express: bool) -> None:
-        """Undo the claims of which this process never learned, since their commit was not answered:
-        nobody works on those.
+        """Undo the claims whose commit was not answered: this process does not know of them, so
+        nobody works on them.
         """
-        self._put_back(
-            lambda line: [request for request in line.running() if request.express == express]
-        )
+        self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
     def _put_back(self, which: Callable[[Line], list[Request]]) -> None:
         def body(tx: Tx, line: Line) -> Attachment:
@@ -287,15 +295,14 @@ class Gateway:
             self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
-        """Note that a request was delivered. Not synced by itself: losing it only makes a later
-        report less exact.
+        """Record that a request was delivered. Not synced to disk by itself: if it is lost, only a
+        later report is less exact.
         """
         self._change(
             lambda _, line: line.deliver(request.request_id, _token_of(request)), durable=False
         )
 
     def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
-        """End a request well."""
         return self._change(
             lambda _, line: line.complete(
                 request.request_id, _token_of(request), result, receipt=receipt
@@ -305,7 +312,6 @@ class Gateway:
     def fail(
         self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
     ) -> Request:
-        """End a request badly."""
         return self._change(
             lambda _, line: line.fail(
                 request.request_id, _token_of(request), code=code, detail=detail, result=result
@@ -315,12 +321,12 @@ class Gateway:
     def reconcile(
         self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
     ) -> Reconciled:
-        """Decide what becomes of the waiting requests of earlier epochs: all, or those named.
+        """Decide what becomes of the waiting requests of earlier epochs: all, or the given ones.
 
-        `replay` means them for the current instance, in their old order; `discard` ends them, with
-        the code `discarded`. When none is left, admission opens. Raises Refused when `epoch` is not
-        the current one or there is nothing to decide, and NotFound for a request that is not
-        waiting for a decision.
+        `replay` accepts them for the current instance, in their old order; `discard` fails them
+        with the code `discarded`. When none is left, admission opens. Raises Refused when `epoch`
+        is not the current one or there is nothing to decide, and NotFound for a request that does
+        not wait for a decision.
         """
         if action not in ("replay", "discard"):
             raise InvalidValue(
@@ -330,39 +336,34 @@ class Gateway:
         def body(tx: Tx, line: Line) -> Reconciled:
             attachment = self._own(tx)
             check_reconcilable(attachment, epoch)
-            stale = [request.request_id for request in line.stale(attachment.epoch)]
-            chosen = stale if requests is None else among(requests, stale)
+            stale = [request.request_id for request in line.stale(epoch)]
+            chosen = stale if requests is None else choose_stale(requests, stale)
             for request_id in chosen:
                 if action == "replay":
-                    line.readmit(request_id, epoch=attachment.epoch)
+                    line.readmit(request_id, epoch=epoch)
                 else:
                     line.cancel(
                         request_id,
                         code="discarded",
-                        detail=f"it was discarded when epoch {attachment.epoch} began",
+                        detail=f"it was discarded when epoch {epoch} began",
                     )
             left = [request_id for request_id in stale if request_id not in set(chosen)]
             if not left:
                 tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
-            told = {
-                "action": action,
-                "epoch": attachment.epoch,
-                "requests": len(chosen),
-                "left": len(left),
-            }
-            self._tell(tx, "gateway.reconciled", told)
-            return Reconciled(
-                action=action, epoch=attachment.epoch, requests=list(chosen), left=left
+            self._append(
+                tx,
+                "gateway.reconciled",
+                action=action,
+                epoch=epoch,
+                requests=len(chosen),
+                left=len(left),
             )
+            return Reconciled(action=action, epoch=epoch, requests=list(chosen), left=left)
 
-        with self._looking:
-            done = self._change(body)
-            self._attachment = self._recorded()
-        self.on_change()
-        return done
+        return self._decide(body)
 
     def cancel(self, request_id: str) -> Request:
-        """End a request that waits; see `Queue.cancel`. When none is left to decide about,
+        """End a waiting request; see `Queue.cancel`. When no request is left to decide about,
         admission opens.
         """
 
@@ -373,14 +374,17 @@ class Gateway:
                 tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
             return ended
 
+        return self._decide(body)
+
+    def _decide(self, body: Callable[[Tx, Line], T]) -> T:
         with self._looking:
-            ended = self._change(body)
+            done = self._change(body)
             self._attachment = self._recorded()
         self.on_change()
-        return ended
+        return done
 
     def status(self) -> Status:
-        """How gateway and agent are doing, by the last look."""
+        """The status of gateway and agent, by the last look."""
         status = status_of(
             self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head()
         )
@@ -392,8 +396,7 @@ class Gateway:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
         except Unavailable:
-            # It may have been committed all the same: what is recorded is read again with the next
-            # look.
+            # It may have been committed all the same: the next look reads the attachment again.
             self._unsure = True
             raise
 
@@ -404,89 +407,65 @@ class Gateway:
     def _own(self, tx: Tx) -> Attachment:
         return _check_own(_attachment_in(tx, self.agent), self.agent, self._token)
 
-    def _probed(self, server: Server) -> Liveness:
-        return probe(server.process, self._processes, embedded=self.queue.store.embedded)
+    def _look(self) -> Sighting:
+        if self._unsure:
+            self._attachment = self._recorded()
+            self._unsure = False
+        before, seen = self._seen, self._inspect()
+        rebound = seen.instance_id not in (None, self._attachment.instance_id)
+        if rebound:
+            self._attachment = self._rebind(str(seen.instance_id))
+        if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
+            gone = seen.instance_id is None
+            kind = "gateway.agent_unavailable" if gone else "gateway.agent_returned"
+            detail = seen.detail[:1000]
+            self._change(lambda tx, _: self._append(tx, kind, detail=detail), durable=False)
+        self._seen = seen
+        if rebound or seen != before:
+            self.on_change()
+        return seen
 
-    def _inspected(self) -> Sighting:
+    def _inspect(self) -> Sighting:
         try:
             return self.adapter.inspect()
         except HoldfastError as error:
             if isinstance(error, Held) and self._seen is _NOT_LOOKED:
                 raise
             return Sighting(None, detail=error.message)
-        except Exception as error:  # noqa: BLE001 - whatever an adapter does, the gateway lives on
+        except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
             return Sighting(
                 None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}"
             )
 
-    def _looked(self) -> Sighting:
-        if self._unsure:
-            self._attachment = self._recorded()
-            self._unsure = False
-        seen = self._inspected()
-        before, rebound = self._seen, False
-        if seen.instance_id is not None and seen.instance_id != self._attachment.instance_id:
-            self._attachment = self._rebind(seen.instance_id)
-            rebound = True
-        if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
-            self._tell_of_coming_and_going(seen)
-        self._seen = seen
-        if rebound or seen != before:
-            self.on_change()
-        return seen
-
     def _rebind(self, instance_id: str) -> Attachment:
+        """Record the instance that was seen; any but the first one begins a new epoch."""
+
         def body(tx: Tx, line: Line) -> Attachment:
             before = self._own(tx)
             if before.instance_id == instance_id:
                 return before
             if before.instance_id is None:
-                after = replace(before, instance_id=instance_id)
+                kind, after = "gateway.instance_seen", replace(before, instance_id=instance_id)
             else:
-                # Where nothing waits there is nothing to decide. What runs may be put back, and is
-                # decided about then.
-                waits = line.head.accepted > 0
+                kind = "gateway.instance_replaced"
+                # When nothing waits there is nothing to decide. A running request may be put back;
+                # that asks for a decision then.
                 after = replace(
-                    before, instance_id=instance_id, epoch=before.epoch + 1, reconciling=waits
+                    before,
+                    instance_id=instance_id,
+                    epoch=before.epoch + 1,
+                    reconciling=line.head.accepted > 0,
                 )
             tx.put(ATTACHMENTS, self.agent, after)
-            kind = (
-                "gateway.instance_seen"
-                if before.instance_id is None
-                else "gateway.instance_replaced"
-            )
-            self._tell(
-                tx,
-                kind,
-                {"epoch": after.epoch, "instance_id": instance_id, "before": before.instance_id},
+            self._append(
+                tx, kind, epoch=after.epoch, instance_id=instance_id, before=before.instance_id
             )
             return after
 
         return self._change(body)
 
-    def _tell_of_coming_and_going(self, seen: Sighting) -> None:
-        kind = "gateway.agent_unavailable" if seen.instance_id is None else "gateway.agent_returned"
-        self._change(
-            lambda tx, _: self._tell(tx, kind, {"detail": seen.detail[:1000]}), durable=False
-        )
-
-    def _admitted(
-        self, line: Line, attachment: Attachment, seen: Sighting, asked: Asked, request_id: str
-    ) -> Request | HoldfastError:
-        try:
-            # Before anything else: a retry is answered as its first try was, whatever has happened
-            # since.
-            if (known := line.known(asked.draft)) is not None:
-                return known
-            check_admission(self.agent, attachment, seen, asked.expected_epoch)
-            return line.accept(asked.draft, request_id, epoch=attachment.epoch)
-        except (Refused, Unavailable, Corrupt) as error:
-            # A damaged request, too, is the matter of the one whose key leads to it, and of no
-            # other in the same commit.
-            return error
-
-    def _tell(self, tx: Tx, kind: str, data: dict[str, Any]) -> None:
+    def _append(self, tx: Tx, kind: str, **data: Any) -> None:
         self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})
 
 

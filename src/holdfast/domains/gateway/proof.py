@@ -1,9 +1,9 @@
-"""How a gateway proves that it is one, before it is shown the token.
+"""How a gateway proves its identity before a client sends it the token.
 
-Where a gateway listened, another program may listen by now, and it would be handed the token by
-whoever trusts an old note. So a client sends a challenge of its own, and the gateway answers with
-what only somebody who has the token can make of it. Its port is a part of that: an answer that was
-got from the gateway where it is now is of no use where it was.
+Another program may listen by now where a gateway listened, and a client that trusts an old note
+would hand it the token. So the client sends a challenge first, and the gateway answers with an HMAC
+that needs the token. The port is part of it: a program at the old port cannot relay the challenge
+to the gateway at its new port.
 """
 
 import hmac
@@ -13,13 +13,13 @@ CHALLENGE_PATTERN = r"^([A-Za-z0-9_-]{16,128})?$"
 
 
 def proof_of(token: str, challenge: str, port: int) -> str:
-    """The answer to a challenge of one who serves at that port and has the token."""
-    said = f"holdfast gateway\n{port}\n{challenge}"
-    return hmac.new(token.encode(), said.encode(), "sha256").hexdigest()
+    """The answer of a gateway that has the token and listens at that port."""
+    message = f"holdfast gateway\n{port}\n{challenge}"
+    return hmac.new(token.encode(), message.encode(), "sha256").hexdigest()
 
 
 def is_proof(given: object, token: str, challenge: str, port: int) -> bool:
-    """Is this that answer? Takes as long whatever they share."""
+    """Is this the right answer? Compares in constant time."""
     return isinstance(given, str) and hmac.compare_digest(
         given.encode(), proof_of(token, challenge, port).encode()
     )

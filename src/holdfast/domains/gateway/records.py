@@ -1,8 +1,4 @@
-"""What is remembered of an agent, through every restart: its epoch, its last instance, and who
-serves it.
-
-How a gateway and its agent are doing: one picture, made of what is recorded and what was last seen.
-"""
+"""What a gateway's store remembers of its agent, and the status that is shown to users."""
 
 from typing import Literal
 
@@ -18,8 +14,8 @@ from holdfast.primitives.queue.records import Head
 
 
 class Server(Plain, frozen=True, kw_only=True):
-    """The process that serves an agent's queue. What it writes counts only while `token` is the one
-    recorded.
+    """The process that serves an agent's queue. It may write only while its `token` is the recorded
+    one.
     """
 
     process: Holder
@@ -28,12 +24,12 @@ class Server(Plain, frozen=True, kw_only=True):
 
 
 class Attachment(Record, frozen=True, kw_only=True):
-    """An agent as its gateway knows it.
+    """An agent as its gateway knows it. It survives every restart, also a clean one.
 
-    `epoch` grows by one with each other instance that is seen; it never goes back, and a clean stop
-    forgets neither it nor the instance. `reconciling` says that an operator must decide what
-    becomes of the requests of earlier epochs. `owner` says whose queue it is, once that is known:
-    one agent's id may be another's name.
+    `epoch` grows by one with each other instance that is seen, and never goes back. With
+    `reconciling`, an operator must decide what becomes of the requests of earlier epochs. `owner`
+    is the agent that the queue belongs to, once that is known: one agent's id may be another
+    agent's name.
     """
 
     epoch: int = FIRST_EPOCH
@@ -45,23 +41,21 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 ATTACHMENTS = Space("gateways", Attachment)
 
-
 PROTOCOL_VERSION = "v1"
 
+Recovery = Literal["idle", "awaiting_rebind", "reconciliation_required"]
 Admission = Literal["open", "blocked_unavailable", "blocked_reconciliation"]
 
 
 class Status(Value, frozen=True, kw_only=True):
-    """The control plane and the agent behind it. That the gateway is healthy says nothing of its
-    agent.
-    """
+    """A gateway and the agent behind it. A healthy gateway says nothing about its agent."""
 
     schema_version: int = 1
     protocol_version: str = PROTOCOL_VERSION
     agent: str
     gateway_health: Literal["healthy", "not_attached"] = "healthy"
     managed_agent_connectivity: Literal["connected", "unavailable"]
-    managed_agent_recovery: Literal["idle", "awaiting_rebind", "reconciliation_required"]
+    managed_agent_recovery: Recovery
     request_admission: Admission
     terminal_surface_eligibility: Literal["ready", "not_ready", "unknown"]
     active_execution: Literal["idle", "running"]
@@ -75,8 +69,8 @@ class Status(Value, frozen=True, kw_only=True):
 
 
 def admission_of(attachment: Attachment, seen: Sighting) -> Admission:
-    """May requests be accepted? What an operator must decide comes first: waiting for the agent
-    would not help.
+    """May requests be accepted? Reconciliation is named first: waiting for the agent would not end
+    it.
     """
     if attachment.reconciling:
         return "blocked_reconciliation"
@@ -86,11 +80,8 @@ def admission_of(attachment: Attachment, seen: Sighting) -> Admission:
 def status_of(
     agent: str, backend: str, attachment: Attachment, seen: Sighting, head: Head
 ) -> Status:
-    """Put the picture together."""
     there = seen.instance_id is not None
-    recovery: Literal["idle", "awaiting_rebind", "reconciliation_required"] = (
-        "idle" if there else "awaiting_rebind"
-    )
+    recovery: Recovery = "idle" if there else "awaiting_rebind"
     return Status(
         agent=agent,
         managed_agent_connectivity="connected" if there else "unavailable",
@@ -107,9 +98,8 @@ def status_of(
 
 
 def left_by(last: Status) -> Status:
-    """What is still true of a status when nobody serves any more: nothing is admitted, and nobody
-    looks at the agent. Epoch, instance, queue, and that an operator must decide, are recorded and
-    stay.
+    """What remains true of the last status when the gateway has stopped: nothing is admitted, and
+    nobody looks at the agent. Epoch, instance, queue and a due reconciliation stay as recorded.
     """
     decide = last.request_admission == "blocked_reconciliation"
     return replace(

@@ -1,11 +1,8 @@
-"""What may be asked of an agent.
-
-Why a request is not accepted, why a decision does not count, and why a queue is not served.
-"""
+"""Which requests are valid and admitted, and the errors of those that are not."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,11 +22,9 @@ from holdfast.kernel.text import hidden_in
 from holdfast.primitives.queue import Draft
 from holdfast.primitives.queue.queue import check_draft
 
-Kind = Literal["submit_prompt", "interrupt"]
-
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters but tab and newline. An escape would end a bracketed paste, and the rest of
-the prompt would be typed.
+"""Control characters other than tab and newline. ESC[201~ would end a bracketed paste, and the
+terminal would take the rest of the prompt as keys.
 """
 
 
@@ -40,17 +35,23 @@ def draft_of(
     *,
     idempotency_key: str | None = None,
 ) -> Draft:
-    """Make a draft of what a caller asks for. Raises InvalidValue and InvalidName before anything
-    is stored.
+    """The draft of a request; `check` is the adapter's own check of a prompt. Raises InvalidValue
+    and InvalidName before anything is stored.
     """
     if kind == "submit_prompt":
-        prompt = _prompt_in(payload)
+        if set(payload) - {"prompt"}:
+            raise InvalidValue(
+                f"a prompt's payload has `prompt` alone, not {_names(payload)}", field="payload"
+            )
+        prompt = payload.get("prompt")
+        if not isinstance(prompt, str):
+            raise InvalidValue('a prompt\'s payload is {"prompt": "..."}', field="prompt")
         check_prompt(prompt)
         check(prompt)
     elif kind == "interrupt":
         if payload:
             raise InvalidValue(
-                f"an interrupt has no payload, not even {_named(payload)}: leave it empty",
+                f"an interrupt has no payload, not even {_names(payload)}: leave it empty",
                 field="payload",
             )
     else:
@@ -67,28 +68,28 @@ def draft_of(
     return draft
 
 
-def check_prompt(prompt: str) -> None:
-    """Refuse a prompt that is empty, too long, hides text, or has control characters other than tab
-    and newline.
+def _names(payload: Mapping[str, Any]) -> str:
+    return ", ".join(ascii(name)[:40] for name in list(payload)[:4])
 
-    Raises InvalidValue. What hides text is said in `kernel.text`.
+
+def check_prompt(prompt: str) -> None:
+    """Raise InvalidValue for a prompt that is empty or too long, hides text (see `kernel.text`), or
+    has control characters other than tab and newline.
     """
     if not prompt.strip():
-        raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
+        raise InvalidValue("the prompt is empty: write what is to be done", field="prompt")
     if (found := _FORBIDDEN.search(prompt)) is not None:
         raise InvalidValue(
             f"the prompt has the control character {found[0]!a} at {found.start()}: only tab and "
-            "newline can be delivered, as "
-            "a terminal would obey the others",
+            "newline can be delivered, as a terminal would obey the others",
             field="prompt",
             at=found.start(),
         )
     if (hidden := hidden_in(prompt)) is not None:
         at, character = hidden
         raise InvalidValue(
-            f"the prompt hides text from people: its character {at + 1} is "
-            f"U+{ord(character):04X}, which the agent reads and "
-            "nobody at its terminal sees. Leave it and those behind it out",
+            f"the prompt hides text from people: its character {at + 1} is U+{ord(character):04X}, "
+            "which the agent reads and nobody at its terminal sees. Remove it and those behind it",
             field="prompt",
             at=at,
         )
@@ -96,25 +97,10 @@ def check_prompt(prompt: str) -> None:
     if size > PROMPT_BYTES_MAX:
         raise InvalidValue(
             f"the prompt has {size} bytes and may have {PROMPT_BYTES_MAX}: put the text into a "
-            "file and name it",
+            "file and name the file",
             field="prompt",
             bytes=size,
         )
-
-
-def _prompt_in(payload: Mapping[str, Any]) -> str:
-    if set(payload) - {"prompt"}:
-        raise InvalidValue(
-            f"a prompt's payload has `prompt` alone, not {_named(payload)}", field="payload"
-        )
-    prompt = payload.get("prompt")
-    if not isinstance(prompt, str):
-        raise InvalidValue('a prompt\'s payload is {"prompt": "..."}', field="prompt")
-    return prompt
-
-
-def _named(payload: Mapping[str, Any]) -> str:
-    return ", ".join(ascii(name)[:40] for name in list(payload)[:4])
 
 
 def check_admission(
@@ -126,9 +112,9 @@ def check_admission(
     admission = admission_of(attachment, seen)
     if admission == "blocked_reconciliation":
         raise Blocked(
-            f"the agent behind {agent} was replaced: decide first what becomes of the requests "
-            "that wait, with "
-            f"`holdfast gateway reconcile {agent} replay|discard --epoch {attachment.epoch}`",
+            f"the agent behind {agent} was replaced: decide first what becomes of the waiting "
+            f"requests, with `holdfast gateway reconcile {agent} replay|discard --epoch "
+            f"{attachment.epoch}`",
             request_admission=admission,
             epoch=attachment.epoch,
         )
@@ -145,7 +131,7 @@ def check_admission(
 
 
 def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
-    """The agent is not there: AgentGone where its place is, and its own process is not in it."""
+    """The error for an absent agent: AgentGone when its terminal is there without its process."""
     if seen.reason:
         return AgentGone(
             f"nothing is sent to {agent}: {seen.detail}",
@@ -162,44 +148,43 @@ def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
 
 
 def check_reconcilable(attachment: Attachment, epoch: int) -> None:
-    """Refuse a decision about another epoch, or about nothing. Raises Refused."""
+    """Refuse a decision about another epoch, or when there is nothing to decide. Raises Refused."""
     if epoch != attachment.epoch:
         raise Refused(
             f"the decision is about epoch {epoch} and it is {attachment.epoch}: look at the "
-            "status, and decide about that",
+            "status, and decide about that epoch",
             epoch=attachment.epoch,
             expected_epoch=epoch,
         )
     if not attachment.reconciling:
         raise Refused(
-            "there is nothing to reconcile: admission is not shut by a replaced agent",
+            "there is nothing to reconcile: no replaced agent blocks admission",
             epoch=attachment.epoch,
         )
 
 
-def among(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
-    """Those of the stale requests that were chosen, in the order they came. Raises NotFound for any
-    other.
+def choose_stale(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
+    """The chosen ones of the stale requests, in arrival order. Raises NotFound for a request that
+    is not stale.
     """
     for request_id in chosen:
         if request_id not in stale:
             raise NotFound(
-                f"request {request_id[:60]} does not wait for a decision: those of earlier epochs "
-                "that were not begun do",
+                f"request {request_id[:60]} does not wait for a decision: only requests of earlier "
+                "epochs that were not begun do",
                 request_id=request_id[:128],
             )
     return [request_id for request_id in stale if request_id in set(chosen)]
 
 
-def belonging(attachment: Attachment, agent: str, owner: str | None) -> Attachment:
-    """The attachment as that of its owner, if that is known. Raises Held for a queue that is
-    another's.
+def with_owner(attachment: Attachment, agent: str, owner: str | None) -> Attachment:
+    """The attachment with its owner, if that is known. Raises Held when the queue belongs to
+    another agent.
     """
     if attachment.owner is not None and owner not in (None, attachment.owner):
         raise Held(
             f"the queue under {agent} is that of the agent with the {attachment.owner}, and not "
-            f"of the one with the {owner}: "
-            "start the gateway again, and it gets one of its own",
+            f"of the one with the {owner}: start the gateway again, and it gets its own queue",
             agent=agent,
             owner=attachment.owner,
         )
@@ -207,12 +192,11 @@ def belonging(attachment: Attachment, agent: str, owner: str | None) -> Attachme
 
 
 def served_by(agent: str, server: Server) -> Held:
-    """Another gateway serves the agent."""
+    """The error for an agent that another gateway serves."""
     process = server.process
     return Held(
         f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, "
-        "or stop it with "
-        f"`holdfast gateway detach {agent}`",
+        f"or stop it with `holdfast gateway detach {agent}`",
         agent=agent,
         pid=process.pid,
         host_id=process.host_id,

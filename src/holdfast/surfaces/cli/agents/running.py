@@ -10,7 +10,7 @@ import click
 
 from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent
-from holdfast.domains.agents.renewal import Keeping
+from holdfast.domains.agents.renewal import AgentRenewal
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
 from holdfast.kernel.holder import Holder, Liveness
@@ -161,7 +161,7 @@ def _kept(
     tell: Callable[[int], None],
 ) -> int:
     losing = _Losing(hf, agent, custody.command, on_lost)
-    keeping = Keeping(hf.agents, agent, lease_s=lease_s, on_lost=losing)
+    keeping = AgentRenewal(hf.agents, agent, lease_s=lease_s, on_lost=losing)
     try:
         status = custody.run(
             hf, _environment(agent, launch), _claim(hf, agent, lease_s, on_lost), on_end=tell
