@@ -113,7 +113,8 @@ neighbor_leases = st.builds(
     host_name=texts,
     neighbor_ip=texts,
     leases=st.lists(
-        st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OWN_MEMBER)), max_size=3
+        st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OWN_MEMBER)),
+        max_size=3,
     ).map(tuple),
     more=more("host_name", "neighbor_ip", "leases"),
 )
@@ -210,7 +211,10 @@ def test_a_time_beyond_the_calendar_is_no_reason_to_lose_a_lease(when: float) ->
         (read_host_leases, {"router": "r", "leases": ["x"]}),
         (read_host_leases, {"router": "r", "leases": [{}]}),
         (read_host_leases, {"router": "r", "leases": [{"run_id": "x", "pid": "1"}]}),
-        (read_host_leases, {"router": "r", "leases": [{"run_id": "x", OWN_MEMBER: {"process": 1}}]}),
+        (
+            read_host_leases,
+            {"router": "r", "leases": [{"run_id": "x", OWN_MEMBER: {"process": 1}}]},
+        ),
         (read_neighbor_leases, {"leases": []}),
         (read_neighbor_leases, {**OLD_NEIGHBORS, "leases": [None]}),
     ],

@@ -122,7 +122,7 @@ def test_the_time_of_work_counts_only_where_its_tree_cannot_be_seen(world: World
     trees = Trees(TREE)
     here = process(world, trees, 2)
     elsewhere = process(world, Trees(), 3, Machine("host-2"))
-    owner = replace(here._room.processes.current(), tree=TREE)
+    owner = replace(here._context.processes.current(), tree=TREE)
     here.register("tune", "qwen", owner=owner, ttl_s=1)
     world.machine.end(2)
     world.clock.advance(10)
@@ -133,7 +133,7 @@ def test_the_time_of_work_counts_only_where_its_tree_cannot_be_seen(world: World
 def test_work_ends_with_its_tree(world: World) -> None:
     trees = Trees(TREE)
     here = process(world, trees, 2)
-    here.register("tune", "qwen", owner=replace(here._room.processes.current(), tree=TREE))
+    here.register("tune", "qwen", owner=replace(here._context.processes.current(), tree=TREE))
     world.machine.end(2)
     waits = Swapping(process(world, trees, 3), "llama")
     trees.end(TREE)

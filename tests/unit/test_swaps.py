@@ -542,7 +542,7 @@ def test_a_signal_is_taken_back_that_comes_after_the_end_of_what_it_was_for(
 ) -> None:
     """Whoever asks makes the file once it is decided, and may be late. It lay there for ever."""
     work = world.process(2).register("train", "llama", preemptible=True).workflow
-    signals = world.workflows._room.signals
+    signals = world.workflows._context.signals
     give = signals.give
 
     def late(path: str, name: str, token: int, swap: int) -> str | None:

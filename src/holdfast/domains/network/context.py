@@ -53,7 +53,7 @@ def registry_errors() -> Iterator[None]:
         raise kind(error.message, **error.fields) from error
 
 
-class Context(NamedTuple):
+class NetworkContext(NamedTuple):
     """A store, and how the registry uses it."""
 
     store: Store

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.network.address import check_batch, normal_ip, normal_mac
-from holdfast.domains.network.context import Context
+from holdfast.domains.network.context import NetworkContext
 from holdfast.domains.network.leases import LeaseTable
 from holdfast.domains.network.records import Host
 from holdfast.domains.network.wire import CORE_FIELDS, HOST_LEASES, HOSTS
@@ -56,7 +56,7 @@ def new_hosts(items: Iterable[Mapping[str, Any]]) -> list[NewHost]:
 class Hosts:
     """The hosts of one registry."""
 
-    def __init__(self, context: Context, leases: LeaseTable) -> None:
+    def __init__(self, context: NetworkContext, leases: LeaseTable) -> None:
         self._store = context.store
         self._journal = context.journal
         self._leases = leases

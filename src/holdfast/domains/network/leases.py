@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 
 from holdfast.domains.network.address import check_dscp, check_job_type
-from holdfast.domains.network.context import Context, Pid
+from holdfast.domains.network.context import NetworkContext, Pid
 from holdfast.domains.network.records import (
     HostLease,
     HostLeases,
@@ -86,7 +86,7 @@ class LeaseTable:
 
     def __init__(
         self,
-        context: Context,
+        context: NetworkContext,
         space: Space[Any],
         kind: str,
         timeout_s: float,

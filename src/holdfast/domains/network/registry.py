@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from holdfast.domains.network.address import check_batch, check_job_type, normal_ip
-from holdfast.domains.network.context import Context, Pid, registry_errors
+from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
 from holdfast.domains.network.hosts import Hosts, new_host, new_hosts
 from holdfast.domains.network.leases import (
     Info,
@@ -89,7 +89,7 @@ class Registry:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._logger = logger or logging.getLogger("holdfast.network")
-        context = Context(
+        context = NetworkContext(
             store,
             journal,
             processes,

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 
-from holdfast.domains.network.context import Context, Pid
+from holdfast.domains.network.context import NetworkContext, Pid
 from holdfast.kernel.errors import RegistryHeld, RegistryNotFound
 from holdfast.kernel.holder import ThisProcess
 from holdfast.kernel.names import check_label
@@ -24,7 +24,7 @@ class Routers:
     grant.
     """
 
-    def __init__(self, context: Context, locks: Locks) -> None:
+    def __init__(self, context: NetworkContext, locks: Locks) -> None:
         self._context = context
         self._locks = locks
         self._begin_process()
