@@ -172,9 +172,9 @@ NOT_SERVED = {
     "Registry.all_router_locks": "for a block of code",
     "Registry.close": "the end of a connection",
     "Registry.router_lock": "for a block of code",
-    "Workflows.remains": "names processes of the machine that asks",
+    "Workflows.orphan_load": "names processes of the machine that asks",
     "Workflows.running": "for a block of code",
-    "Workflows.sight": _MEASURED,
+    "Workflows.snapshot": _MEASURED,
     "Workflows.swap": (
         "for a block of code, by a process that can be seen to die: docs/decisions/0022"
     ),

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Phase, Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.swap import InTheWay, Swap
+from holdfast.domains.workflows.swap import Obstacle, Swap
 from holdfast.domains.workflows.wire import (
     CHANGED,
     CURRENT_RECIPE,
@@ -53,7 +53,7 @@ class Swapping:
     """A swap in a thread of its own. Made once it waits for somebody, or has ended."""
 
     def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
-        self.told: list[Sequence[InTheWay]] = []
+        self.told: list[Sequence[Obstacle]] = []
         self.error: HoldfastError | None = None
         self.loaded = self.needed = False
         self._waits = threading.Event()
@@ -64,7 +64,7 @@ class Swapping:
         self._thread.start()
         assert self._waits.wait(PATIENCE_S)
 
-    def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
+    def _tell(self, in_the_way: Sequence[Obstacle]) -> None:
         self.told.append(in_the_way)
         self._waits.set()
 

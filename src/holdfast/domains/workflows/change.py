@@ -136,7 +136,11 @@ class Change:
     def add(self, workflow: Workflow) -> None:
         """Write a new workflow."""
         self.put(workflow)
-        data = {"recipe": workflow.recipe, "who": who(workflow.owner), "token": workflow.token}
+        data = {
+            "recipe": workflow.recipe,
+            "who": who(workflow.owner),
+            "token": workflow.token,
+        }
         self.log(
             "workflow.registered", workflow.name, {**data, "preemptible": workflow.preemptible}
         )
@@ -156,7 +160,11 @@ class Change:
             self._log_request(ports.YIELDED, workflow, how="its process ended")
         self._remove(workflow)
         self.swept.append(workflow)
-        data = {"recipe": workflow.recipe, "who": who(workflow.owner), "token": workflow.token}
+        data = {
+            "recipe": workflow.recipe,
+            "who": who(workflow.owner),
+            "token": workflow.token,
+        }
         why = "dead" if dead else "expired"
         self.log("workflow.swept", workflow.name, {**data, "why": why})
 

@@ -24,8 +24,8 @@ from holdfast.domains.workflows.change import (
 from holdfast.domains.workflows.ports import Mirror, Signals, SwapLock
 from holdfast.domains.workflows.records import (
     Loaded,
+    OrphanLoad,
     Preempt,
-    Remains,
     SwapMarker,
     UnseenLoads,
     Workflow,
@@ -48,7 +48,7 @@ _AFTER_S = 0.001
 """A lease is valid up to and including its last instant, so the look comes after it."""
 
 
-class Sight(NamedTuple):
+class WorkflowsSnapshot(NamedTuple):
     """The workflows as they are stored, and the liveness of their processes."""
 
     workflows: list[Workflow]
@@ -100,7 +100,7 @@ class WorkflowsContext:
         self._within = within
         self._unseen = UnseenLoads()
 
-    def look(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sight:
+    def look(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> WorkflowsSnapshot:
         """Read everything, and probe the processes. Changes nothing."""
         damaged: Damage = []
 
@@ -112,14 +112,14 @@ class WorkflowsContext:
         holders = [workflow.owner for workflow in workflows]
         holders += [] if marker is None else [marker.holder, marker.holder.leader]
         verdicts = {holder: self.liveness(holder) for holder in set(holders)}
-        return Sight(workflows, marker, loaded, now, verdicts, damaged, self.steady)
+        return WorkflowsSnapshot(workflows, marker, loaded, now, verdicts, damaged, self.steady)
 
-    def settled(self, sight: Sight) -> bool:
+    def settled(self, snapshot: WorkflowsSnapshot) -> bool:
         """Whether nothing is to be done: nothing to sweep or reconcile, and no signal that a killed
         swap left behind.
         """
-        return sight.clean() and not any(
-            self.signals.given(path) for _, path in _unasked(sight.workflows)
+        return snapshot.clean() and not any(
+            self.signals.given(path) for _, path in _unasked(snapshot.workflows)
         )
 
     def change(
@@ -134,8 +134,8 @@ class WorkflowsContext:
         A body decides before it changes anything: if it raises Refused or Lost, the sweep before it
         is committed all the same. The workflow with name and token `spare` is not swept.
         """
-        sight = self.look(timeout_s)
-        if not sight.clean():
+        snapshot = self.look(timeout_s)
+        if not snapshot.clean():
             self.steady.look()
         begun: list[Change] = []
 
@@ -143,7 +143,7 @@ class WorkflowsContext:
             change = Change(
                 tx,
                 self.journal,
-                sight.verdicts,
+                snapshot.verdicts,
                 self.swap_lock,
                 self.steady,
                 self._unseen,
@@ -255,11 +255,11 @@ class WorkflowsContext:
             or self._unseen.left_s(marker.token) is not None
         )
 
-    def remains(self, marker: SwapMarker) -> Remains:
+    def orphan_load(self, marker: SwapMarker) -> OrphanLoad:
         """The load of a swap that is over."""
         tree, seen = marker.holder.tree, marker.holder.place == self.processes.here()
         survivors = self.processes.survivors(tree) if tree and seen else ()
-        return Remains(marker, survivors, self._unseen.left_s(marker.token))
+        return OrphanLoad(marker, survivors, self._unseen.left_s(marker.token))
 
     def end_load(self, marker: SwapMarker) -> None:
         """End the processes of a load, in a thread of its own. Only for a swap whose process was

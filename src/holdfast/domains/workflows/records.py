@@ -161,7 +161,7 @@ def who(holder: Holder) -> str:
     return f"{holder.label} (process {holder.pid})" if holder.label else f"process {holder.pid}"
 
 
-class Remains(NamedTuple):
+class OrphanLoad(NamedTuple):
     """The load of a swap whose process is dead or has lost the swap lock. As far as is known, the
     load has not ended. It is not work, so the next swap may end it.
     """

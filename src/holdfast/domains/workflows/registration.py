@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import Change, loaded_in
 from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
+from holdfast.domains.workflows.description import describe_loaded
 from holdfast.domains.workflows.records import (
     Loaded,
     Phase,
@@ -16,7 +17,6 @@ from holdfast.domains.workflows.records import (
     same_process,
     who,
 )
-from holdfast.domains.workflows.refusal import loaded_words
 from holdfast.domains.workflows.swap import OnWait, deadlock, own_conflicts
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import clock
@@ -162,14 +162,14 @@ class Registration:
         """Sleep until something changes, or the blocking swap dies. False when `stop_fd` became
         readable.
         """
-        sight = self._context.look()
-        marker = sight.marker
+        snapshot = self._context.look()
+        marker = snapshot.marker
         over = marker is not None and self._context.is_over(marker)
-        remains = self._context.remains(marker) if marker is not None and over else None
-        reason = remains or marker or sight.loaded.current or sight.loaded.unknown
+        orphan = self._context.orphan_load(marker) if marker is not None and over else None
+        reason = orphan or marker or snapshot.loaded.current or snapshot.loaded.unknown
         if reason is not None and on_wait is not None:
             on_wait([reason])
-        limit_s = earliest(left_s, None if remains is None else remains.left_s)
+        limit_s = earliest(left_s, None if orphan is None else orphan.left_s)
         with ProcessWatch(self._context, [] if marker is None else [marker.holder]) as watch:
             return watch.wait(listener, limit_s, stop_fd)
 
@@ -212,7 +212,7 @@ def _not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
     current, unknown = loaded
     known = current or unknown
     return NotLoaded(
-        f"{recipe} is not loaded: {loaded_words(loaded)}. Load it with `holdfast swap to "
+        f"{recipe} is not loaded: {describe_loaded(loaded)}. Load it with `holdfast swap to "
         f"{shlex.quote(recipe)} -- COMMAND`, wait until it is loaded with --wait, or begin on "
         "whatever is loaded with --any-recipe",
         recipe=recipe,

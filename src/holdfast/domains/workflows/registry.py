@@ -5,7 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import ASKED_STATES, Change, loaded_in
-from holdfast.domains.workflows.context import Sight, WorkflowsContext
+from holdfast.domains.workflows.context import WorkflowsContext, WorkflowsSnapshot
 from holdfast.domains.workflows.ports import (
     Mirror,
     NoMirror,
@@ -16,8 +16,8 @@ from holdfast.domains.workflows.ports import (
 )
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
+    OrphanLoad,
     Preempt,
-    Remains,
     SwapMarker,
     UnknownRecipe,
     Workflow,
@@ -332,11 +332,11 @@ class Workflows:
             reload=reload,
         )
 
-    def remains(self, marker: SwapMarker) -> Remains | None:
+    def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
         """The load of a swap whose process is dead or has lost the swap lock; None for a live
         swap.
         """
-        return self._context.remains(marker) if self._context.is_over(marker) else None
+        return self._context.orphan_load(marker) if self._context.is_over(marker) else None
 
     def reconcile_swap_marker(self) -> Reconciled:
         """Clear an orphaned marker; return the cleared marker, or that of the live swap."""
@@ -348,13 +348,15 @@ class Workflows:
         """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles
         the marker. For `damaged` see `list_workflows`.
         """
-        sight = self._context.look()
+        snapshot = self._context.look()
         if damaged is not None:
-            damaged.extend(sight.damaged)
-        elif sight.damaged:
-            raise sight.damaged[0]
-        if self._context.settled(sight):
-            return SwapStatus(sight.loaded.current, None, sight.workflows, sight.loaded.unknown)
+            damaged.extend(snapshot.damaged)
+        elif snapshot.damaged:
+            raise snapshot.damaged[0]
+        if self._context.settled(snapshot):
+            return SwapStatus(
+                snapshot.loaded.current, None, snapshot.workflows, snapshot.loaded.unknown
+            )
 
         def body(change: Change) -> SwapStatus:
             current, unknown = loaded_in(change.tx)
@@ -368,7 +370,7 @@ class Workflows:
         events = [event for entry in entries if (event := event_of(entry)) is not None]
         return events[max(len(events) - limit, 0) :]
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> WorkflowsSnapshot:
         """Everything as it is stored, and the liveness of the processes. Changes nothing."""
         return self._context.look()
 

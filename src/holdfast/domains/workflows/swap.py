@@ -25,20 +25,20 @@ from typing import Any, TypeVar
 from holdfast.domains.workflows import ports
 from holdfast.domains.workflows.change import Change, loaded_in
 from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
+from holdfast.domains.workflows.description import describe_conflicts, describe_orphan_load
 from holdfast.domains.workflows.ports import Contender
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
     Loaded,
+    OrphanLoad,
     Phase,
     Preempt,
-    Remains,
     SwapMarker,
     UnknownRecipe,
     Workflow,
     waits_for,
     who,
 )
-from holdfast.domains.workflows.refusal import listed, remains_words
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import faults
 from holdfast.kernel.codec import to_plain
@@ -68,8 +68,8 @@ class Policy(enum.StrEnum):
     REFUSE = "refuse"
 
 
-InTheWay = SwapMarker | Remains | Workflow | CurrentRecipe | UnknownRecipe
-OnWait = Callable[[Sequence[InTheWay]], None]
+Obstacle = SwapMarker | OrphanLoad | Workflow | CurrentRecipe | UnknownRecipe
+OnWait = Callable[[Sequence[Obstacle]], None]
 """Called when a wait begins, and when its reasons change: another swap, the load of one that is
 over, or workflows; for work that waits for its recipe, also what is loaded instead.
 """
@@ -233,23 +233,23 @@ class Swap:
         """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
         its guardian, where that lives, does the same. Raises Held and LockTimeout.
         """
-        remains = self._context.remains(marker)
+        orphan = self._context.orphan_load(marker)
         if self._policy is Policy.REFUSE:
             raise Held(
-                f"no swap to {self.recipe}: {remains_words(remains)}; nothing was changed. "
+                f"no swap to {self.recipe}: {describe_orphan_load(orphan)}; nothing was changed. "
                 "--policy wait ends that load and waits for it",
                 recipe=self.recipe,
                 target=marker.recipe,
-                survivors=[pid for pid, _ in remains.survivors],
+                survivors=[pid for pid, _ in orphan.survivors],
             )
         if self._deadline.passed():
-            raise self._swap_timeout(marker, remains)
-        self._report([remains])
+            raise self._swap_timeout(marker, orphan)
+        self._report([orphan])
         with ProcessWatch(self._context, [marker.holder]) as watch:
             if self._abandoned and marker.token != self._ended_load:
                 self._ended_load = marker.token
                 self._context.end_load(marker)
-            self._sleep(watch, listener, earliest(self._deadline.left_s(), remains.left_s))
+            self._sleep(watch, listener, earliest(self._deadline.left_s(), orphan.left_s))
 
     def _change(self, body: Callable[[Change], T]) -> T:
         """One transaction before the block, within the time that is left."""
@@ -314,7 +314,7 @@ class Swap:
             # The caller wants to stop, as if the time were over.
             self._deadline.end()
 
-    def _report(self, reasons: Sequence[InTheWay]) -> None:
+    def _report(self, reasons: Sequence[Obstacle]) -> None:
         facts = [_fact(one) for one in reasons]
         if facts and facts != self._reported and self._on_wait is not None:
             self._reported = facts
@@ -388,16 +388,16 @@ class Swap:
         stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
         if stubborn and self._policy is Policy.REFUSE:
             return Held(
-                f"no swap to {self.recipe}: {listed(stubborn)}; nothing was changed. Wait for "
-                "that work with --policy wait, or end it",
+                f"no swap to {self.recipe}: {describe_conflicts(stubborn)}; nothing was changed. "
+                "Wait for that work with --policy wait, or end it",
                 recipe=self.recipe,
                 conflicts=[workflow.name for workflow in stubborn],
             )
         if self._deadline.passed():
             return LockTimeout(
                 f"no swap to {self.recipe} within {self._timeout_s:g} s: "
-                f"{listed(conflicts, since=True)}; nothing was changed. Wait for that work to "
-                "end, or allow more time",
+                f"{describe_conflicts(conflicts, since=True)}; nothing was changed. Wait for that "
+                "work to end, or allow more time",
                 recipe=self.recipe,
                 conflicts=names,
                 holders=[
@@ -488,7 +488,7 @@ class Swap:
         )
 
     def _swap_timeout(
-        self, marker: SwapMarker | None, remains: Remains | None = None
+        self, marker: SwapMarker | None, orphan: OrphanLoad | None = None
     ) -> LockTimeout:
         """The error for another swap, or its load, that did not end in time."""
         limit, other = f"within {self._timeout_s:g} s", "another swap"
@@ -499,8 +499,8 @@ class Swap:
             other = f"a swap to {marker.recipe} by {by}, under way since {since},"
             blockers = [_blocker(by, marker.recipe, marker.begun_at, marker.holder)]
         words = f"{other} did not end {limit}"
-        if remains is not None:
-            words = f"no swap to {self.recipe} {limit}: {remains_words(remains)}"
+        if orphan is not None:
+            words = f"no swap to {self.recipe} {limit}: {describe_orphan_load(orphan)}"
         return LockTimeout(
             f"{words}; nothing was changed: wait for it, or allow more time",
             recipe=self.recipe,
@@ -558,9 +558,9 @@ def _may_yield(workflow: Workflow) -> bool:
     return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
 
 
-def _fact(one: InTheWay) -> tuple[str, int, str | None]:
-    if isinstance(one, Remains):
-        return one.marker.recipe, one.marker.token, "remains"
+def _fact(one: Obstacle) -> tuple[str, int, str | None]:
+    if isinstance(one, OrphanLoad):
+        return one.marker.recipe, one.marker.token, "orphan"
     if isinstance(one, Workflow):
         return one.name, one.token, one.preempt
     return one.recipe, one.token, None

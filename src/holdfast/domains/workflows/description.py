@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from holdfast.domains.workflows.records import (
     Loaded,
+    OrphanLoad,
     Preempt,
-    Remains,
     UnknownRecipe,
     Workflow,
     who,
@@ -22,7 +22,7 @@ _STATES = {
 }
 
 
-def listed(conflicts: Sequence[Workflow], *, since: bool = False) -> str:
+def describe_conflicts(conflicts: Sequence[Workflow], *, since: bool = False) -> str:
     """Workflows that block a swap, each with its state and, if wanted, its start."""
     return ", ".join(
         f"workflow {one.name} ({one.recipe}, {who(one.owner)}"
@@ -32,10 +32,10 @@ def listed(conflicts: Sequence[Workflow], *, since: bool = False) -> str:
     )
 
 
-def loaded_words(loaded: Loaded) -> str:
+def describe_loaded(loaded: Loaded) -> str:
     """What is loaded."""
     if loaded.unknown is not None:
-        return f"what is loaded is unknown, since {unknown_words(loaded.unknown)}"
+        return f"what is loaded is unknown, since {describe_unknown(loaded.unknown)}"
     if loaded.current is None:
         return "nothing was ever loaded"
     current = loaded.current
@@ -45,7 +45,7 @@ def loaded_words(loaded: Loaded) -> str:
     )
 
 
-def unknown_words(unknown: UnknownRecipe) -> str:
+def describe_unknown(unknown: UnknownRecipe) -> str:
     """The load that left the device unknown."""
     load = f"the load of {unknown.recipe}" + (f" by {unknown.by}" if unknown.by else "")
     if unknown.ended_at is None:
@@ -55,18 +55,18 @@ def unknown_words(unknown: UnknownRecipe) -> str:
     return words if unknown.before is None else f"{words}; before it, {unknown.before} was loaded"
 
 
-def remains_words(remains: Remains) -> str:
+def describe_orphan_load(orphan: OrphanLoad) -> str:
     """The load of a swap that is over."""
-    swap = f"the swap to {remains.marker.recipe} by {who(remains.marker.holder)}"
-    if count := len(remains.survivors):
+    swap = f"the swap to {orphan.marker.recipe} by {who(orphan.marker.holder)}"
+    if count := len(orphan.survivors):
         lives = "lives" if count == 1 else "live"
         processes = counted(count, "process", "processes")
-        names = survivors_named(remains.survivors)
+        names = survivors_named(orphan.survivors)
         return f"{swap} was killed, and {processes} of its load {lives}: {names}"
-    if remains.left_s is not None:
+    if orphan.left_s is not None:
         return (
             f"{swap} has lost its lock, and its load, which cannot be seen from here, may run for "
-            f"{remains.left_s:.0f} s more"
+            f"{orphan.left_s:.0f} s more"
         )
     return f"{swap} was killed, and its load has not ended yet"
 
