@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.domains.workflows.context import Watch
+from holdfast.domains.workflows.context import ProcessWatch
 from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded
 from holdfast.kernel.store import Listener
 from holdfast.processes.procfs import Procfs
@@ -195,7 +195,7 @@ def test_a_change_of_ours_has_the_other_systems_lock(folder: Path, mine: tuple[i
                 seen.append(False)
                 fcntl.flock(other, fcntl.LOCK_UN)
 
-        hf.workflows._room.change(look)
+        hf.workflows._context.change(look)
         look(None)
     assert seen == [True, False]
 
@@ -270,7 +270,7 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
 ) -> None:
     """Killed before it can be watched, or while it is: nobody has to look again by itself."""
     folder.mkdir()
-    asleep = Watch.wait
+    asleep = ProcessWatch.wait
     for watched in (False, True):
         with locked(folder / ".swap.lock") as other:
             marker = {
@@ -286,7 +286,7 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                     other.end()
 
             def waits(
-                watch: Watch,
+                watch: ProcessWatch,
                 ears: Listener,
                 left_s: float | None,
                 stop_fd: int | None = None,
@@ -295,7 +295,7 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                 threading.Thread(target=other.end).start()
                 return asleep(watch, ears, left_s, stop_fd)
 
-            monkeypatch.setattr(Watch, "wait", waits if watched else asleep)
+            monkeypatch.setattr(ProcessWatch, "wait", waits if watched else asleep)
             with (
                 connected(folder) as hf,
                 hf.workflows.swap("llama", timeout_s=NEVER_S, on_wait=in_the_way),

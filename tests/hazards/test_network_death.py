@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import RegistryManager
-from holdfast.domains.network import Registry, Room
+from holdfast.domains.network import Registry
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
@@ -262,9 +262,8 @@ def patient(hf: Holdfast) -> Registry:
     row.
     """
     times = LockTimeouts(host_registry=120, host_leases=120, neighbor_leases=120)
-    return Registry(
-        Room(hf.store, hf.log, hf.processes, NetworkSettings(lock_timeouts=times)), hf.locks
-    )
+    settings = NetworkSettings(lock_timeouts=times)
+    return Registry(hf.store, hf.log, hf.processes, hf.locks, settings)
 
 
 def job(registry: Registry, number: int, turns: int) -> list[str]:

@@ -209,7 +209,7 @@ def test_a_swap_waits_as_long_as_it_was_told(
             pass
         # Twice a moment more: to tell of its end, and to wake who waits for that.
         assert sum(gates.asked_s) <= LIMIT_S + 2 + MARGIN_S, gates.asked_s
-    assert hf.workflows.sight().loaded.has("warm")
+    assert hf.workflows.snapshot().loaded.has("warm")
 
 
 def test_who_waits_at_a_gate_that_is_closed_is_told_at_once(tmp_path: Path) -> None:

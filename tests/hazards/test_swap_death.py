@@ -71,7 +71,7 @@ def mirrored(hf: Holdfast) -> Counter[str]:
     if hf.store.kind != "files":
         return events(hf)
     # Nothing may have changed since one was killed before it could tell.
-    hf.workflows._room._mirror.catch_up()
+    hf.workflows._context._mirror.catch_up()
     path = Path(hf.store.root, "swap_log.jsonl")  # type: ignore[attr-defined]
     lines = path.read_text().splitlines() if path.exists() else []
     assert len(set(lines)) == len(lines)
@@ -176,7 +176,7 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
             assert LoadedNow.of(hf) == loaded, f"at point {point}"
             loads += told["orphan_marker_cleared"] and loaded.unknown == f"r{point}"
             # A database notices a moment later that a connection has ended.
-            until(lambda: not hf.workflows._room.swap_lock.is_held())
+            until(lambda: not hf.workflows._context.swap_lock.is_held())
             # What it asked for is not asked any more.
             assert signals_of(hf) == [], f"at point {point}"
             assert mirrored(hf) == after, f"at point {point}"

@@ -946,7 +946,7 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
     found = clinic.only("leftovers")
     assert "qwen" in found.says and "swap reconcile" in found.mend
     with clinic.connect() as hf:
-        assert hf.workflows.sight().marker is not None
+        assert hf.workflows.snapshot().marker is not None
         hf.workflows.reconcile_swap_marker()
     found = clinic.only("leftovers")
     assert (

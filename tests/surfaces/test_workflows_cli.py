@@ -57,7 +57,7 @@ class Bench(CommandLine):
 
     def load_ended(self) -> None:
         """Wait until no process is left of the load of a killed swap."""
-        marker = self.hf.workflows.sight().marker
+        marker = self.hf.workflows.snapshot().marker
         assert marker is not None
         while probe(marker.holder, self.hf.processes, embedded=True) is not Liveness.DEAD:
             fd = self.hf.processes.death(marker.holder)

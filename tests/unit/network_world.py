@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domains.network import Registry, Room
+from holdfast.domains.network import Registry
 from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
 from holdfast.kernel.settings import LockSettings, NetworkSettings
 from holdfast.kernel.space import Space
@@ -50,16 +50,16 @@ class World:
     ) -> Registry:
         """The registry as a new process sees it."""
         seat: Any = (machine or self.machine).begin(pid)
-        room = Room(
+        locks = Locks(self.store, self.journal, seat, LockSettings())
+        registry = Registry(
             self.store,
             self.journal,
             seat,
+            locks,
             settings or self._settings,
-            f"p{pid}",
-            self.pauses.append,
+            label=f"p{pid}",
+            pause=self.pauses.append,
         )
-        locks = Locks(self.store, self.journal, seat, LockSettings())
-        registry = Registry(room, locks)
         self._opened.append((registry, locks))
         return registry
 

@@ -4,7 +4,8 @@ of the test's.
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -584,6 +585,81 @@ def test_all_routers_or_none(registry: Registry) -> None:
     assert registry.release_all_router_locks(["r2"], "b") == 1
     assert registry.is_router_locked("r3") and not registry.is_router_locked("r2")
     assert registry.release_router_lock("r3", "b")
+
+
+def test_routers_of_callers_that_need_the_grant(world: World, registry: Registry) -> None:
+    grant = registry.lock_routers(["r1", "r2"], "a", ttl_s=60, pid=None)
+    assert grant.names == ("r1", "r2") and set(grant.tokens) == {"r1", "r2"}
+    assert registry.lock_routers(["r1"], "a", 0, ttl_s=60, pid=None).reentered
+    with pytest.raises(RegistryLockTimeout) as late:
+        registry.lock_routers(["r2", "r3"], "b", 0, ttl_s=60, pid=None)
+    assert [one["by"] for one in late.value.fields["holders"]] == ["a"]
+    obstruction = registry.wait_routers_free(["r1"], 0)
+    assert obstruction is not None and [one.by for one in obstruction.holders] == ["a"]
+    assert registry.wait_routers_free(["r1"], 0, job_id="a") is None
+    assert [one.name for one in registry.router_status()] == ["r1", "r2"]
+    assert [len(one.holds) for one in registry.router_status(["r3", "r1"])] == [0, 1]
+    with pytest.raises(RegistryNotFound) as refused:
+        registry.unlock_routers(["r1", "r3"], "b")
+    assert refused.value.fields == {"names": ["r1", "r3"]}
+    assert registry.unlock_routers(["r1", "r2", "r3"], "a") == ("r1", "r2")
+    assert registry.wait_routers_free(["r1", "r2"], float("inf")) is None
+    with pytest.raises(InvalidValue):
+        registry.lock_routers(["r1"], "a", pid=None)
+
+
+def test_a_wait_for_routers_ends_when_its_descriptor_is_readable(registry: Registry) -> None:
+    registry.lock_routers(["r1"], "a", ttl_s=60, pid=None)
+    stop, write = os.pipe()
+    os.write(write, b"x")
+    with open(stop, "rb"), open(write, "wb"):
+        assert registry.wait_routers_free(["r1"], PATIENCE_S, stop_fd=stop) is not None
+        with pytest.raises(RegistryLockTimeout):
+            registry.lock_routers(["r1"], "b", PATIENCE_S, ttl_s=60, pid=None, stop_fd=stop)
+
+
+def test_a_detached_claim_needs_a_time_where_its_process_cannot_be_seen(world: World) -> None:
+    registry = world.registry
+    register(registry, 1)
+    world.machine.begin(7)
+    calls: list[Callable[..., object]] = [
+        lambda **more: registry.lock_routers(["router-1"], "run-1", 0, **more),
+        lambda **more: registry.lease_hosts("run-1", ["h1"], "quick", **more),
+        lambda **more: registry.acquire_neighbor_lease("run-1", "h1", "10.0.0.9", **more),
+    ]
+    for call in calls:
+        if world.store.embedded:
+            call(pid=7, detached=True)
+        else:
+            with pytest.raises(InvalidValue) as refused:
+                call(pid=7, detached=True)
+            assert refused.value.fields["field"] == "ttl_s"
+        call(pid=7, ttl_s=60, detached=True)
+
+
+def test_hosts_are_leased_under_their_own_routers(registry: Registry) -> None:
+    register(registry, 1)
+    register(registry, 2, router="router-2")
+    assert registry.lease_hosts("run-1", ["h1", "h2", "h1"], "quick") == {"h1": 1, "h2": 1}
+    leases = registry.list_host_leases()
+    assert [leases[name]["router"] for name in ("h1", "h2")] == ["router-1", "router-2"]
+    with pytest.raises(RegistryNotFound):
+        registry.lease_hosts("run-2", ["h1", "h3"], "quick")
+    with pytest.raises(InvalidValue):
+        registry.lease_hosts("run-2", ["h1", "h2"], "quick", router_name="router-1")
+    assert runs(registry, "h1") == ["run-1"]
+
+
+def test_a_host_that_is_not_there_is_not_found(registry: Registry) -> None:
+    register(registry, 1)
+    register(registry, 2, router="router-2")
+    assert registry.get_host("h1") == registry.get_host_info("h1")
+    assert list(registry.list_all_hosts(router_name="router-2")) == ["h2"]
+    registry.remove_host("h1")
+    for call in (registry.get_host, registry.remove_host):
+        with pytest.raises(RegistryNotFound) as refused:
+            call("h1")
+        assert refused.value.fields == {"host": "h1"}
 
 
 def test_no_routers_at_all_are_had_at_once(registry: Registry) -> None:

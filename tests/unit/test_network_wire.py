@@ -26,7 +26,7 @@ from holdfast.domains.network.wire import (
     HOSTS_FILE,
     NEIGHBOR_LEASES,
     NEIGHBOR_LEASES_FILE,
-    OURS,
+    OWN_MEMBER,
     ROUTER_SIGN,
     read_host,
     read_host_leases,
@@ -102,7 +102,7 @@ host_leases = st.builds(
             **_LEASE,
             job_type=texts,
             dscp=st.none() | st.integers(0, 63),
-            more=more("run_id", "pid", "job_type", "dscp", "allocated_at", OURS),
+            more=more("run_id", "pid", "job_type", "dscp", "allocated_at", OWN_MEMBER),
         ),
         max_size=3,
     ).map(tuple),
@@ -113,7 +113,8 @@ neighbor_leases = st.builds(
     host_name=texts,
     neighbor_ip=texts,
     leases=st.lists(
-        st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OURS)), max_size=3
+        st.builds(RunLease, **_LEASE, more=more("run_id", "pid", "allocated_at", OWN_MEMBER)),
+        max_size=3,
     ).map(tuple),
     more=more("host_name", "neighbor_ip", "leases"),
 )
@@ -210,7 +211,10 @@ def test_a_time_beyond_the_calendar_is_no_reason_to_lose_a_lease(when: float) ->
         (read_host_leases, {"router": "r", "leases": ["x"]}),
         (read_host_leases, {"router": "r", "leases": [{}]}),
         (read_host_leases, {"router": "r", "leases": [{"run_id": "x", "pid": "1"}]}),
-        (read_host_leases, {"router": "r", "leases": [{"run_id": "x", OURS: {"process": 1}}]}),
+        (
+            read_host_leases,
+            {"router": "r", "leases": [{"run_id": "x", OWN_MEMBER: {"process": 1}}]},
+        ),
         (read_neighbor_leases, {"leases": []}),
         (read_neighbor_leases, {**OLD_NEIGHBORS, "leases": [None]}),
     ],

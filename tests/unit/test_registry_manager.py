@@ -129,9 +129,9 @@ def test_both_forms_of_a_configuration_mean_the_same() -> None:
     assert chosen == configured(FULL)
     assert chosen.registry_dir == "/dev/shm/lab"
     assert chosen.lock_timeouts == LockTimeouts()
-    assert chosen.logs
+    assert chosen.logs_all
     assert configured({}) == RegistryConfig()
-    assert not configured({}).logs
+    assert not configured({}).logs_all
 
 
 def test_an_applications_whole_configuration_may_be_given(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_set_of_routers_may_be_as_large_as_its_bound_and_the_error_names_it(
 def test_a_path_asks_for_the_log_unless_it_is_switched_off(
     said: dict[str, Any], logs: bool
 ) -> None:
-    assert configured(said).logs is logs
+    assert configured(said).logs_all is logs
 
 
 @pytest.mark.parametrize(

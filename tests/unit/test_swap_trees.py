@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import SwapMarker, Workflows
-from holdfast.domains.workflows.records import Remains, UnseenLoads
+from holdfast.domains.workflows.records import OrphanLoad, UnseenLoads
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.errors import EAgain, Held, LockTimeout
 from holdfast.kernel.holder import Holder, Liveness, Survivor
@@ -122,7 +122,7 @@ def test_the_time_of_work_counts_only_where_its_tree_cannot_be_seen(world: World
     trees = Trees(TREE)
     here = process(world, trees, 2)
     elsewhere = process(world, Trees(), 3, Machine("host-2"))
-    owner = replace(here._room.processes.current(), tree=TREE)
+    owner = replace(here._context.processes.current(), tree=TREE)
     here.register("tune", "qwen", owner=owner, ttl_s=1)
     world.machine.end(2)
     world.clock.advance(10)
@@ -133,7 +133,7 @@ def test_the_time_of_work_counts_only_where_its_tree_cannot_be_seen(world: World
 def test_work_ends_with_its_tree(world: World) -> None:
     trees = Trees(TREE)
     here = process(world, trees, 2)
-    here.register("tune", "qwen", owner=replace(here._room.processes.current(), tree=TREE))
+    here.register("tune", "qwen", owner=replace(here._context.processes.current(), tree=TREE))
     world.machine.end(2)
     waits = Swapping(process(world, trees, 3), "llama")
     trees.end(TREE)
@@ -148,7 +148,7 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
     left = begun(world, process(world, trees, 2), 2)
     looker = process(world, trees, 3)
     assert looker.reconcile_swap_marker() == (left, None)
-    assert looker.remains(left) == Remains(left, [(7, "load.sh")], None)
+    assert looker.orphan_load(left) == OrphanLoad(left, [(7, "load.sh")], None)
     with pytest.raises(EAgain, match="was killed, and its load still runs"):
         looker.register("x", "qwen")
     with pytest.raises(Held, match="1 process of its load lives: 7 load") as refused:
@@ -158,7 +158,7 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
         looker.swap("qwen", timeout_s=0).__enter__()
     assert trees.asked == []
     waits = Swapping(process(world, trees, 4), "qwen")
-    assert waits.told == [[Remains(left, [(7, "load.sh")], None)]]
+    assert waits.told == [[OrphanLoad(left, [(7, "load.sh")], None)]]
     assert trees.was_asked.wait(PATIENCE_S) and trees.asked == [TREE]
     trees.end(TREE)
     assert waits.ended().loaded
@@ -175,7 +175,7 @@ def test_a_swap_that_waits_learns_that_the_process_of_the_other_is_dead(
     die(world, 2, swap)
     assert trees.was_asked.wait(PATIENCE_S)
     trees.end(TREE)
-    assert waits.ended().loaded and isinstance(waits.told[1][0], Remains)
+    assert waits.ended().loaded and isinstance(waits.told[1][0], OrphanLoad)
 
 
 def test_a_swap_that_lives_without_the_lock_goes_on_until_its_tree_has_ended(world: World) -> None:
@@ -186,7 +186,7 @@ def test_a_swap_that_lives_without_the_lock_goes_on_until_its_tree_has_ended(wor
     swap._contender.close()
     looker = process(world, trees, 3)
     live, cleared = looker.reconcile_swap_marker()
-    assert live is not None and cleared is None and looker.remains(live) is None
+    assert live is not None and cleared is None and looker.orphan_load(live) is None
     with pytest.raises(LockTimeout):
         looker.swap("qwen", timeout_s=0).__enter__()
     assert trees.asked == []
@@ -208,7 +208,7 @@ def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
     for _ in range(2):
         live, cleared = here.reconcile_swap_marker()
         assert live is not None and cleared is None
-    assert here.remains(live) == Remains(live, (), 20.0)
+    assert here.orphan_load(live) == OrphanLoad(live, (), 20.0)
     with pytest.raises(Held, match="may run for 20 s more"):
         here.swap("qwen", policy="refuse").__enter__()
     now_s[0] += 19
@@ -231,7 +231,7 @@ def test_a_swap_waits_out_a_load_that_it_cannot_see(
     assert swap._contender is not None
     swap._contender.close()
     waits = Swapping(process(world, Trees(), 3), "qwen")
-    assert isinstance(waits.told[0][0], Remains) and waits.told[0][0].left_s is not None
+    assert isinstance(waits.told[0][0], OrphanLoad) and waits.told[0][0].left_s is not None
     assert waits.ended().loaded
     machine.close()
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Phase, Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.swap import InTheWay, Swap
+from holdfast.domains.workflows.swap import Obstacle, Swap
 from holdfast.domains.workflows.wire import (
     CHANGED,
     CURRENT_RECIPE,
@@ -53,7 +53,7 @@ class Swapping:
     """A swap in a thread of its own. Made once it waits for somebody, or has ended."""
 
     def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
-        self.told: list[Sequence[InTheWay]] = []
+        self.told: list[Sequence[Obstacle]] = []
         self.error: HoldfastError | None = None
         self.loaded = self.needed = False
         self._waits = threading.Event()
@@ -64,7 +64,7 @@ class Swapping:
         self._thread.start()
         assert self._waits.wait(PATIENCE_S)
 
-    def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
+    def _tell(self, in_the_way: Sequence[Obstacle]) -> None:
         self.told.append(in_the_way)
         self._waits.set()
 
@@ -542,7 +542,7 @@ def test_a_signal_is_taken_back_that_comes_after_the_end_of_what_it_was_for(
 ) -> None:
     """Whoever asks makes the file once it is decided, and may be late. It lay there for ever."""
     work = world.process(2).register("train", "llama", preemptible=True).workflow
-    signals = world.workflows._room.signals
+    signals = world.workflows._context.signals
     give = signals.give
 
     def late(path: str, name: str, token: int, swap: int) -> str | None:

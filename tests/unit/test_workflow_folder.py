@@ -331,14 +331,14 @@ def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(
     with folder.workflows.swap("llama"):
         pass
     before = folder.log()
-    with mock.patch.object(folder.workflows._room, "_mirror"):
+    with mock.patch.object(folder.workflows._context, "_mirror"):
         with folder.workflows.swap("qwen"):
             pass
     assert folder.log() == before
     written, mark = log.read_bytes(), cursor.read_bytes()
     if lost in ("line", "both"):
         # Cut off in the middle of a line: a power loss, or a kill between two writes.
-        folder.workflows._room._mirror.catch_up()
+        folder.workflows._context._mirror.catch_up()
         log.write_bytes(log.read_bytes()[: len(written) + 20])
         cursor.write_bytes(mark)
     if lost in ("cursor", "both"):
@@ -370,9 +370,8 @@ def test_a_log_that_cannot_be_written_fails_nothing(
 
 
 def test_processes_of_another_program_are_judged_by_pid_and_start(folder: Folder) -> None:
-    room = folder.workflows._room
+    context = folder.workflows._context
     me = Procfs().current()
     foreign = Holder(host_id="", boot_id="", pid_ns=0, pid=me.pid, start_ticks=me.start_ticks)
     reused = Holder(host_id="", boot_id="", pid_ns=0, pid=me.pid, start_ticks=me.start_ticks - 1)
-    verdicts = room.verdicts_on([foreign, reused])
-    assert [verdicts[foreign].value, verdicts[reused].value] == ["alive", "dead"]
+    assert [context.liveness(one).value for one in (foreign, reused)] == ["alive", "dead"]

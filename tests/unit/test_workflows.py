@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -164,11 +165,9 @@ def test_work_that_waits_begins_when_its_recipe_is_loaded(world: World, loaded: 
 def test_a_name_is_one_owners(world: World) -> None:
     first = world.workflows.register("train", "llama").workflow
     other = world.process(2)
-    with pytest.raises(
-        Held, match="workflow train is p1 \\(process 1\\)'s, with recipe llama"
-    ) as caught:
+    with pytest.raises(Held) as caught:
         other.register("train", "qwen")
-    assert caught.value.fields["owner_pid"] == 1
+    assert caught.value.fields == {"workflow": "train", "owner_pid": 1, "recipe": "llama"}
     assert world.workflows.get("train") == first
 
 
@@ -475,7 +474,7 @@ def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -
 
         for _ in range(5):
             with pytest.raises(StoreUnavailable):
-                work._keep_on(away, 10)
+                work._keep_on(SimpleNamespace(wait=away), 10)  # type: ignore[arg-type]
         assert world.workflows.get("train").last_renewed_at - begun_at >= timedelta(seconds=30)
 
 
@@ -521,7 +520,7 @@ def test_running_goes_on_looking_when_what_it_calls_fails(
     assert work.lost.wait(PATIENCE_S) and lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost):
         work.__exit__(None, None, None)
-    assert caplog.text.count("what was to be called") == 2
+    assert caplog.text.count("the callback of a workflow failed") == 2
 
 
 def test_running_loses_nothing_when_its_owner_ends_before_it_is_released(world: World) -> None:

@@ -1,9 +1,8 @@
-"""flock(2) on a file: a lock that the kernel takes back when its process ends, however that ends.
+"""Locks that end with their process: flock(2) on a file, which the kernel releases however the
+process ends, and a lock among the threads of one process for stores in its memory.
 
-Its descriptor is closed in a forked child and at exec, so that nothing that was started meanwhile
-keeps the lock alive.
-
-A lock among the threads of one process, for stores that live in its memory.
+The descriptor of a flock is closed in a forked child and at exec, so that no child process keeps
+the lock.
 """
 
 import contextlib
@@ -21,12 +20,10 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.system.access import PRIVATE, Access, open_file, unusable
 
-_FLAGS = os.O_RDWR
-
 
 class FlockLock:
-    """A lock on a file, which is made when it is first wanted and never removed: whoever removes it
-    by hand while it is held makes two locks of one.
+    """A lock on a file, which is made when first needed and never removed: a held lock whose file
+    is removed by hand becomes two locks.
     """
 
     def __init__(self, path: Path, access: Access = PRIVATE) -> None:
@@ -34,22 +31,22 @@ class FlockLock:
         self._access = access
 
     def contender(self) -> "FlockContender":
-        """Get ready to ask for it. Raises StoreUnavailable when the file cannot be opened."""
+        """A new contender. Raises StoreUnavailable when the file cannot be opened."""
         return FlockContender(self._path, self._access)
 
     def is_held(self) -> bool:
-        """Has anybody got it at this moment? Asked by trying, for an instant. Raises
+        """Whether any contender has it, found by taking it for an instant. Raises
         StoreUnavailable.
         """
         if not os.path.lexists(self._path):
             return False
-        with contextlib.closing(FlockContender(self._path, self._access)) as asker:
-            return not asker.try_take()
+        with contextlib.closing(FlockContender(self._path, self._access)) as probe:
+            return not probe.try_take()
 
 
 class FlockContender:
-    """One who wants the lock, and maybe has it. Each has an open file of its own, so that threads
-    keep each other out too.
+    """One caller that wants the lock, and maybe has it. Each opens the file itself, so that threads
+    exclude each other too.
     """
 
     def __init__(self, path: Path, access: Access = PRIVATE) -> None:
@@ -62,7 +59,7 @@ class FlockContender:
         _open_ones.add(self)
 
     def try_take(self) -> bool:
-        """Take it if nobody else has it. Raises StoreUnavailable."""
+        """Take it if it is free. Raises StoreUnavailable."""
         if self._mine:
             return True
         while True:
@@ -75,7 +72,7 @@ class FlockContender:
             if self._is_at_its_path():
                 self._mine = True
                 return True
-            # The file was replaced: what we have is a lock on a file that nobody else will find.
+            # The file was replaced: we have locked a file that nobody else will open.
             fd, self._fd = self._fd, -1
             os.close(fd)
             self._fd = self._opened()
@@ -89,21 +86,18 @@ class FlockContender:
         self._mine = True
 
     def has_it(self) -> bool:
-        """Is it ours? Not in a forked child, and not if the file was replaced by hand."""
+        """Whether it is ours: not in a forked child, and not if the file was replaced by hand."""
         return self._mine and self._fd >= 0 and self._is_at_its_path()
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Nothing to watch: it is not lost as long as this process lives."""
+        """Nothing to watch: a live process cannot lose it."""
 
     def close(self) -> None:
-        """Let go of it."""
-        self._let_go()
-
-    def _let_go(self) -> None:
+        """Release it."""
         _open_ones.discard(self)
         if self._mine and self._pid == os.getpid():
-            # First of all: an exception may come before the descriptor is closed. In a forked child
-            # this would unlock its parent's.
+            # First, as an exception may come before the descriptor is closed. Not in a forked
+            # child: it would unlock the parent's lock.
             with contextlib.suppress(OSError, ValueError):
                 flock(self._fd, LOCK_UN)
         fd, self._fd, self._mine = self._fd, -1, False
@@ -111,13 +105,13 @@ class FlockContender:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Of one whose user met an exception before it could let go.
+        # For a user that was interrupted before it could close it.
         with contextlib.suppress(AttributeError):
-            self._let_go()
+            self.close()
 
     def _opened(self) -> int:
         try:
-            return open_file(self._path, _FLAGS, self._access)
+            return open_file(self._path, os.O_RDWR, self._access)
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -129,15 +123,15 @@ class FlockContender:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def _unusable(self, error: Exception) -> StoreUnavailable:
-        # Closed meanwhile, by another thread: that is no error of the system's.
+        # A ValueError: another thread has closed the descriptor meanwhile.
         return unusable(
             self._path, error if isinstance(error, OSError) else OSError(errno.EBADF, str(error))
         )
 
 
 class FlockGuard:
-    """A flock for the time of a short `with` block, waited for asleep: a thread blocks in it while
-    the caller waits with a time limit. Raises LockTimeout.
+    """A flock for the time of a short `with` block. flock(2) has no time limit, so a thread blocks
+    in it while the caller waits with one. Raises LockTimeout.
     """
 
     def __init__(
@@ -168,7 +162,7 @@ class FlockGuard:
         self._contender.close()
 
     def _give_up(self) -> None:
-        """Let go of it now; or, while a thread blocks in it, as soon as that has it."""
+        """Release it now; or, while a thread blocks in it, as soon as that thread gets it."""
         with self._mutex:
             self._given_up = True
             if not self._blocked:
@@ -203,14 +197,12 @@ class FlockGuard:
 
 
 _open_ones: weakref.WeakSet[FlockContender] = weakref.WeakSet()
-"""All that have a descriptor. Held here, since a child must let go of one that its parent has
-forgotten, too.
-"""
+"""All that have a descriptor: a forked child closes its copies, also of forgotten ones."""
 
 
 def _after_fork() -> None:
     for contender in list(_open_ones):
-        # Closing a copy does not unlock: the parent's stays locked.
+        # Closing a copy of the descriptor does not unlock the parent's lock.
         contender.close()
 
 
@@ -222,37 +214,35 @@ class ThreadLock:
 
     def __init__(self) -> None:
         self._owner: dict[None, ThreadContender] = {}
-        """The one who has it. Each change is a single step, so that no exception can come in
-        between.
-        """
+        """The contender that has it. Each change is a single step: no exception can split it."""
 
     def contender(self) -> "ThreadContender":
-        """Get ready to ask for it."""
+        """A new contender."""
         return ThreadContender(self._owner)
 
     def is_held(self) -> bool:
-        """Has anybody got it at this moment?"""
+        """Whether any contender has it."""
         return bool(self._owner)
 
 
 class ThreadContender:
-    """One who wants the lock, and maybe has it."""
+    """One caller that wants the lock, and maybe has it."""
 
     def __init__(self, owner: "dict[None, ThreadContender]") -> None:
         self._owner = owner
 
     def try_take(self) -> bool:
-        """Take it if nobody else has it."""
+        """Take it if it is free."""
         return self._owner.setdefault(None, self) is self
 
     def has_it(self) -> bool:
-        """Is it ours?"""
+        """Whether it is ours."""
         return self._owner.get(None) is self
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Nothing to watch: it is not lost as long as this process lives."""
+        """Nothing to watch: a live process cannot lose it."""
 
     def close(self) -> None:
-        """Let go of it; again is harmless."""
+        """Release it; again is harmless."""
         if self.has_it():
             del self._owner[None]

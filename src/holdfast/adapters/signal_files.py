@@ -1,19 +1,15 @@
-"""Signal files on this machine's disk.
+"""Signal files on this machine's disk, and the workflows of a folder of plain files.
 
-A file says in itself for which registration it was made, so that only our own are ever removed.
-Each folder on the way to it is opened without following links, and the file appears whole, and only
-where there is none.
-
-Workflows in a folder of plain files: the locks and the log that lie beside `workflows.json` there.
-
-Another system may look at the same folder. So its swap lock is our swap lock, and its log tells
-what happens to swaps. Its lock around each change is taken by the files store, as the layout says.
+A signal file names the registration for which it was made, so that only our own are removed. Each
+folder on its path is opened without following links. The file appears whole, and never replaces
+another.
 """
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -36,23 +32,16 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Note(Plain, frozen=True, kw_only=True):
-    """What stands in a signal file: for whom it was made."""
+    """The content of a signal file: the workflow, its registration and the swap that asks."""
 
     holdfast_preempt: str
     token: int
     swap: int = 0
 
 
-class _Place(NamedTuple):
-    """A file's folder, open, and its name in it."""
-
-    folder: int
-    name: str
-
-
 class SignalFiles:
-    """The signal files of this machine; `folder` is for those whose owners chose no place, and is
-    made when needed.
+    """The signal files of this machine, see `Signals`. `folder` is for those whose owners chose no
+    path; it is made when needed.
     """
 
     def __init__(self, folder: Path, access: Access = PRIVATE) -> None:
@@ -60,11 +49,11 @@ class SignalFiles:
         self._folder = Path(resolve(folder))
 
     def path_of(self, name: str, token: int) -> str:
-        """Where the signal of a registration lies unless its owner chose a place."""
+        """The default path of a registration's signal."""
         return str(self._folder / f"{name}-{token}.preempt")
 
     def checked(self, path: str, name: str) -> str:
-        """The caller's own path, made out. Raises InvalidValue."""
+        """The caller's own path, resolved. Raises InvalidValue."""
         if (
             not isinstance(path, str)
             or "\0" in path
@@ -72,38 +61,33 @@ class SignalFiles:
             or os.path.basename(path) in ("", ".", "..")
         ):
             raise _unfit(path, "it is not the absolute path of a file")
-        made_out = os.path.join(resolve(os.path.dirname(path)), os.path.basename(path))
-        if len(os.fsencode(made_out)) > SIGNAL_PATH_BYTES_MAX:
+        resolved = os.path.join(resolve(os.path.dirname(path)), os.path.basename(path))
+        if len(os.fsencode(resolved)) > SIGNAL_PATH_BYTES_MAX:
             raise _unfit(path, f"it is longer than {SIGNAL_PATH_BYTES_MAX} bytes")
-        if not os.path.isdir(os.path.dirname(made_out)):
-            raise _unfit(path, "its folder is not there")
-        if os.path.lexists(made_out):
-            note = _note(made_out)
+        if not os.path.isdir(os.path.dirname(resolved)):
+            raise _unfit(path, "its folder does not exist")
+        if os.path.lexists(resolved):
+            note = _read(resolved)
             if note is None or note.holdfast_preempt != name:
                 raise _unfit(path, "there is something else already")
-        return made_out
+        return resolved
 
     def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
-        """Make the signal file; return what is wrong when that cannot be done."""
-        note = Note(holdfast_preempt=name, token=token, swap=swap)
-        # What an earlier registration of that name left there says nothing to this one, which may
-        # not have cleared it yet.
+        """Make the signal file; return what is wrong when that fails."""
+        note = to_json(Note(holdfast_preempt=name, token=token, swap=swap)) + b"\n"
+        # An earlier registration of that name may have left its signal there.
         self.clear(path, name, token - 1)
         try:
             if os.path.dirname(path) == str(self._folder):
                 make_folder(self._folder, self._access)
-            place = _opened(path)
-            try:
-                make_whole(
-                    place.name, to_json(note) + b"\n", access=self._access, folder_fd=place.folder
-                )
-            finally:
-                os.close(place.folder)
+            with _folder_of(path) as folder:
+                base = os.path.basename(path)
+                make_whole(base, note, access=self._access, folder_fd=folder)
         except FileExistsError:
-            there = _note(path)
-            ours = there is not None and (there.holdfast_preempt, there.token) == (name, token)
-            # One that is gone by now was taken back meanwhile.
-            return None if ours or not self.given(path) else f"there is another file at {path}"
+            # A file that is gone by now was a signal, which was withdrawn meanwhile.
+            if _is_for(_read(path), name, token) or not self.given(path):
+                return None
+            return f"there is another file at {path}"
         except OSError as error:
             return f"{path} cannot be made ({error.strerror})"
         except StoreUnavailable as error:
@@ -111,59 +95,52 @@ class SignalFiles:
         return None
 
     def given(self, path: str) -> bool:
-        """Is there a signal?"""
+        """Whether there is a signal."""
         return os.path.lexists(path)
 
     def clear(self, path: str, name: str, token: int) -> bool:
         """Remove the signal file if it was made for that workflow, for this registration or an
         earlier one.
         """
-        note = _note(path)
+        note = _read(path)
         if note is None or note.holdfast_preempt != name or note.token > token:
             return False
         try:
-            place = _opened(path)
-            try:
-                os.unlink(place.name, dir_fd=place.folder)
-            finally:
-                os.close(place.folder)
+            with _folder_of(path) as folder:
+                os.unlink(os.path.basename(path), dir_fd=folder)
         except OSError:
             return False
         return True
 
     def swap_of(self, path: str, name: str, token: int) -> int:
-        """The token of the swap for which a registration's signal was made; 0 where there is
-        none.
-        """
-        note = _note(path)
-        return (
-            note.swap
-            if note is not None and (note.holdfast_preempt, note.token) == (name, token)
-            else 0
-        )
+        """The token of the swap for which a registration's signal was made; 0 without one."""
+        note = _read(path)
+        return note.swap if note is not None and _is_for(note, name, token) else 0
 
 
-def _opened(path: str) -> _Place:
-    """The folder of a path, reached without following any link. Raises OSError."""
-    *folders, name = path.split("/")[1:]
+def _is_for(note: Note | None, name: str, token: int) -> bool:
+    return note is not None and (note.holdfast_preempt, note.token) == (name, token)
+
+
+@contextmanager
+def _folder_of(path: str) -> Iterator[int]:
+    """Open the folder of a path without following any link. Raises OSError."""
     at = os.open("/", _FOLDER)
-    for folder in filter(None, folders):
-        try:
-            below = os.open(folder, _FOLDER, dir_fd=at)
-        finally:
-            os.close(at)
-        at = below
-    return _Place(at, name)
-
-
-def _note(path: str) -> Note | None:
-    """What a signal file says; None for anything that is not one of ours."""
     try:
-        place = _opened(path)
-        try:
-            fd = os.open(place.name, _READ, dir_fd=place.folder)
-        finally:
-            os.close(place.folder)
+        for folder in filter(None, path.split("/")[:-1]):
+            below = os.open(folder, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+        yield at
+    finally:
+        os.close(at)
+
+
+def _read(path: str) -> Note | None:
+    """The content of a signal file; None for anything that is not one of ours."""
+    try:
+        with _folder_of(path) as folder:
+            fd = os.open(os.path.basename(path), _READ, dir_fd=folder)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return None
@@ -191,10 +168,11 @@ def workflows_in_folder(
     within: tuple[str, int] | None = None,
     access: Access = PRIVATE,
 ) -> Workflows:
-    """The workflows of a store whose layout lies in `folder`; `own` is for what that layout has no
-    place for. Makes both.
+    """The workflows of a store that keeps `workflows.json` in `folder`; `own` is for what that
+    layout has no place for. Makes both folders. Raises StoreUnavailable when that fails.
 
-    Raises StoreUnavailable when they cannot be made.
+    Another system may use the same folder: its swap lock is our swap lock, and its swap log is our
+    mirror. The files store takes its lock around each change, as the layout says.
     """
     for path in (folder, own):
         try:

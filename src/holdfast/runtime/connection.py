@@ -185,16 +185,12 @@ class Holdfast:
     @_Part
     def network(self) -> "Registry":
         """Hosts, routers and neighbours of a network under test."""
-        from holdfast.domains.network import Registry, Room
+        from holdfast.domains.network import Registry
 
-        room = Room(
-            self.store,
-            self.log,
-            self.processes,
-            self.settings.network,
-            label=self.settings.actor or "",
+        label = self.settings.actor or ""
+        return Registry(
+            self.store, self.log, self.processes, self.locks, self.settings.network, label=label
         )
-        return Registry(room, self.locks)
 
     @_Part
     def workflows(self) -> "Workflows":

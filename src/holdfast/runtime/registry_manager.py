@@ -1,5 +1,4 @@
-"""RegistryManager: the registry of hosts, routers and neighbours by a configuration of its own, as
-its users know it.
+"""RegistryManager: the registry of hosts, routers and neighbours with a configuration of its own.
 
     manager = holdfast.RegistryManager({"registry_dir": "/dev/shm/lab"})
     with manager.router_lock("router-1", "job-7"):
@@ -17,10 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.adapters.journal_mirror import JournalMirror, transaction_log
-from holdfast.domains.network import Registry, RegistryConfig, Room, configured
+from holdfast.domains.network import Registry, RegistryConfig, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.kernel.settings import Settings
 from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
@@ -34,37 +32,32 @@ class RegistryManager(Registry):
     that closes it.
 
     `config` is a dict of the keys that docs/network.md lists, or one with that dict under
-    `registry_manager`. With `registry_dir` everything lies in plain files there, and `lock_dir` is
+    `registry_manager`. With `registry_dir` everything is in plain files there, and `lock_dir` is
     there too; without, in the store of `connect()`. One manager a process is enough, and any number
-    of threads may use it; it is safe after fork. What the calls promise stands at `Registry`.
+    of threads may use it; it is safe after fork. For what the calls promise see `Registry`.
 
     Raises InvalidValue for a wrong configuration, and what `connect` raises.
     """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None) -> None:
         chosen = configured(config)
-        self._connection = _connected(chosen)
-        settings = self._connection.settings
-        journal = "all" if chosen.logs else settings.locks.journal
+        self._connection = connection = _connect(chosen)
+        label = connection.settings.actor or ""
+        lock_settings = connection.settings.locks
+        if chosen.logs_all:
+            lock_settings = replace(lock_settings, journal="all")
         self._own_locks = Locks(
-            self._connection.store,
-            self._connection.log,
-            self._connection.processes,
-            replace(settings.locks, journal=journal),
-            label=settings.actor or "",
+            connection.store, connection.log, connection.processes, lock_settings, label=label
         )
         logger = logger or logging.getLogger("holdfast.network")
-        self._log = _transaction_log(chosen, self._connection, logger)
-        room = Room(
-            self._connection.store,
-            self._connection.log,
-            self._connection.processes,
-            chosen,
-            label=settings.actor or "",
-        )
+        self._log = _transaction_log(chosen, connection, logger)
         super().__init__(
-            room,
+            connection.store,
+            connection.log,
+            connection.processes,
             self._own_locks,
+            chosen,
+            label=label,
             logger=logger,
             enabled=chosen.enabled,
             after_change=lambda: None if self._log is None else self._log.catch_up(),
@@ -77,8 +70,8 @@ class RegistryManager(Registry):
         self.close()
 
     def close(self) -> None:
-        """Let go of the store. Nothing is released: what this process holds ends with it. Calling
-        it again is harmless.
+        """Close the store. Nothing is released: the claims of this process end with it. Calling it
+        again is harmless.
         """
         super().close()
         self._own_locks.close()
@@ -88,37 +81,38 @@ class RegistryManager(Registry):
         self._connection.close()
 
 
-def _connected(chosen: RegistryConfig) -> Holdfast:
+def _connect(chosen: RegistryConfig) -> Holdfast:
     if not chosen.enabled:
-        # Nothing is made anywhere for what is switched off.
+        # A registry that is switched off creates no files.
         return connect("memory:")
     if chosen.registry_dir is None:
         return connect()
     settings = load_settings(store=f"files:{os.path.expanduser(chosen.registry_dir)}")
-    places = (
-        {}
-        if chosen.lock_dir is None
-        else {LOCKS_FOLDER: os.path.abspath(os.path.expanduser(chosen.lock_dir))}
-    )
-    for path in places.values():
-        # Before the store is opened, which then sees whether another store has it.
-        _make(Path(path), access_for(settings.group))
+    # The configured folders count only for the configured store. Another store in the same
+    # folders would not wait for the first one's transactions.
+    same = _root(load_settings().store) == _root(settings.store)
+    folders = dict(settings.files.folders) if same else {}
+    if chosen.lock_dir is not None:
+        path = os.path.abspath(os.path.expanduser(chosen.lock_dir))
+        # Before the store is opened, which then sees whether another store uses it.
+        _make_lock_folder(Path(path), access_for(settings.group))
+        folders[LOCKS_FOLDER] = path
     files = replace(
         settings.files,
-        folders={**_own_folders(settings), **places},
+        folders=folders,
         retry_attempts=chosen.retry_attempts,
         retry_delay_s=chosen.retry_delay,
     )
     connection = connected(replace(settings, files=files))
     store = connection.store
     assert isinstance(store, FilesStore)
-    _make(store.folders.of(LOCKS_FOLDER), store.access)
+    _make_lock_folder(store.folders.of(LOCKS_FOLDER), store.access)
     return connection
 
 
-def _make(folder: Path, access: Access) -> None:
-    """Make the folder of lock files: other programs look there before any router is locked. Raises
-    StoreUnavailable.
+def _make_lock_folder(folder: Path, access: Access) -> None:
+    """Make the folder of lock files now: other programs look there before any router is locked.
+    Raises StoreUnavailable.
     """
     try:
         make_folder(folder, access)
@@ -130,13 +124,6 @@ def _make(folder: Path, access: Access) -> None:
         ) from None
 
 
-def _own_folders(settings: Settings) -> dict[str, str]:
-    """The folders that are configured here, if they are of this very store. Those of another would
-    bring two stores, which do not wait for each other, to the same files.
-    """
-    return settings.files.folders if _root(load_settings().store) == _root(settings.store) else {}
-
-
 def _root(store: str | None) -> str | None:
     path = (store or "").removeprefix("files:")
     return None if path == (store or "") else os.path.realpath(os.path.expanduser(path))
@@ -145,9 +132,9 @@ def _root(store: str | None) -> str | None:
 def _transaction_log(
     chosen: RegistryConfig, connection: Holdfast, logger: logging.Logger
 ) -> JournalMirror | None:
-    if not (chosen.enabled and chosen.logs and chosen.transaction_log_path is not None):
+    if not (chosen.enabled and chosen.logs_all and chosen.transaction_log_path is not None):
         return None
-    # The registry's processes all write it, so it is for whom the registry is.
+    # All processes of the registry write it, so it gets the registry's access.
     access = access_in(connection.settings, connection.store)
     return transaction_log(
         Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger, access

@@ -4,15 +4,14 @@ registry.py       every operation, one transaction each
 hosts.py          names, IP addresses and MAC addresses, each unique
 leases.py         leases on source hosts and neighbour entries, counted by their holders
 routers.py        routers: locks of the lock manager under the router's name
-records.py        the records and their spaces
-wire.py           their form in plain files
+records.py        the records
+wire.py           their form in plain files, and their spaces
 address.py        valid addresses, code points and job types
 context.py        what all operations share: store, settings, retries, error types
 configuration.py  the dict that configures a RegistryManager
 """
 
 from holdfast.domains.network.configuration import RegistryConfig, configured
-from holdfast.domains.network.context import Room
 from holdfast.domains.network.registry import Counts, Registry, Swept
 
-__all__ = ["Counts", "Registry", "RegistryConfig", "Room", "Swept", "configured"]
+__all__ = ["Counts", "Registry", "RegistryConfig", "Swept", "configured"]

@@ -1,5 +1,5 @@
-"""What may be an IP address, a MAC address, a code point or a kind of job, and the one form in
-which addresses are compared.
+"""Valid IP addresses, MAC addresses, code points and job types, and the one form in which
+addresses are compared.
 """
 
 import re
@@ -13,18 +13,17 @@ from holdfast.kernel.limits import BATCH_MAX, DSCP_MAX
 from holdfast.kernel.settings import JOB_TYPES
 
 _MAC = re.compile(
-    r"(?:[0-9a-f]{2}(?::[0-9a-f]{2}){5}|[0-9a-f]{2}(?:-[0-9a-f]{2}){5}|[0-9a-f]{4}(?:\.[0-9a-f]{4}){2}|[0-9a-f]{12})\Z"
+    r"(?:[0-9a-f]{2}(?::[0-9a-f]{2}){5}|[0-9a-f]{2}(?:-[0-9a-f]{2}){5}"
+    r"|[0-9a-f]{4}(?:\.[0-9a-f]{4}){2}|[0-9a-f]{12})\Z"
 )
 
 
 def normal_ip(text: str, field: str = "primary_ip") -> str:
     """The address in its one form, without its mask: `10.0.0.1/24` is `10.0.0.1`, `FE80:0::1` is
-    `fe80::1`.
-
-    A v4 address written as v6 is the v4 address. Raises InvalidValue for what is no address.
+    `fe80::1`. A v4 address written as v6 is the v4 address. Raises InvalidValue.
     """
     try:
-        # A number would be taken for an address too.
+        # ip_interface would also accept a number.
         address = ip_interface(text if isinstance(text, str) else "").ip
     except ValueError:
         raise InvalidValue(
@@ -36,9 +35,7 @@ def normal_ip(text: str, field: str = "primary_ip") -> str:
 
 
 def normal_mac(text: str) -> str:
-    """The MAC address in its one form, `02:00:00:00:00:01`. Raises InvalidValue for what is
-    none.
-    """
+    """The MAC address in its one form, `02:00:00:00:00:01`. Raises InvalidValue."""
     lower = text.lower() if isinstance(text, str) else ""
     if not _MAC.match(lower):
         raise InvalidValue(
@@ -49,7 +46,7 @@ def normal_mac(text: str) -> str:
 
 
 def check_job_type(value: str) -> str:
-    """Return what may be a kind of job. Raises InvalidValue."""
+    """Return a valid job type. Raises InvalidValue."""
     if value in JOB_TYPES:
         return value
     raise InvalidValue(
@@ -58,28 +55,36 @@ def check_job_type(value: str) -> str:
 
 
 def check_dscp(value: int | None) -> int | None:
-    """Return what may be a code point of differentiated services, or none. Raises InvalidValue."""
-    if value is None or (
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= DSCP_MAX
-    ):
+    """Return a valid code point of differentiated services, or None. Raises InvalidValue."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if value is None or (number and 0 <= value <= DSCP_MAX):
         return value
     raise InvalidValue(f"{_shown(value)} is no DSCP: use 0 to {DSCP_MAX}, or none", field="dscp")
 
 
-def a_batch(items: object, field: str) -> list[Any]:
-    """What a caller gave as a batch, as a list. Raises InvalidValue for what cannot be gone
-    through, and for too much.
+def check_batch(
+    items: object, field: str, required: tuple[str, ...], optional: str
+) -> list[Mapping[str, Any]]:
+    """Return a caller's batch as a list of mappings that have the required names and maybe the
+    optional one. Raises InvalidValue, also for a batch that is too long.
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise InvalidValue(
             f"{_shown(items)} is no batch of {field}: give a list of objects", field=field
         )
-    found = list(islice(items, BATCH_MAX + 1))
-    if len(found) > BATCH_MAX:
+    batch = list(islice(items, BATCH_MAX + 1))
+    if len(batch) > BATCH_MAX:
         raise InvalidValue(
-            f"a batch may have {BATCH_MAX} {field}, not more: make several of it", field=field
+            f"a batch may have at most {BATCH_MAX} {field}: split it into several", field=field
         )
-    return found
+    for item in batch:
+        if not isinstance(item, Mapping) or set(item) - {optional} != set(required):
+            raise InvalidValue(
+                f"each of the {field} of a batch is an object with {', '.join(required)} "
+                f"and optionally {optional}: {_shown(item)} is not",
+                field=field,
+            )
+    return batch
 
 
 def _shown(value: object) -> str:

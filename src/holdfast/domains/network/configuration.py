@@ -1,6 +1,4 @@
-"""The configuration of a RegistryManager: a dict as its users keep it, under `registry_manager` or
-alone.
-"""
+"""The configuration of a RegistryManager: a dict, alone or under `registry_manager`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +12,7 @@ SECTION = "registry_manager"
 
 
 class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
-    """Where a registry is, and how it behaves. Without `registry_dir` it is on the store of
+    """Where a registry is, and how it behaves. Without `registry_dir` it uses the store of
     `connect()`.
     """
 
@@ -22,7 +20,7 @@ class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
     registry_dir: str | None = None
     lock_dir: str | None = None
     enable_transaction_log: bool | None = None
-    """None: where there is a path for it."""
+    """None: on if there is a `transaction_log_path`."""
     transaction_log_path: str | None = None
 
     def __post_init__(self) -> None:
@@ -38,18 +36,16 @@ class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
             )
 
     @property
-    def logs(self) -> bool:
-        """Is every transaction to be told of, those of uncontended locks included?"""
-        return (
-            self.transaction_log_path is not None
-            if self.enable_transaction_log is None
-            else self.enable_transaction_log
-        )
+    def logs_all(self) -> bool:
+        """Whether the journal gets every transaction, also those of uncontended locks."""
+        if self.enable_transaction_log is None:
+            return self.transaction_log_path is not None
+        return self.enable_transaction_log
 
 
 def configured(config: Mapping[str, Any]) -> RegistryConfig:
-    """Read a configuration: `{"registry_manager": {...}}`, or what is inside of it. Keys beside
-    `registry_manager` are other parts of an application's configuration, and are ignored.
+    """Read a configuration: `{"registry_manager": {...}}`, or the inner dict alone. Keys beside
+    `registry_manager` belong to the application and are ignored.
 
     Raises InvalidValue, naming the key, for one that is unknown or of a wrong type.
     """

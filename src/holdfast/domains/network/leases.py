@@ -1,110 +1,164 @@
-"""Leases on source hosts: who uses a host, counted by its holders, under the rule of its router's
-lock.
+"""Leases counted by their holders: which runs use a source host or need a neighbour entry."""
 
-Leases counted by their holders: what a source host and a neighbour entry have in common.
-
-Used inside the caller's transaction, so that a batch is one step. What is known of processes is
-found out before.
-
-Leases on neighbour entries: which runs need an entry of a host's neighbour table.
-
-The registry as its callers see it: plain dicts, in the form of its files, with the dead marked.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from holdfast.domains.network.address import a_batch, check_dscp, check_job_type, normal_ip
-from holdfast.domains.network.context import Room
+from holdfast.domains.network.address import check_dscp, check_job_type
+from holdfast.domains.network.context import NetworkContext, Pid
 from holdfast.domains.network.records import (
     HostLease,
     HostLeases,
-    Leased,
     NeighborLeases,
     RunLease,
     lease_begun,
     lease_within,
-    neighbor_key,
 )
-from holdfast.domains.network.routers import Routers
-from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+from holdfast.domains.network.wire import HOSTS
 from holdfast.kernel import clock
 from holdfast.kernel.errors import InvalidValue, RegistryError, RegistryNotFound
-from holdfast.kernel.holder import Holder, ThisProcess
 from holdfast.kernel.limits import LEASES_PER_HOST_MAX
-from holdfast.kernel.names import check_id, check_label, check_new_label
+from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import Damage, ReadTx, Row, Tx
-from holdfast.primitives.holds import Verdicts, dropped, living, taken, verdicts_on
+from holdfast.kernel.store import Damage, Row, Tx
+from holdfast.primitives.holds import Renewing, Verdicts, dropped, living, taken, verdicts_on
 from holdfast.primitives.steady_clock import steady_clock
 
+Info = dict[str, Any]
+"""A host or a lease as its file shows it."""
 
-class Claims:
-    """The leases of one space. `kind` begins the names of its journal entries."""
+Leases = HostLeases | NeighborLeases
 
-    def __init__(self, room: Room, space: Space[Any], kind: str) -> None:
-        self._room = room
-        self._steady = steady_clock(room.store)
+
+class LeaseRequest(NamedTuple):
+    """A lease to take on `key`."""
+
+    key: str
+    new_record: Leases
+    """The record to write if the key has none yet."""
+    lease_type: type[RunLease] = RunLease
+    use: Mapping[str, Any] = {}
+    """What the lease type has beside the fields of every lease."""
+
+
+def lease_request(
+    host_name: str, job_type: str, router_name: str, dscp: int | None = None
+) -> LeaseRequest:
+    """Check a caller's arguments. Raises InvalidName and InvalidValue."""
+    check_id(host_name, "host name")
+    check_label(router_name, "router name")
+    use = {"job_type": check_job_type(job_type), "dscp": check_dscp(dscp)}
+    return LeaseRequest(host_name, HostLeases(router=router_name), HostLease, use)
+
+
+def check_host(tx: Tx, request: LeaseRequest) -> None:
+    """Check in the transaction that the host is registered under the router of the request."""
+    row = tx.get(HOSTS, request.key)
+    if row is None:
+        raise no_such_host(request.key)
+    router, wanted = row.record.connected_to, request.new_record.router  # type: ignore[union-attr]
+    if router != wanted:
+        raise InvalidValue(
+            f"host {request.key} is connected to {router}, not to {wanted}: lease it under its "
+            "own router, whose lock guards it",
+            host=request.key,
+            router=router,
+            field="router_name",
+        )
+
+
+def no_such_host(name: str) -> RegistryNotFound:
+    """The error for a name under which no host is registered."""
+    return RegistryNotFound(
+        f"there is no host {name}: `holdfast network hosts list` shows the registered ones",
+        host=name,
+    )
+
+
+class LeaseTable:
+    """The leases of one space, one record a key. `kind` begins the names of its journal entries.
+
+    Processes are probed before a transaction, because that does I/O. Each change of a record also
+    removes the leases of that record which have ended.
+    """
+
+    def __init__(
+        self,
+        context: NetworkContext,
+        space: Space[Any],
+        kind: str,
+        timeout_s: float,
+        renewing: Renewing,
+        also: Sequence[Space[Any]] = (),
+    ) -> None:
+        self._context = context
+        self._store = context.store
+        self._clock = steady_clock(context.store)
         self._space = space
         self._kind = kind
+        self._timeout_s = timeout_s
+        self._renewing = renewing
+        self._scope = [*also, space]
 
-    def verdicts(self, keys: Iterable[str]) -> Verdicts:
-        """Look at the processes that have leases under these keys. Does I/O, so it is for outside
-        of transactions.
-        """
-        self._steady.look()
-        rows = [row for key in keys if (row := self._room.store.get(self._space, key)) is not None]
-        return self.verdicts_in(rows)
+    def probe(self, keys: Iterable[str]) -> Verdicts:
+        """Probe the processes that have leases on these keys."""
+        self._clock.look()
+        return self._probe(
+            row for key in keys if (row := self._store.get(self._space, key)) is not None
+        )
 
-    def verdicts_in(self, rows: Iterable[Row[Any]]) -> Verdicts:
-        """The same for records at hand."""
+    def _probe(self, rows: Iterable[Row[Any]]) -> Verdicts:
         found = [lease for row in rows for lease in row.record.leases]
-        return verdicts_on(found, self._room.processes, embedded=self._room.store.embedded)
+        return verdicts_on(found, self._context.processes, embedded=self._store.embedded)
 
-    def all(self, damaged: Damage | None = None) -> list[Row[Any]]:
-        """Every record. A damaged one raises, or is put into `damaged`."""
-        return self._room.store.read(
-            lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space]
-        )
+    def take(
+        self,
+        run_id: str,
+        requests: Sequence[LeaseRequest],
+        *,
+        pid: Pid,
+        ttl_s: float | None,
+        check: Callable[[Tx, LeaseRequest], None] | None = None,
+    ) -> dict[str, int]:
+        """Take all of the leases for a run, or none; return the count of each key. Taking a lease
+        again renews it.
 
-    def one(self, key: str) -> list[Row[Any]]:
-        """The record under a key, if there is one. Damaged others do not matter."""
-        row = self._room.store.get(self._space, key)
-        return [] if row is None else [row]
-
-    def ends(self, lease: RunLease) -> RunLease:
-        """The lease as it ends by `lease_ttl_s`, if that is what ends it."""
-        return replace(lease, lease=lease_within(lease.lease, self._room.settings.lease_ttl_s))
-
-    def living(
-        self, held: tuple[RunLease, ...], verdicts: Verdicts, now: datetime
-    ) -> tuple[RunLease, ...]:
-        """Those that count, as they are written: their process is not known to be dead, and their
-        time is not over.
+        `check` raises in the transaction when a lease must be refused. Raises RegistryError when
+        a key has too many leases, and RegistryNotFound for a process that is dead.
         """
-        return tuple(
-            lease for lease in held if living((self.ends(lease),), verdicts, now, self._steady)
-        )
+        holder = self._context.holder(pid)
+        if not requests:
+            return {}
+        verdicts = self.probe(dict.fromkeys(request.key for request in requests))
 
-    def count(self, key: str) -> int:
-        """How many hold it that are not known to be gone."""
-        row = self._room.store.get(self._space, key)
-        if row is None:
-            return 0
-        return len(self.living(_leases(row), self.verdicts_in([row]), self._room.store.now()))
+        def body(tx: Tx) -> dict[str, int]:
+            counts = {}
+            for request in requests:
+                if check is not None:
+                    check(tx, request)
+                lease = request.lease_type(
+                    by=run_id,
+                    lease=lease_begun(tx.now, holder, ttl_s),
+                    process=holder,
+                    pid=None if holder is None else holder.pid,
+                    allocated_at=tx.now.timestamp(),
+                    **request.use,
+                )
+                record = self._swept(tx, request.key, verdicts) or request.new_record
+                counts[request.key] = self._add(tx, request.key, record, lease)
+            return counts
 
-    def take(self, tx: Tx, key: str, anew: Leased, lease: RunLease, verdicts: Verdicts) -> int:
-        """One more holder, or one that renews; return the count. `anew` is the record if there is
-        none. Raises RegistryError when there are too many.
-        """
-        record = self._swept(tx, key, verdicts) or anew
+        counts = self._store.transact(body, scope=self._scope, timeout_s=self._timeout_s)
+        self._renewing.keep(self._space, counts, run_id, holder if ttl_s is None else None)
+        return counts
+
+    def _add(self, tx: Tx, key: str, record: Leases, lease: RunLease) -> int:
         held: tuple[RunLease, ...] = record.leases
         before = next((one for one in held if one.by == lease.by), None)
         if before is not None:
-            # It is the same hold, and began when it began.
+            # A renewal is the same hold: it keeps its beginning.
             lease = replace(lease, allocated_at=before.allocated_at, more=before.more)
         leases = taken(held, lease)
         if len(leases) > LEASES_PER_HOST_MAX:
@@ -114,331 +168,158 @@ class Claims:
                 key=key,
             )
         tx.put(self._space, key, replace(record, leases=leases))
-        self.tell(tx, "taken", key, run_id=lease.by, count=len(leases))
+        self._log(tx, "taken", key, run_id=lease.by, count=len(leases))
         return len(leases)
 
-    def drop(self, tx: Tx, key: str, by: str, verdicts: Verdicts) -> tuple[int, bool]:
-        """One holder fewer; return the count, and whether it was one. Its own lease it may drop
-        though its process is dead.
+    def drop(self, key: str, run_id: str) -> tuple[int, bool]:
+        """End a run's lease; return the count that is left, and whether the run had a lease. A run
+        may drop its own lease though its process is dead.
         """
-        row = tx.get(self._space, key)
-        held = row is not None and any(lease.by == by for lease in row.record.leases)
-        if held and row is not None:
-            self._write(tx, key, replace(row.record, leases=dropped(_leases(row), by)))
-        record = self._swept(tx, key, verdicts)
-        count = 0 if record is None else len(record.leases)
-        if held:
-            self.tell(tx, "dropped", key, run_id=by, count=count)
+        verdicts = self.probe([key])
+
+        def body(tx: Tx) -> tuple[int, bool]:
+            row = tx.get(self._space, key)
+            held = row is not None and any(lease.by == run_id for lease in row.record.leases)
+            if held and row is not None:
+                self._write(tx, key, replace(row.record, leases=dropped(_leases(row), run_id)))
+            count = len(self.holders(tx, key, verdicts))
+            if held:
+                self._log(tx, "dropped", key, run_id=run_id, count=count)
+            return count, held
+
+        count, held = self._store.transact(body, scope=[self._space], timeout_s=self._timeout_s)
+        self.stop_renewing(key, run_id)
         return count, held
 
-    def remaining(self, tx: Tx, key: str, verdicts: Verdicts) -> tuple[str, ...]:
-        """Who holds it, once those that are gone have left."""
+    def stop_renewing(self, key: str, run_id: str) -> None:
+        self._renewing.leave(self._space, key, run_id)
+
+    def holders(self, tx: Tx, key: str, verdicts: Verdicts) -> tuple[str, ...]:
+        """The runs that hold a key, after the ended leases were removed."""
         record = self._swept(tx, key, verdicts)
         return () if record is None else tuple(lease.by for lease in record.leases)
 
     def remove(self, tx: Tx, key: str) -> None:
-        """End every lease at once."""
+        """End every lease on a key."""
         row = tx.get(self._space, key)
         if row is not None:
             tx.delete(self._space, key)
-            for at, lease in enumerate(row.record.leases, 1):
-                self.tell(
-                    tx,
-                    "dropped",
-                    key,
-                    run_id=lease.by,
-                    count=len(row.record.leases) - at,
-                    forced=True,
-                )
+            left = len(row.record.leases)
+            for lease in row.record.leases:
+                left -= 1
+                self._log(tx, "dropped", key, run_id=lease.by, count=left, forced=True)
 
-    def sweep(self, timeout_s: float) -> int:
-        """Let those that are gone leave everywhere; return how many there were. Passes over damaged
-        records.
-        """
-        self._steady.look()
-        rows = self.all(damaged=[])
-        verdicts = self.verdicts_in(rows)
-        now = self._room.store.now()
+    def count(self, key: str) -> int:
+        """How many runs hold a key that are not known to be gone."""
+        row = self._store.get(self._space, key)
+        if row is None:
+            return 0
+        return len(self._living(_leases(row), self._probe([row]), self._store.now()))
+
+    def sweep(self) -> int:
+        """Remove every lease that has ended; return how many. Skips damaged records."""
+        self._clock.look()
+        rows = self._rows(None, damaged=[])
+        verdicts = self._probe(rows)
+        now = self._store.now()
         due = [
             row.key
             for row in rows
-            if len(self.living(_leases(row), verdicts, now)) < len(row.record.leases)
+            if len(self._living(_leases(row), verdicts, now)) < len(row.record.leases)
         ]
 
         def body(tx: Tx) -> int:
-            return sum(
-                self._number(tx, key) - len(self.remaining(tx, key, verdicts)) for key in due
-            )
+            swept = 0
+            for key in due:
+                row = tx.get(self._space, key)
+                before = 0 if row is None else len(row.record.leases)
+                swept += before - len(self.holders(tx, key, verdicts))
+            return swept
 
-        return (
-            self._room.store.transact(body, scope=[self._space], timeout_s=timeout_s) if due else 0
+        if not due:
+            return 0
+        return self._store.transact(body, scope=[self._space], timeout_s=self._timeout_s)
+
+    def show(self, key: str | None, damaged: Damage | None, *fields: str) -> dict[str, Info]:
+        """Leases by key, with these fields of their record; those of one key, or all.
+
+        `dead` marks a lease that no longer counts (its process is dead or its time is over); the
+        next change of its record removes it. A damaged record raises, or is added to `damaged`.
+        """
+        rows = self._rows(key, damaged)
+        verdicts = self._probe(rows)
+        now = self._store.now()
+        found = {}
+        for row in rows:
+            counted = {lease.by for lease in self._living(_leases(row), verdicts, now)}
+            shown = [
+                {**_show(self._limited(lease)), "dead": lease.by not in counted}
+                for lease in _leases(row)
+            ]
+            record = {name: getattr(row.record, name) for name in fields}
+            found[row.key] = {**row.record.more, **record, "leases": shown}
+        return found
+
+    def _rows(self, key: str | None, damaged: Damage | None) -> list[Row[Any]]:
+        if key is not None:
+            # One key alone: damaged records of others do not matter.
+            row = self._store.get(self._space, key)
+            return [] if row is None else [row]
+        return self._store.read(
+            lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space]
         )
 
-    def tell(self, tx: Tx, what: str, key: str, **data: object) -> None:
-        """Write it into the journal."""
-        self._room.journal.append(tx, kind=f"{self._kind}.{what}", subject=key, data=data)
+    def _limited(self, lease: RunLease) -> RunLease:
+        """The lease with the end that `lease_ttl_s` gives it."""
+        limit_s = self._context.settings.lease_ttl_s
+        return replace(lease, lease=lease_within(lease.lease, limit_s))
 
-    def _swept(self, tx: Tx, key: str, verdicts: Verdicts) -> Leased | None:
-        """The record without those that are gone, which are told of; None when nobody is left."""
+    def _living(
+        self, held: tuple[RunLease, ...], verdicts: Verdicts, now: datetime
+    ) -> tuple[RunLease, ...]:
+        """The leases that count, unchanged."""
+        return tuple(
+            lease for lease in held if living((self._limited(lease),), verdicts, now, self._clock)
+        )
+
+    def _swept(self, tx: Tx, key: str, verdicts: Verdicts) -> Leases | None:
+        """The record without its ended leases; None when no lease is left."""
         row = tx.get(self._space, key)
         if row is None:
             return None
-        rest = self.living(_leases(row), verdicts, tx.now)
-        record: Leased = row.record
+        record: Leases = row.record
+        rest = self._living(_leases(row), verdicts, tx.now)
         if len(rest) == len(record.leases):
             return record
         left = {lease.by for lease in rest}
-        for gone in record.leases:
-            if gone.by not in left:
-                self.tell(tx, "swept", key, run_id=gone.by, count=len(rest))
+        for lease in record.leases:
+            if lease.by not in left:
+                self._log(tx, "swept", key, run_id=lease.by, count=len(rest))
         record = replace(record, leases=rest)
         self._write(tx, key, record)
         return record if rest else None
 
-    def _write(self, tx: Tx, key: str, record: Leased) -> None:
+    def _write(self, tx: Tx, key: str, record: Leases) -> None:
         if record.leases:
             tx.put(self._space, key, record)
         else:
             tx.delete(self._space, key)
 
-    def _number(self, tx: ReadTx, key: str) -> int:
-        row = tx.get(self._space, key)
-        return 0 if row is None else len(row.record.leases)
+    def _log(self, tx: Tx, step: str, key: str, **data: object) -> None:
+        self._context.journal.append(tx, kind=f"{self._kind}.{step}", subject=key, data=data)
 
 
 def _leases(row: Row[Any]) -> tuple[RunLease, ...]:
     return cast("tuple[RunLease, ...]", row.record.leases)
 
 
-_NEEDED = frozenset({"host_name", "job_type", "router_name"})
-
-
-class Wanted(NamedTuple):
-    """A lease to be taken, once it is known to be possible."""
-
-    host_name: str
-    job_type: str
-    router_name: str
-    dscp: int | None = None
-
-
-def wanted(host_name: str, job_type: str, router_name: str, dscp: int | None = None) -> Wanted:
-    """Check what a caller gave. Raises InvalidName and InvalidValue."""
-    check_id(host_name, "host name")
-    check_label(router_name, "router name")
-    return Wanted(host_name, check_job_type(job_type), router_name, check_dscp(dscp))
-
-
-def all_wanted(items: Iterable[Mapping[str, Any]]) -> list[Wanted]:
-    """The same for many, each by the names of the arguments. Raises InvalidValue for unknown and
-    missing ones.
-    """
-    batch = a_batch(items, "leases")
-    for item in batch:
-        if not isinstance(item, Mapping) or set(item) - _NEEDED - {"dscp"} or _NEEDED - set(item):
-            raise InvalidValue(
-                "each lease of a batch is an object of host_name, job_type, router_name and, if "
-                "wanted, dscp: "
-                f"{ascii(item)[:60]} is not",
-                field="leases",
-            )
-    return [wanted(**item) for item in batch]
-
-
-class Leasing:
-    """The leases on the hosts of one registry."""
-
-    def __init__(self, room: Room, claims: Claims, routers: Routers) -> None:
-        self._room = room
-        self._claims = claims
-        self._routers = routers
-        self._timeout_s = room.settings.lock_timeouts.host_leases
-
-    def take(
-        self,
-        run_id: str,
-        leases: Sequence[Wanted],
-        *,
-        pid: int | ThisProcess | None,
-        ttl_s: float | None,
-    ) -> tuple[dict[str, int], Holder | None]:
-        """Lease all of these hosts for a run, or none; return the counts and who holds.
-
-        Raises RegistryNotFound for a host that is not registered, InvalidValue for one of another
-        router, and RegistryHeld when another job has a router exclusively. The last is seen just
-        before the step that leases: see `Routers.admit`.
-        """
-        check_new_label(run_id, "run id")
-        holder = self._room.holder(pid)
-        if not leases:
-            return {}, holder
-        self._routers.admit(run_id, [one.router_name for one in leases])
-        verdicts = self._claims.verdicts(dict.fromkeys(one.host_name for one in leases))
-
-        def body(tx: Tx) -> dict[str, int]:
-            counts = {}
-            for one in leases:
-                _refuse_stranger(tx, one)
-                lease = HostLease(
-                    by=run_id,
-                    lease=lease_begun(tx.now, holder, ttl_s),
-                    process=holder,
-                    pid=None if holder is None else holder.pid,
-                    allocated_at=tx.now.timestamp(),
-                    job_type=one.job_type,
-                    dscp=one.dscp,
-                )
-                anew = HostLeases(router=one.router_name)
-                counts[one.host_name] = self._claims.take(tx, one.host_name, anew, lease, verdicts)
-            return counts
-
-        return self._room.store.transact(
-            body, scope=[HOSTS, HOST_LEASES], timeout_s=self._timeout_s
-        ), holder
-
-    def drop(self, run_id: str, host_name: str) -> int:
-        """End a run's lease on a host; return the count that is left. Raises RegistryNotFound when
-        it has none.
-        """
-        check_label(run_id, "run id")
-        verdicts = self._claims.verdicts([check_id(host_name, "host name")])
-
-        def body(tx: Tx) -> tuple[int, bool]:
-            return self._claims.drop(tx, host_name, run_id, verdicts)
-
-        count, held = self._room.store.transact(
-            body, scope=[HOST_LEASES], timeout_s=self._timeout_s
-        )
-        if not held:
-            raise RegistryNotFound(
-                f"run {run_id} has no lease on host {host_name}: `holdfast network leases list` "
-                "shows those there are",
-                run_id=run_id,
-                host=host_name,
-                count=count,
-            )
-        return count
-
-
-def _refuse_stranger(tx: Tx, one: Wanted) -> None:
-    row = tx.get(HOSTS, one.host_name)
-    if row is None:
-        raise RegistryNotFound(
-            f"there is no host {one.host_name}: register it first; `holdfast network hosts list` "
-            "shows those there are",
-            host=one.host_name,
-        )
-    if row.record.connected_to != one.router_name:
-        raise InvalidValue(
-            f"host {one.host_name} is connected to {row.record.connected_to}, not to "
-            f"{one.router_name}: lease it under its own "
-            "router, whose lock guards it",
-            host=one.host_name,
-            router=row.record.connected_to,
-            field="router_name",
-        )
-
-
-class Neighbors:
-    """The neighbour entries of one registry. A host need not be registered for it: neighbours are
-    also what is not ours.
-    """
-
-    def __init__(self, room: Room, claims: Claims) -> None:
-        self._room = room
-        self._claims = claims
-        self._timeout_s = room.settings.lock_timeouts.neighbor_leases
-
-    def take(
-        self,
-        run_id: str,
-        host_name: str,
-        neighbor_ip: str,
-        *,
-        pid: int | ThisProcess | None,
-        ttl_s: float | None,
-    ) -> tuple[int, str, Holder | None]:
-        """Lease an entry for a run; return the count, the entry's key and who holds."""
-        check_new_label(run_id, "run id")
-        address = normal_ip(neighbor_ip, "neighbor_ip")
-        key = neighbor_key(check_id(host_name, "host name"), address)
-        holder = self._room.holder(pid)
-        verdicts = self._claims.verdicts([key])
-
-        def body(tx: Tx) -> int:
-            lease = RunLease(
-                by=run_id,
-                lease=lease_begun(tx.now, holder, ttl_s),
-                process=holder,
-                pid=None if holder is None else holder.pid,
-                allocated_at=tx.now.timestamp(),
-            )
-            anew = NeighborLeases(host_name=host_name, neighbor_ip=address)
-            return self._claims.take(tx, key, anew, lease, verdicts)
-
-        count = self._room.store.transact(body, scope=[NEIGHBOR_LEASES], timeout_s=self._timeout_s)
-        return count, key, holder
-
-    def drop(self, run_id: str, host_name: str, neighbor_ip: str) -> tuple[int, bool, str]:
-        """End a run's lease on an entry; return the count that is left, whether the run had one,
-        and the entry's key.
-
-        Raises RegistryNotFound when nobody has one.
-        """
-        check_label(run_id, "run id")
-        key = neighbor_key(check_id(host_name, "host name"), normal_ip(neighbor_ip, "neighbor_ip"))
-        verdicts = self._claims.verdicts([key])
-        count, held = self._room.store.transact(
-            lambda tx: self._claims.drop(tx, key, run_id, verdicts),
-            scope=[NEIGHBOR_LEASES],
-            timeout_s=self._timeout_s,
-        )
-        if not held and not count:
-            raise RegistryNotFound(
-                f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
-                "nothing to release",
-                run_id=run_id,
-                host=host_name,
-                neighbor_ip=neighbor_ip,
-            )
-        return count, held, key
-
-
-Info = dict[str, Any]
-
-
-def leases_shown(
-    claims: Claims, rows: Iterable[Row[Any]], verdicts: Verdicts, now: datetime, *names: str
-) -> dict[str, Info]:
-    """Leases by their key, with these fields of their record. `dead` marks one that does not
-    count any more, and that the next change of the same record sweeps: its process is dead, or
-    its time is over.
-    """
-    found = {}
-    for row in rows:
-        counted = {lease.by for lease in claims.living(row.record.leases, verdicts, now)}
-        shown = [
-            {**_shown(claims.ends(lease)), "dead": lease.by not in counted}
-            for lease in row.record.leases
-        ]
-        found[row.key] = {
-            **row.record.more,
-            **{name: getattr(row.record, name) for name in names},
-            "leases": shown,
-        }
-    return found
-
-
-def _shown(lease: RunLease) -> Info:
-    special = (
-        {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
-    )
-    ends = clock.render(lease.lease.expires_at) if lease.lease.explicit else None
-    facts = {
+def _show(lease: RunLease) -> Info:
+    use = {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
+    return {
+        **lease.more,
         "run_id": lease.by,
         "pid": lease.pid,
-        **special,
+        **use,
         "allocated_at": lease.allocated_at,
-        "expires_at": ends,
+        "expires_at": clock.render(lease.lease.expires_at) if lease.lease.explicit else None,
     }
-    return {**lease.more, **facts}

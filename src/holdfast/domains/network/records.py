@@ -1,8 +1,7 @@
 """What the registry keeps: hosts, leases on hosts, and leases on neighbour entries.
 
-A host's leases are one record, as are a neighbour entry's, so that a count is always read with its
-holders. A lease is a hold (primitives/holds.py) that knows a little more. `more` has what other
-programs, or the caller, keep beside.
+The leases on one host are one record, as are those on one neighbour entry, so that a count is
+always read together with its holders. `more` has the fields of other programs and of the caller.
 """
 
 from datetime import UTC, datetime
@@ -19,15 +18,13 @@ from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.primitives.holds import Hold
 
 Moment = int | float | str | None
-"""A time as it stands in the file it came from: seconds since 1970, or a text. Kept as it is,
-and decided by nowhere.
-"""
+"""A time as the file has it: seconds since 1970, or a text. It is kept, and decides nothing."""
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
-"""When a lease ends that nothing but its release does."""
+"""The end of a lease that only its release ends."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-"""When a lease began of which that is not known."""
+"""The beginning of a lease whose beginning is not known."""
 
 
 class Host(Record, frozen=True, kw_only=True):
@@ -42,7 +39,7 @@ class Host(Record, frozen=True, kw_only=True):
 
 
 class RunLease(Hold, frozen=True, kw_only=True):
-    """One run's lease on something; `by` is the run."""
+    """The lease of one run, `by`."""
 
     pid: int | None = None
     """The process as a number, as files show it. Only `process` proves anything."""
@@ -58,7 +55,7 @@ class HostLease(RunLease, frozen=True, kw_only=True):
 
 
 class HostLeases(Record, frozen=True, kw_only=True):
-    """A source host and who leases it, in the order they came."""
+    """The leases on a source host, oldest first."""
 
     router: str
     leases: tuple[HostLease, ...] = ()
@@ -66,7 +63,7 @@ class HostLeases(Record, frozen=True, kw_only=True):
 
 
 class NeighborLeases(Record, frozen=True, kw_only=True):
-    """An entry in a host's neighbour table and who needs it, in the order they came."""
+    """The leases on an entry of a host's neighbour table, oldest first."""
 
     host_name: str
     neighbor_ip: str
@@ -74,26 +71,20 @@ class NeighborLeases(Record, frozen=True, kw_only=True):
     more: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-Leased = HostLeases | NeighborLeases
-
-
 def lease_begun(now: datetime, process: Holder | None, ttl_s: float | None) -> Lease:
-    """The lease of a claim that begins now: by its time to live, by its process, or until it is
-    released.
-    """
+    """A lease from now on, which ends by its time to live, with its process, or by its release."""
     if ttl_s is not None:
         return leases.grant(now, ttl_s, explicit=True)
     return lease_until_released(now) if process is None else leases.grant(now, HOLD_LEASE_S)
 
 
 def lease_until_released(granted_at: datetime) -> Lease:
-    """A lease that no time ends."""
     return Lease(granted_at=granted_at, expires_at=NEVER)
 
 
 def lease_within(lease: Lease, limit_s: float | None) -> Lease:
-    """The lease under a limit for all of them: one that nothing but its release ends, as another
-    program wrote it, ends so long after it began. Where that is not known, it goes on.
+    """The lease under the setting `lease_ttl_s`: one that only its release ends, as other programs
+    write them, ends so long after its beginning. It goes on where that is not known.
     """
     if limit_s is None or lease.expires_at != NEVER or lease.granted_at == LONG_AGO:
         return lease

@@ -1,33 +1,48 @@
-"""The registry: every operation on hosts, routers and neighbours, each one step."""
+"""The registry: every operation on hosts, routers and neighbours, each one transaction."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from holdfast.domains.network.context import Room
-from holdfast.domains.network.hosts import CORE, Hosts, new_host, new_hosts
+from holdfast.domains.network.address import check_batch, check_job_type, normal_ip
+from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
+from holdfast.domains.network.hosts import Hosts, new_host, new_hosts
 from holdfast.domains.network.leases import (
-    Claims,
     Info,
-    Leasing,
-    Neighbors,
-    all_wanted,
-    leases_shown,
-    wanted,
+    LeaseRequest,
+    LeaseTable,
+    check_host,
+    lease_request,
+    no_such_host,
 )
-from holdfast.domains.network.routers import Pid, RouterCalls
-from holdfast.domains.network.wire import HOST_LEASES, NEIGHBOR_LEASES, write_host
-from holdfast.kernel.errors import RegistryCollision
-from holdfast.kernel.holder import THIS_PROCESS
+from holdfast.domains.network.records import NeighborLeases, neighbor_key
+from holdfast.domains.network.routers import Routers, not_held
+from holdfast.domains.network.wire import (
+    CORE_FIELDS,
+    HOST_LEASES,
+    HOSTS,
+    NEIGHBOR_LEASES,
+    write_host,
+)
+from holdfast.kernel.errors import RegistryCollision, RegistryLockTimeout, RegistryNotFound
+from holdfast.kernel.holder import THIS_PROCESS, Processes
 from holdfast.kernel.limits import HOLD_LEASE_S
-from holdfast.kernel.names import check_id
-from holdfast.kernel.store import Damage
+from holdfast.kernel.names import check_id, check_label, check_new_label
+from holdfast.kernel.settings import NetworkSettings
+from holdfast.kernel.store import Damage, Store
 from holdfast.primitives.holds import Renewing
-from holdfast.primitives.locks import Locks
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks import Grant, Locks, Mode
+from holdfast.primitives.locks.inspect import LockStatus
+from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.statistics import LockStatistics
+from holdfast.primitives.locks.wait import OnWait
 
 
 class Swept(NamedTuple):
-    """How many leases were removed whose runs are gone."""
+    """How many leases of ended runs were removed."""
 
     host_leases: int
     neighbor_leases: int
@@ -41,7 +56,7 @@ class Counts(NamedTuple):
     neighbor_leases: int
 
 
-class Registry(RouterCalls):
+class Registry:
     """Hosts, their leases, routers and neighbour entries on one store. Thread-safe, process-safe
     and safe after fork.
 
@@ -50,29 +65,56 @@ class Registry(RouterCalls):
     routers cannot deadlock. It tracks and coordinates: no interface, route or namespace is touched.
 
     Every call raises RegistryError when the registry is switched off, RegistryLockTimeout when the
-    store's turn did not come in time, RegistryUnavailable and RegistryCorruption when the store
-    fails, InvalidName and InvalidValue (both ValueErrors) for wrong arguments. Claims end with the
-    process that took them, which is this one unless `pid` names another or is None.
+    store was busy for too long, RegistryUnavailable and RegistryCorruption when the store fails,
+    InvalidName and InvalidValue (both ValueErrors) for wrong arguments.
+
+    A claim (a lease or a router lock) ends with the process that took it, which is this one unless
+    `pid` names another or is None. `detached=True` is for a caller that ends, or forgets the claim,
+    before the claim does: nobody renews it, so a claim of a process that other machines cannot see
+    also needs a `ttl_s` (InvalidValue).
     """
 
     def __init__(
         self,
-        room: Room,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
         locks: Locks,
+        settings: NetworkSettings,
         *,
+        label: str = "",
         logger: logging.Logger | None = None,
         enabled: bool = True,
         after_change: Callable[[], None] = lambda: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(room, locks, logger=logger, enabled=enabled, after_change=after_change)
-        self._host_claims = Claims(room, HOST_LEASES, "host_lease")
-        self._neighbor_claims = Claims(room, NEIGHBOR_LEASES, "neighbor_lease")
-        self._hosts = Hosts(room, self._host_claims)
-        self._leasing = Leasing(room, self._host_claims, self._routers)
-        self._neighbors = Neighbors(room, self._neighbor_claims)
-        self._renewing = Renewing(
-            room.store, room.processes, field="leases", topic="network", lease_s=HOLD_LEASE_S
+        self._logger = logger or logging.getLogger("holdfast.network")
+        context = NetworkContext(
+            store,
+            journal,
+            processes,
+            settings,
+            label,
+            self._logger,
+            enabled,
+            after_change,
+            pause,
         )
+        times = settings.lock_timeouts
+        self._context = context
+        self._settings = settings
+        self._locks = locks
+        self._renewing = Renewing(
+            store, processes, field="leases", topic="network", lease_s=HOLD_LEASE_S
+        )
+        self._host_leases = LeaseTable(
+            context, HOST_LEASES, "host_lease", times.host_leases, self._renewing, [HOSTS]
+        )
+        self._neighbor_leases = LeaseTable(
+            context, NEIGHBOR_LEASES, "neighbor_lease", times.neighbor_leases, self._renewing
+        )
+        self._hosts = Hosts(context, self._host_leases)
+        self._routers = Routers(context, locks)
 
     # --- hosts ---
 
@@ -84,8 +126,8 @@ class Registry(RouterCalls):
         mac_address: str,
         additional_info: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Register a host if its name, address and MAC are nobody's yet; False when one of them is,
-        and nothing changed.
+        """Register a host; False, and nothing changed, when another host has its name, address or
+        MAC.
         """
         try:
             self.register_host(host_name, primary_ip, connected_to, mac_address, additional_info)
@@ -102,18 +144,18 @@ class Registry(RouterCalls):
         mac_address: str,
         additional_info: Mapping[str, Any] | None = None,
     ) -> None:
-        """The same, and RegistryCollision instead of False: it names what collides and with whom.
+        """The same, but raises RegistryCollision, which names the field and the other host.
 
-        Addresses are compared without their mask and in one form, MACs too. What `additional_info`
-        says is kept beside; a name there that is a core field's is left out.
+        Addresses are compared without their mask and in one form, MACs too. `additional_info` is
+        kept with the host; it cannot replace a core field.
         """
-        self._refuse_if_off()
+        self._context.check_enabled()
         new = new_host(host_name, primary_ip, connected_to, mac_address, additional_info)
-        if shadowed := [name for name in CORE if name in (additional_info or {})]:
+        if shadowed := [name for name in CORE_FIELDS if name in (additional_info or {})]:
             self._logger.warning(
                 "left out of additional_info host=%s: %s", host_name, ", ".join(shadowed)
             )
-        self._change(lambda: self._hosts.register([new]))
+        self._context.change(lambda: self._hosts.register([new]))
         self._logger.info(
             "host registered host=%s ip=%s router=%s", host_name, primary_ip, connected_to
         )
@@ -122,40 +164,58 @@ class Registry(RouterCalls):
         """Register all of these hosts, or none; return how many. Each is an object of
         `register_host`'s arguments.
 
-        Raises RegistryCollision for the first that collides, with another of the batch or one that
-        is there.
+        Raises RegistryCollision for the first that collides, also with another of the batch.
         """
-        self._refuse_if_off()
+        self._context.check_enabled()
         new = new_hosts(hosts)
-        self._change(lambda: self._hosts.register(new))
+        self._context.change(lambda: self._hosts.register(new))
         self._logger.info("hosts registered count=%d", len(new))
         return len(new)
 
     def unregister_host(self, host_name: str, *, force: bool = False) -> bool:
         """Remove a host; False when there is none. Raises RegistryHeld when runs lease it, unless
-        `force` ends their leases in the same step.
+        `force` ends their leases in the same transaction.
         """
-        there, ended = self._change(lambda: self._hosts.remove(host_name, force=force))
+        there, ended = self._context.change(lambda: self._hosts.remove(host_name, force=force))
         for run_id in ended:
-            self._renewing.leave(HOST_LEASES, host_name, run_id)
+            self._host_leases.stop_renewing(host_name, run_id)
         if there:
             self._logger.info(
                 "host unregistered host=%s ended_leases=%s", host_name, ",".join(ended) or "-"
             )
         return there
 
+    def remove_host(self, host_name: str, *, force: bool = False) -> None:
+        """The same, but raises RegistryNotFound when there is no such host."""
+        if not self.unregister_host(host_name, force=force):
+            raise no_such_host(host_name)
+
     def get_host_info(self, host_name: str) -> Info | None:
-        """What is known of a host, as hosts.json shows it; None when there is none."""
-        host = self._look(lambda: self._hosts.get(host_name))
+        """A host as hosts.json shows it; None when there is none."""
+        host = self._context.read(lambda: self._hosts.get(host_name))
         return None if host is None else write_host(host)
 
-    def list_all_hosts(self, *, damaged: Damage | None = None) -> dict[str, Info]:
-        """The same of every host, by its name. A damaged record raises, unless `damaged` is a list
-        to tell of it in.
+    def get_host(self, host_name: str) -> Info:
+        """The same, but raises RegistryNotFound when there is no such host."""
+        info = self.get_host_info(host_name)
+        if info is None:
+            raise no_such_host(host_name)
+        return info
+
+    def list_all_hosts(
+        self, *, router_name: str | None = None, damaged: Damage | None = None
+    ) -> dict[str, Info]:
+        """Every host, or those of one router, by name, as hosts.json shows them. A damaged record
+        raises, unless `damaged` is a list, to which it is added.
         """
+        self._context.check_enabled()
+        if router_name is not None:
+            check_label(router_name, "router name")
+        hosts = self._context.read(lambda: self._hosts.all(damaged))
         return {
             name: write_host(host)
-            for name, host in self._look(lambda: self._hosts.all(damaged)).items()
+            for name, host in hosts.items()
+            if router_name in (None, host.connected_to)
         }
 
     # --- leases on source hosts ---
@@ -171,18 +231,18 @@ class Registry(RouterCalls):
         pid: Pid = THIS_PROCESS,
         ttl_s: float | None = None,
     ) -> int:
-        """Lease a source host for a run, and return how many runs lease it now. Taking it again is
-        one lease.
+        """Lease a source host for a run; return how many runs lease it now. Taking it again is one
+        lease.
 
-        The run is a job of the routers: while another job holds the router exclusively the lease is
-        refused (RegistryHeld), and with `require_router_lock` also when this run does not hold it.
-        That is looked at just before the lease is written; only a run that holds the router itself
-        is sure that no other took it in between. Raises RegistryNotFound, a ValueError, when the
+        The run is a job of the routers: the lease is refused (RegistryHeld) while another job holds
+        the router exclusively, and with `require_router_lock` also when this run does not hold it.
+        That is checked just before the lease is written; only a run that holds the router itself is
+        sure that no other job took it in between. Raises RegistryNotFound, a ValueError, when the
         host is not registered.
         """
-        self._refuse_if_off()
-        one = wanted(host_name, job_type, router_name, dscp)
-        return self._leased(run_id, [one._asdict()], pid, ttl_s)[host_name]
+        self._context.check_enabled()
+        request = lease_request(host_name, job_type, router_name, dscp)
+        return self._lease(run_id, [request], pid, ttl_s)[host_name]
 
     def acquire_source_host_leases(
         self,
@@ -193,25 +253,68 @@ class Registry(RouterCalls):
         ttl_s: float | None = None,
     ) -> dict[str, int]:
         """Lease all of these hosts for a run, or none; return the count of each. Each is an object
-        of host_name, job_type, router_name and, if wanted, dscp. Raises what
+        of host_name, job_type, router_name and optionally dscp. Raises what
         `acquire_source_host_lease` does.
         """
-        return self._leased(run_id, leases, pid, ttl_s)
+        self._context.check_enabled()
+        required = ("host_name", "job_type", "router_name")
+        batch = check_batch(leases, "leases", required, "dscp")
+        return self._lease(run_id, [lease_request(**item) for item in batch], pid, ttl_s)
+
+    def lease_hosts(
+        self,
+        run_id: str,
+        host_names: Iterable[str],
+        job_type: str,
+        *,
+        router_name: str | None = None,
+        dscp: int | None = None,
+        pid: Pid = THIS_PROCESS,
+        ttl_s: float | None = None,
+        detached: bool = False,
+    ) -> dict[str, int]:
+        """The same for hosts that are used alike, each under its own router unless one is given."""
+        self._context.check_enabled()
+        if detached:
+            self._context.check_visible(pid, self._ttl(ttl_s), "lease")
+        requests = [
+            lease_request(
+                name,
+                job_type,
+                self.get_host(name)["connected_to"] if router_name is None else router_name,
+                dscp,
+            )
+            for name in dict.fromkeys(host_names)
+        ]
+        return self._lease(run_id, requests, pid, ttl_s)
 
     def release_source_host_lease(self, run_id: str, host_name: str) -> tuple[int, bool]:
-        """End a run's lease; return how many are left, and whether the host may be taken down: True
-        when none is.
+        """End a run's lease; return how many are left, and True when none is: the host may be taken
+        down.
 
-        Raises RegistryNotFound, a ValueError, when the run has none.
+        Raises RegistryNotFound, a ValueError, when the run has no lease on the host.
         """
-        count = self._change(lambda: self._leasing.drop(run_id, host_name))
-        self._renewing.leave(HOST_LEASES, host_name, run_id)
+
+        def body() -> int:
+            check_label(run_id, "run id")
+            count, held = self._host_leases.drop(check_id(host_name, "host name"), run_id)
+            if not held:
+                raise RegistryNotFound(
+                    f"run {run_id} has no lease on host {host_name}: `holdfast network leases "
+                    "list` shows the leases",
+                    run_id=run_id,
+                    host=host_name,
+                    count=count,
+                )
+            return count
+
+        count = self._context.change(body)
         self._logger.info("host lease released run=%s host=%s count=%d", run_id, host_name, count)
         return count, count == 0
 
     def get_host_lease_count(self, host_name: str) -> int:
-        """How many runs lease a host, but for those known to be gone."""
-        return self._look(lambda: self._host_claims.count(check_id(host_name, "host name")))
+        """How many runs lease a host, without those known to be gone."""
+        return self._context.read(lambda: self._host_leases.count(check_id(host_name, "host name")))
 
     def list_host_leases(
         self, host_name: str | None = None, *, damaged: Damage | None = None
@@ -219,9 +322,32 @@ class Registry(RouterCalls):
         """Leases by host, or those of one host, as host_leases.json shows them; `dead` marks those
         that do not count. For `damaged` see `list_all_hosts`.
         """
-        return self._look(lambda: self._shown(self._host_claims, host_name, damaged, "router"))
 
-    # --- neighbours ---
+        def body() -> dict[str, Info]:
+            key = None if host_name is None else check_id(host_name, "host name")
+            return self._host_leases.show(key, damaged, "router")
+
+        return self._context.read(body)
+
+    def _lease(
+        self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
+    ) -> dict[str, int]:
+        def body() -> dict[str, int]:
+            check_new_label(run_id, "run id")
+            routers = [one.new_record.router for one in requests]  # type: ignore[union-attr]
+            self._routers.check_admission(run_id, routers)
+            return self._host_leases.take(
+                run_id, requests, pid=pid, ttl_s=self._ttl(ttl_s), check=check_host
+            )
+
+        counts = self._context.change(body)
+        self._logger.info("hosts leased run=%s counts=%s", run_id, counts)
+        return counts
+
+    def _ttl(self, ttl_s: float | None) -> float | None:
+        return self._settings.lease_ttl_s if ttl_s is None else ttl_s
+
+    # --- neighbours. The host need not be registered: a neighbour may be foreign equipment. ---
 
     def acquire_neighbor_lease(
         self,
@@ -231,89 +357,386 @@ class Registry(RouterCalls):
         *,
         pid: Pid = THIS_PROCESS,
         ttl_s: float | None = None,
+        detached: bool = False,
     ) -> int:
-        """Lease a neighbour entry of a host for a run, and return how many runs lease it now.
-        Taking it again is one lease.
+        """Lease a neighbour entry of a host for a run; return how many runs lease it now. Taking it
+        again is one lease.
         """
-        count, key, holder = self._change(
-            lambda: self._neighbors.take(
-                run_id, host_name, neighbor_ip, pid=pid, ttl_s=self._ttl(ttl_s)
-            )
+
+        def body() -> int:
+            check_new_label(run_id, "run id")
+            key, address = _neighbor(host_name, neighbor_ip)
+            if detached:
+                self._context.check_visible(pid, self._ttl(ttl_s), "lease")
+            new = NeighborLeases(host_name=host_name, neighbor_ip=address)
+            requests = [LeaseRequest(key, new)]
+            leases = self._neighbor_leases
+            return leases.take(run_id, requests, pid=pid, ttl_s=self._ttl(ttl_s))[key]
+
+        count = self._context.change(body)
+        self._logger.info(
+            "neighbour leased run=%s host=%s neighbour=%s count=%d",
+            *(run_id, host_name, neighbor_ip, count),
         )
-        self._renewing.keep(
-            NEIGHBOR_LEASES, [key], run_id, holder if self._ttl(ttl_s) is None else None
-        )
-        self._logger.info("neighbour leased run=%s neighbour=%s count=%d", run_id, key, count)
         return count
 
     def release_neighbor_lease(
         self, run_id: str, host_name: str, neighbor_ip: str
     ) -> tuple[int, bool]:
-        """End a run's lease; return how many are left, and whether the entry may be removed: True
-        when this was the last.
+        """End a run's lease; return how many are left, and True when this was the last: the entry
+        may be removed.
 
-        (count, False) when the run had none and others have. Raises RegistryNotFound, a ValueError,
+        (count, False) when only other runs have a lease. Raises RegistryNotFound, a ValueError,
         when nobody has one.
         """
-        count, held, key = self._change(
-            lambda: self._neighbors.drop(run_id, host_name, neighbor_ip)
+
+        def body() -> tuple[int, bool]:
+            check_label(run_id, "run id")
+            count, held = self._neighbor_leases.drop(_neighbor(host_name, neighbor_ip)[0], run_id)
+            if not held and not count:
+                raise RegistryNotFound(
+                    f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
+                    "nothing to release",
+                    run_id=run_id,
+                    host=host_name,
+                    neighbor_ip=neighbor_ip,
+                )
+            return count, held
+
+        count, held = self._context.change(body)
+        self._logger.info(
+            "neighbour released run=%s host=%s neighbour=%s count=%d",
+            *(run_id, host_name, neighbor_ip, count),
         )
-        self._renewing.leave(NEIGHBOR_LEASES, key, run_id)
-        self._logger.info("neighbour released run=%s neighbour=%s count=%d", run_id, key, count)
         return count, held and count == 0
 
     def list_neighbor_leases(self, *, damaged: Damage | None = None) -> dict[str, Info]:
         """Leases by neighbour entry, as neighbor_leases.json shows them; `dead` marks those that do
         not count. For `damaged` see `list_all_hosts`.
         """
-        return self._look(
-            lambda: self._shown(self._neighbor_claims, None, damaged, "host_name", "neighbor_ip")
+        return self._context.read(
+            lambda: self._neighbor_leases.show(None, damaged, "host_name", "neighbor_ip")
         )
 
-    # --- all of it ---
+    # --- routers ---
+
+    def lock_routers(
+        self,
+        router_names: Sequence[str],
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
+        detached: bool = False,
+    ) -> Grant:
+        """Lock all of the routers, and with them all of their hosts, in one step, or none; return
+        the grant. Nothing is held while waiting, so no order of names can deadlock.
+
+        A job that has them already gets its own grant; one release frees it. `timeout` 0 is a
+        single try; the default is `lock_timeouts.router_lock` for one router, and
+        `router_lock_atomic` for several. Quick jobs share a router by `mode="shared"`. A higher
+        `priority` goes first; the default is that of the `job_type` in `job_priorities`. `on_wait`
+        is called with the jobs ahead when a wait begins. A wait also ends, as if its time had
+        passed, when the descriptor `stop_fd` becomes readable.
+
+        Raises RegistryLockTimeout, whose fields name the holders; RegistryDeadlock when the wait
+        would never end; RegistryLost when the lock was taken away before this process could wake;
+        RegistryNotFound when `pid` is not a live process.
+        """
+        self._context.check_enabled()
+        if job_type is not None:
+            check_job_type(job_type)
+        if priority is None:
+            priority = self._settings.job_priorities.get(job_type or "", 0)
+        if timeout is None:
+            times = self._settings.lock_timeouts
+            timeout = times.router_lock if len(router_names) == 1 else times.router_lock_atomic
+        if detached:
+            self._context.check_visible(pid, ttl_s, "lock")
+        # Nothing may raise after this call: nobody else knows of the grant.
+        return self._context.change(
+            lambda: self._routers.acquire(
+                router_names,
+                job_id,
+                timeout,
+                mode=mode,
+                priority=priority,
+                ttl_s=ttl_s,
+                pid=pid,
+                on_wait=on_wait,
+                stop_fd=stop_fd,
+            )
+        )
+
+    def acquire_router_lock(
+        self,
+        router_name: str,
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """Lock a router as `lock_routers` does; False when it could not be acquired in time."""
+        return self._try_lock(
+            [router_name],
+            job_id,
+            self._settings.lock_timeouts.router_lock if timeout is None else timeout,
+            mode=mode,
+            priority=priority,
+            job_type=job_type,
+            ttl_s=ttl_s,
+            pid=pid,
+            on_wait=on_wait,
+        )
+
+    def acquire_all_router_locks_atomic(
+        self,
+        router_names: Sequence[str],
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """The same for several routers, all or none."""
+        return self._try_lock(
+            router_names,
+            job_id,
+            self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout,
+            mode=mode,
+            priority=priority,
+            job_type=job_type,
+            ttl_s=ttl_s,
+            pid=pid,
+            on_wait=on_wait,
+        )
+
+    def _try_lock(
+        self, router_names: Sequence[str], job_id: str, timeout: float, **options: Any
+    ) -> bool:
+        try:
+            self.lock_routers(router_names, job_id, timeout, **options)
+        except RegistryLockTimeout as error:
+            # The caller gets a bool, so the log is the place that names the holder.
+            self._logger.info(
+                "routers not locked job=%s routers=%s: %s",
+                *(job_id, ",".join(router_names), error.message),
+            )
+            return False
+        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
+        return True
+
+    def router_lock(
+        self,
+        router_name: str,
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+    ) -> AbstractContextManager[Grant]:
+        """Lock a router for a `with` block, which gets the grant. Raises what `lock_routers` does,
+        and RegistryLost at the end if the lock was taken away. In another block of the same job,
+        only the outer block releases it.
+        """
+        return self._hold(
+            [router_name],
+            job_id,
+            self._settings.lock_timeouts.router_lock if timeout is None else timeout,
+            mode=mode,
+            priority=priority,
+            job_type=job_type,
+            ttl_s=ttl_s,
+        )
+
+    def all_router_locks(
+        self,
+        router_names: Sequence[str],
+        job_id: str,
+        timeout: float | None = None,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+    ) -> AbstractContextManager[Grant]:
+        """The same for several routers, all or none."""
+        return self._hold(
+            router_names,
+            job_id,
+            self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout,
+            mode=mode,
+            priority=priority,
+            job_type=job_type,
+            ttl_s=ttl_s,
+        )
+
+    @contextmanager
+    def _hold(
+        self, router_names: Sequence[str], job_id: str, timeout: float, **options: Any
+    ) -> Iterator[Grant]:
+        grant = self.lock_routers(router_names, job_id, timeout, **options)
+
+        def leave(*raised: Any) -> None:
+            try:
+                with registry_errors():
+                    grant.__exit__(*raised)
+            finally:
+                self._context.after_change()
+
+        with ExitStack() as stack:
+            # Not `registry_errors` around the block: what the block raises is the caller's own.
+            stack.push(leave)
+            yield grant
+
+    def release_router_lock(self, router_name: str, job_id: str) -> bool:
+        """Release a router, and hand it to the next in line; False, and nothing changed, when the
+        job does not hold it.
+        """
+        return bool(self.release_all_router_locks([router_name], job_id))
+
+    def release_all_router_locks(self, router_names: Sequence[str], job_id: str) -> int:
+        """Release what the job holds of these routers; return how many."""
+        try:
+            return len(self.unlock_routers(router_names, job_id))
+        except RegistryNotFound:
+            return 0
+
+    def unlock_routers(self, router_names: Sequence[str], job_id: str) -> tuple[str, ...]:
+        """The same; return which. Raises RegistryNotFound when the job holds none of them."""
+        freed = self._context.change(lambda: self._routers.release(router_names, job_id))
+        if not freed:
+            raise not_held(router_names, job_id)
+        self._logger.info("routers unlocked job=%s routers=%s", job_id, ",".join(freed))
+        return freed
+
+    def is_router_locked(self, router_name: str) -> bool:
+        """Whether any job holds the router, in either mode."""
+        return self._context.read(lambda: self._routers.locked(router_name))
+
+    def router_status(self, router_names: Iterable[str] = ()) -> list[LockStatus]:
+        """Who holds these routers and who waits for them; without names, of every lock that is held
+        or waited for.
+        """
+        names = list(router_names)
+        return self._context.read(
+            lambda: [self._locks.status(name) for name in names] or self._locks.list_held()
+        )
+
+    def wait_for_router(
+        self,
+        router_name: str,
+        timeout: float | None = None,
+        *,
+        job_id: str | None = None,
+        mode: Mode | str = Mode.EXCLUSIVE,
+    ) -> bool:
+        """Wait until the router is free, and take nothing; False when it was not in time. See
+        `wait_for_all_routers`.
+        """
+        return self.wait_for_all_routers([router_name], timeout, job_id=job_id, mode=mode)
+
+    def wait_for_all_routers(
+        self,
+        router_names: Sequence[str],
+        timeout: float | None = None,
+        *,
+        job_id: str | None = None,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        on_wait: OnWait | None = None,
+    ) -> bool:
+        """Wait until all of the routers are free at one moment, and take nothing; False when they
+        were not in time.
+
+        It sleeps, and never polls. Another job may take them in the next instant. `mode="shared"`
+        waits only for exclusive holders. A job that holds routers says so by `job_id`: its own
+        locks are not waited for, and a wait that would never end raises RegistryDeadlock.
+        """
+        try:
+            holders = self.wait_routers_free(
+                router_names, timeout, job_id=job_id, mode=mode, on_wait=on_wait
+            )
+        except RegistryLockTimeout:
+            return False
+        return holders is None
+
+    def wait_routers_free(
+        self,
+        router_names: Sequence[str],
+        timeout: float | None = None,
+        *,
+        job_id: str | None = None,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
+    ) -> Obstruction | None:
+        """The same; None when the routers were free, otherwise who held them when the time was
+        over. `float("inf")` waits without limit; the wait also ends when the descriptor `stop_fd`
+        becomes readable. Raises RegistryLockTimeout when the store was busy for too long.
+        """
+        limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
+        return self._context.change(
+            lambda: self._routers.wait(
+                router_names, limit_s, job_id=job_id, mode=mode, on_wait=on_wait, stop_fd=stop_fd
+            )
+        )
+
+    def router_statistics(
+        self, router_names: Sequence[str] | None = None
+    ) -> dict[str, LockStatistics]:
+        """The statistics of these routers, or of all that were ever locked: grants, waits,
+        timeouts, deaths, deadlocks, and histograms of the times of waits and holds.
+        """
+        found = self._context.read(self._locks.statistics)
+        if router_names is None:
+            return found
+        return {name: found.get(name, LockStatistics()) for name in router_names}
+
+    # --- the whole registry ---
 
     def sweep(self) -> Swept:
-        """Remove the leases of dead processes and those whose time is over; return how many there
-        were. The next change of the same host or neighbour entry does it too. Locks need no
-        sweeping: whoever asks next gets a dead job's.
+        """Remove the leases of dead processes and those whose time is over; return how many. The
+        next change of the same host or neighbour entry does it too. Router locks need no sweep: the
+        next job in line gets the lock of a dead one.
         """
-        times = self._settings.lock_timeouts
         swept = Swept(
-            self._change(lambda: self._host_claims.sweep(times.host_leases)),
-            self._change(lambda: self._neighbor_claims.sweep(times.neighbor_leases)),
+            self._context.change(self._host_leases.sweep),
+            self._context.change(self._neighbor_leases.sweep),
         )
         self._logger.info("swept host_leases=%d neighbor_leases=%d", *swept)
         return swept
 
     def counts(self) -> Counts:
-        """How many hosts there are, and how many leases that count. Passes over damaged records."""
+        """How many hosts there are, and how many leases that count. Skips damaged records."""
         alive = [
             sum(not lease["dead"] for one in shown.values() for lease in one["leases"])
             for shown in (self.list_host_leases(damaged=[]), self.list_neighbor_leases(damaged=[]))
         ]
-        return Counts(self._look(self._hosts.count), *alive)
+        return Counts(self._context.read(self._hosts.count), *alive)
 
     def close(self) -> None:
-        """Stop giving signs of life. Nothing is released."""
+        """Stop renewing leases. Nothing is released."""
         self._renewing.close()
 
-    def _leased(
-        self, run_id: str, leases: Iterable[Mapping[str, Any]], pid: Pid, ttl_s: float | None
-    ) -> dict[str, int]:
-        self._refuse_if_off()
-        chosen, limit_s = all_wanted(leases), self._ttl(ttl_s)
-        counts, holder = self._change(
-            lambda: self._leasing.take(run_id, chosen, pid=pid, ttl_s=limit_s)
-        )
-        self._renewing.keep(HOST_LEASES, counts, run_id, holder if limit_s is None else None)
-        self._logger.info("hosts leased run=%s counts=%s", run_id, counts)
-        return counts
 
-    def _shown(
-        self, claims: Claims, key: str | None, damaged: Damage | None, *names: str
-    ) -> dict[str, Info]:
-        rows = claims.all(damaged) if key is None else claims.one(check_id(key, "host name"))
-        return leases_shown(claims, rows, claims.verdicts_in(rows), self._room.store.now(), *names)
-
-    def _ttl(self, ttl_s: float | None) -> float | None:
-        return self._settings.lease_ttl_s if ttl_s is None else ttl_s
+def _neighbor(host_name: str, neighbor_ip: str) -> tuple[str, str]:
+    """The key and the address of a neighbour entry. Raises InvalidName and InvalidValue."""
+    address = normal_ip(neighbor_ip, "neighbor_ip")
+    return neighbor_key(check_id(host_name, "host name"), address), address

@@ -1,15 +1,8 @@
-"""How the registry lies in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json`
-and a sign for each router.
+"""The registry in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json` and one
+file a router that shows who holds it; and the spaces of the first three.
 
-Times stand as they were found, and members that are nobody's here survive. What the format has no
-place for (who exactly a process is, when a lease ends) stands in a member of its own, `holdfast`,
-and only where there is something to say.
-
-The registry's spaces, in the order in which a transaction latches them: hosts, leases on hosts,
-leases on neighbours.
-
-Routers come between the last two: they are the lock table's. No transaction has both, since locks
-are of one boot.
+Times stay as they were found, and members of other programs survive. What the format has no place
+for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
 """
 
 from collections.abc import Mapping
@@ -42,56 +35,55 @@ from holdfast.primitives.locks.records import Lock
 
 FOLDER = "network"
 LOCKS_FOLDER = "network_locks"
-OURS = "holdfast"
-"""The member of a lease in a file that is this program's own."""
+OWN_MEMBER = "holdfast"
+
+CORE_FIELDS = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
+"""The fields of a host that its additional information never overwrites."""
 
 L = TypeVar("L", bound=RunLease)
 
-_HOST = ("primary_ip", "connected_to", "mac_address", "created_at", "registered_at_timestamp")
+
+# Each `read_` function raises KeyError, TypeError or ValueError for a document of another form.
 
 
 def write_host(host: Host) -> Document:
-    """A host as it stands in hosts.json. A time that is not known is left out."""
-    known = {name: getattr(host, name) for name in _HOST}
+    """A host as hosts.json has it. An unknown time is left out."""
+    known = {name: getattr(host, name) for name in CORE_FIELDS}
     return {**host.more, **{name: value for name, value in known.items() if value is not None}}
 
 
 def read_host(_: str, document: Document) -> Host:
-    """A host of hosts.json. Raises ValueError for what is none."""
-    known, more = _parted(document, _HOST)
+    known, more = _split(document, CORE_FIELDS)
     return msgspec.convert({**known, "more": more}, Host)
 
 
 def write_host_leases(leases: HostLeases) -> Document:
-    """A host's leases as they stand in host_leases.json."""
     written = [
-        _written(lease, {"job_type": lease.job_type, "dscp": lease.dscp}) for lease in leases.leases
+        _write_lease(lease, {"job_type": lease.job_type, "dscp": lease.dscp})
+        for lease in leases.leases
     ]
     return {**leases.more, "router": leases.router, "leases": written}
 
 
 def read_host_leases(_: str, document: Document) -> HostLeases:
-    """A host's leases of host_leases.json. Raises ValueError for what is none."""
-    known, more = _parted(document, ("router", "leases"))
-    leases = [_read(one, HostLease, ("job_type", "dscp")) for one in known.pop("leases", [])]
+    known, more = _split(document, ("router", "leases"))
+    leases = [_read_lease(one, HostLease, ("job_type", "dscp")) for one in known.pop("leases", [])]
     return msgspec.convert({**known, "leases": leases, "more": more}, HostLeases)
 
 
 def write_neighbor_leases(leases: NeighborLeases) -> Document:
-    """A neighbour entry's leases as they stand in neighbor_leases.json."""
     entry = {"host_name": leases.host_name, "neighbor_ip": leases.neighbor_ip}
-    return {**leases.more, **entry, "leases": [_written(lease, {}) for lease in leases.leases]}
+    return {**leases.more, **entry, "leases": [_write_lease(lease, {}) for lease in leases.leases]}
 
 
 def read_neighbor_leases(_: str, document: Document) -> NeighborLeases:
-    """A neighbour entry's leases of neighbor_leases.json. Raises ValueError for what is none."""
-    known, more = _parted(document, ("host_name", "neighbor_ip", "leases"))
-    leases = [_read(one, RunLease, ()) for one in known.pop("leases", [])]
+    known, more = _split(document, ("host_name", "neighbor_ip", "leases"))
+    leases = [_read_lease(one, RunLease, ()) for one in known.pop("leases", [])]
     return msgspec.convert({**known, "leases": leases, "more": more}, NeighborLeases)
 
 
 def show_router(lock: Lock) -> Document | None:
-    """Who holds a router, for people; None when nobody does."""
+    """Who holds a router, for people to read; None when it is free."""
     if not lock.holds:
         return None
     holders = [
@@ -106,60 +98,54 @@ def show_router(lock: Lock) -> Document | None:
     return {**holders[0], "holders": holders} if len(holders) > 1 else holders[0]
 
 
-def _written(lease: RunLease, special: Mapping[str, Any]) -> Document:
-    document = {
-        **lease.more,
-        "run_id": lease.by,
-        "pid": lease.pid,
-        **special,
-        "allocated_at": lease.allocated_at,
-    }
-    ours: Document = {}
-    if lease.process is not None:
-        ours["process"] = to_plain(lease.process)
-    if lease.lease != _plain_lease(lease.allocated_at):
-        ours["lease"] = to_plain(lease.lease)
-    return {**document, OURS: ours} if ours else document
-
-
-def _read(document: Any, kind: type[L], special: tuple[str, ...]) -> L:
-    if not isinstance(document, dict):
-        raise ValueError("a lease is not an object")
-    known, more = _parted(document, ("run_id", "pid", *special, "allocated_at", OURS))
-    ours = msgspec.convert(known.pop(OURS, {}), _Ours)
-    lease = ours.lease or _plain_lease(known.get("allocated_at"))
-    # What is not said of the kind of job, is not known.
-    stated = {
-        name: value
-        for name, value in known.items()
-        if name != "run_id" and not (name == "job_type" and value is None)
-    }
-    return msgspec.convert(
-        {**stated, "by": known["run_id"], "lease": lease, "process": ours.process, "more": more},
-        kind,
-    )
-
-
-class _Ours(msgspec.Struct, frozen=True, kw_only=True):
+class _OwnMember(msgspec.Struct, frozen=True, kw_only=True):
     process: Holder | None = None
     lease: Lease | None = None
 
 
+def _write_lease(lease: RunLease, use: Mapping[str, Any]) -> Document:
+    own: Document = {}
+    if lease.process is not None:
+        own["process"] = to_plain(lease.process)
+    if lease.lease != _plain_lease(lease.allocated_at):
+        own["lease"] = to_plain(lease.lease)
+    return {
+        **lease.more,
+        "run_id": lease.by,
+        "pid": lease.pid,
+        **use,
+        "allocated_at": lease.allocated_at,
+        **({OWN_MEMBER: own} if own else {}),
+    }
+
+
+def _read_lease(document: Any, kind: type[L], use: tuple[str, ...]) -> L:
+    if not isinstance(document, dict):
+        raise ValueError("a lease is not an object")
+    known, more = _split(document, ("run_id", "pid", *use, "allocated_at", OWN_MEMBER))
+    own = msgspec.convert(known.pop(OWN_MEMBER, {}), _OwnMember)
+    lease = own.lease or _plain_lease(known.get("allocated_at"))
+    run_id = known.pop("run_id")
+    if known.get("job_type", "") is None:
+        # Another program may write null for an unknown job type.
+        del known["job_type"]
+    return msgspec.convert(
+        {**known, "by": run_id, "lease": lease, "process": own.process, "more": more}, kind
+    )
+
+
 def _plain_lease(allocated_at: Moment) -> Lease:
-    """The lease of a claim of which a file says no more than when it began."""
+    """The lease of a claim of which the file says only when it began."""
     try:
-        began = (
-            datetime.fromtimestamp(allocated_at, UTC)
-            if isinstance(allocated_at, int | float)
-            else LONG_AGO
-        )
+        if isinstance(allocated_at, int | float):
+            return lease_until_released(datetime.fromtimestamp(allocated_at, UTC))
     except (ValueError, OverflowError, OSError):
-        began = LONG_AGO
-    return lease_until_released(began)
+        pass
+    return lease_until_released(LONG_AGO)
 
 
-def _parted(document: Document, names: tuple[str, ...]) -> tuple[Document, Document]:
-    """What of a document is known here, and the rest."""
+def _split(document: Document, names: tuple[str, ...]) -> tuple[Document, Document]:
+    """The members of these names, and the others."""
     known = {name: value for name, value in document.items() if name in names}
     return known, {name: value for name, value in document.items() if name not in known}
 
@@ -170,12 +156,12 @@ NEIGHBOR_LEASES_FILE = OneFile(
     FOLDER, "neighbor_leases.json", Wire(write_neighbor_leases, read_neighbor_leases)
 )
 ROUTER_SIGN = Sign(LOCKS_FOLDER, "router_{key}", show_router)
-"""Shown for the lock table, whose truth is elsewhere."""
+"""Written for readers only: the lock table decides."""
 
 
 def ip_place(host: Host) -> Parts:
-    """Where a host stands by its address. One that another program wrote, and that is no
-    address, stands by its text.
+    """The index key of a host's address. An invalid one, which another program wrote, is indexed
+    by its text.
     """
     try:
         return (normal_ip(host.primary_ip),)
@@ -184,13 +170,15 @@ def ip_place(host: Host) -> Parts:
 
 
 def mac_place(host: Host) -> Parts:
-    """The same by its MAC."""
+    """The same of its MAC."""
     try:
         return (normal_mac(host.mac_address),)
     except InvalidValue:
         return (host.mac_address[:LABEL_CHARS_MAX],)
 
 
+# A transaction latches spaces in the order of their ranks. The lock table of the routers is between
+# the last two; no transaction has both, since locks are of one boot.
 HOSTS = Space("hosts", Host, rank=10, indexes={"ip": ip_place, "mac": mac_place}, layout=HOSTS_FILE)
 HOST_LEASES = Space("host_leases", HostLeases, rank=20, layout=HOST_LEASES_FILE)
 NEIGHBOR_LEASES = Space("neighbor_leases", NeighborLeases, rank=40, layout=NEIGHBOR_LEASES_FILE)

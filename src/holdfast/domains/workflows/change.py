@@ -1,8 +1,8 @@
-"""One change to the workflows: what it begins with, and the verbs that it is made of.
+"""One transaction over the workflows: how it begins, and the steps it is made of.
 
-Every change begins with the same two steps, so that no decision rests on the dead: those who are
-gone are swept, and a marker that nobody stands behind is cleared. Both happen under the latch, and
-are told in the journal.
+Every change begins with the same two steps, so that no decision depends on the dead: ended
+workflows are swept, and an orphaned swap marker is cleared. Both happen under the latch and are
+written to the journal.
 """
 
 from collections.abc import Mapping
@@ -39,33 +39,30 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import SteadyClock
 
 Verdicts = Mapping[Holder, Liveness]
-"""What is known of processes, found out before the transaction that decides by it. A death is
-final, so it keeps.
-"""
+"""Processes that were probed before the transaction. A death is final, so it stays true."""
 
 ASKED_STATES = (Preempt.REQUESTED, Preempt.IGNORED)
 
 
-def gone(workflow: Workflow, verdicts: Verdicts, now: datetime, steady: SteadyClock) -> bool:
-    """Is a workflow over? A process of which nothing is known counts as alive."""
+def has_ended(workflow: Workflow, verdicts: Verdicts, now: datetime, steady: SteadyClock) -> bool:
+    """Whether a workflow may be swept. A process without a verdict counts as alive."""
     return steady.reclaimable(workflow.lease, verdicts.get(workflow.owner, Liveness.ALIVE), now)
 
 
 def workflows_in(tx: ReadTx, damaged: Damage) -> list[Workflow]:
-    """All of them, by name, but for damaged ones, which are told of."""
+    """All workflows by name; damaged records are added to `damaged`."""
     return [row.record for row in tx.range(WORKFLOWS, damaged=damaged)]
 
 
 def marker_in(tx: ReadTx) -> SwapMarker | None:
-    """The marker, whoever stands behind it."""
+    """The marker, orphaned or not."""
     row = tx.get(SWAP_MARKER, ONLY)
     return None if row is None else row.record
 
 
 def loaded_in(tx: ReadTx) -> Loaded:
-    """What is known of what is loaded: never both. Holdfast stores one of the two; another program
-    that writes into its file a recipe that it has loaded may leave a failed load beside it. The
-    later one counts.
+    """What is known to be loaded: at most one of the two. Holdfast stores only one; another program
+    that writes its own loaded recipe into the file may leave a failed load there. The later counts.
     """
     current, unknown = tx.get(CURRENT_RECIPE, ONLY), tx.get(UNKNOWN_RECIPE, ONLY)
     if current is None or unknown is None:
@@ -78,15 +75,17 @@ def loaded_in(tx: ReadTx) -> Loaded:
 
 
 class Change:
-    """A transaction over the workflows, of whom all that are left live, and whose marker is a live
-    swap's.
+    """A transaction in which all workflows live, and the marker, if any, is not orphaned.
 
-    `spare` is name and token of a workflow that is there to the end of this change, since it tells
-    of its own end. `damaged` are records of workflows that cannot be read: nobody can say whether
-    those live. `swept` and `orphan` are what was taken out at the beginning. `abandoned` says that
-    the process of the swap under way is dead, so that only processes of its load are left. `unseen`
-    says that this swap has lost its lock, and that its load cannot be seen from here. `cleared` and
-    `asked` are the workflows whose signal files are to go or to come once it is committed.
+    `spare` is name and token of a workflow that is not swept: its owner is ending it.
+
+    damaged     unreadable records of workflows: nobody knows whether those live
+    swept       the ended workflows that were removed at the beginning
+    orphan      the orphaned marker that was cleared at the beginning
+    abandoned   the process of the swap is dead, so only processes of its load are left
+    unseen      the swap has lost its lock, and its load cannot be seen from here
+    cleared     workflows whose signal files to remove after the commit
+    asked       workflows whose signal files to make after the commit
     """
 
     def __init__(
@@ -111,167 +110,63 @@ class Change:
         self.workflows = {workflow.name: workflow for workflow in workflows_in(tx, self.damaged)}
         self.marker = marker_in(tx)
         for workflow in list(self.workflows.values()):
-            if (workflow.name, workflow.token) != spare and gone(
+            if (workflow.name, workflow.token) != spare and has_ended(
                 workflow, verdicts, tx.now, steady
             ):
                 self._sweep(workflow, verdicts)
-        if self.marker is not None and _orphaned(self.marker, verdicts, swap_lock, unseen):
+        if self.marker is not None and _is_orphaned(self.marker, verdicts, swap_lock, unseen):
             self._clear_orphan(self.marker, verdicts)
-        # A process that was dead before this transaction began can complete its swap neither before
-        # nor after it.
+        # A process that was dead before this transaction began cannot complete its swap any more.
         self.abandoned = (
             self.marker is not None and verdicts.get(self.marker.holder.leader) is Liveness.DEAD
         )
         self.unseen = self.marker is not None and unseen.left_s(self.marker.token) is not None
 
+    def log(self, kind: str, subject: str, data: Mapping[str, object]) -> None:
+        """Write an entry to the journal."""
+        self._journal.append(self.tx, kind=kind, subject=subject, data=data)
+
     # --- workflows ---
 
     def put(self, workflow: Workflow) -> None:
-        """Write a workflow, new or not."""
+        """Write a workflow."""
         self.workflows[workflow.name] = workflow
         self.tx.put(WORKFLOWS, workflow.name, workflow)
 
-    def enter(self, workflow: Workflow) -> None:
-        """A workflow comes."""
+    def add(self, workflow: Workflow) -> None:
+        """Write a new workflow."""
         self.put(workflow)
-        data = {"recipe": workflow.recipe, "who": who(workflow.owner), "token": workflow.token}
-        self.tell(
+        data = {
+            "recipe": workflow.recipe,
+            "who": who(workflow.owner),
+            "token": workflow.token,
+        }
+        self.log(
             "workflow.registered", workflow.name, {**data, "preemptible": workflow.preemptible}
         )
         self.tx.notify(CHANGED)
 
-    def leave(self, workflow: Workflow) -> None:
-        """A workflow goes of its own will; if it was asked to, it has yielded."""
+    def release(self, workflow: Workflow) -> None:
+        """Remove a workflow for its owner. If it was asked to yield, it has."""
         if workflow.preempt in ASKED_STATES:
-            self.tell(ports.YIELDED, self._target(workflow), _asked_of(workflow))
+            self._log_request(ports.YIELDED, workflow)
         self._remove(workflow)
-        self.tell(
-            "workflow.released", workflow.name, {"recipe": workflow.recipe, "token": workflow.token}
-        )
-
-    # --- asking to yield ---
-
-    def ask(self, workflow: Workflow) -> None:
-        """Ask a workflow to yield, for the swap under way or for an operator."""
-        asked = moved(
-            workflow, Preempt.REQUESTED, None if self.marker is None else self.marker.token
-        )
-        self.put(asked)
-        self.asked.append(asked)
-        self.tell(ports.ASKED, self._target(asked), _asked_of(asked))
-        self.tx.notify(topic_of(asked.name))
-
-    def settle(self, workflow: Workflow) -> None:
-        """A workflow says that it yields."""
-        self.cleared.append(workflow)
-        if workflow.preempt in ASKED_STATES:
-            self.tell(ports.YIELDED, self._target(workflow), _asked_of(workflow))
-            self.put(moved(workflow, Preempt.YIELDED))
-
-    def ignore(self, workflow: Workflow) -> None:
-        """A workflow was given its time to yield, and is still there."""
-        self.put(moved(workflow, Preempt.IGNORED))
-        self.tell(ports.IGNORED, self._target(workflow), _asked_of(workflow))
-
-    # --- the swap ---
-
-    def mark(self, marker: SwapMarker, *, needed: bool) -> None:
-        """A swap begins. One that is not needed loads nothing, and is journalled when it ends."""
-        self.marker = marker
-        self.tx.put(SWAP_MARKER, ONLY, marker)
-        if needed:
-            self.tell(
-                ports.STARTED, marker.recipe, {"who": who(marker.holder), "token": marker.token}
-            )
-        self.tx.notify(CHANGED)
-
-    def drain(self, marker: SwapMarker) -> None:
-        """A swap is about to wait for work. Whoever waits for the swap looks again: the work may be
-        its own.
-        """
-        if marker.phase is not Phase.WAITING:
-            self._advance(marker, Phase.WAITING)
-            self.tx.notify(CHANGED)
-
-    def begin_load(self, marker: SwapMarker) -> Loaded:
-        """The load begins: from here on nobody knows what is loaded, until the load has succeeded.
-        Returns what was known before, for `abandon`.
-        """
-        known = loaded_in(self.tx)
-        self._put_unknown(
-            _unknown(marker, known, began_at=self.tx.now, why="the load has not ended")
-        )
-        self._advance(marker, Phase.LOADING)
-        return known
-
-    def load(self, marker: SwapMarker) -> None:
-        """A load has succeeded: its recipe is the current one."""
-        before = _last_known(loaded_in(self.tx))
-        by = who(marker.holder)
-        loaded = CurrentRecipe(
-            recipe=marker.recipe, loaded_at=self.tx.now, token=marker.token, by=by
-        )
-        self._put_known(Loaded(loaded, None))
-        self._unmark(marker)
-        self.tell(
-            ports.COMPLETED, marker.recipe, {"who": by, "token": marker.token, "before": before}
-        )
-
-    def skip(self, marker: SwapMarker) -> None:
-        """A swap ends that was not needed: its recipe was loaded already, and still is."""
-        self._unmark(marker)
-        self.tell(
-            ports.NOT_NEEDED, marker.recipe, {"who": who(marker.holder), "token": marker.token}
-        )
-
-    def fail(self, marker: SwapMarker, why: str, exit_status: int | None) -> None:
-        """A load has failed: nobody knows what is loaded."""
-        self._end_load(marker, why, exit_status)
-        self._unmark(marker)
-        data = {"who": who(marker.holder), "token": marker.token, "why": why, "unknown": True}
-        self.tell(
-            ports.FAILED,
-            marker.recipe,
-            data if exit_status is None else {**data, "exit_status": exit_status},
-        )
-
-    def abandon(self, marker: SwapMarker, kind: str, why: str, known: Loaded | None) -> None:
-        """A swap ends without having loaded anything. `known` is what `begin_load` returned, if it
-        came so far.
-        """
-        if known is not None:
-            self._put_known(known)
-        self._unmark(marker)
-        self.tell(
-            kind, marker.recipe, {"who": who(marker.holder), "token": marker.token, "why": why}
-        )
-
-    def tell(self, kind: str, subject: str, data: Mapping[str, object]) -> None:
-        """Tell the journal."""
-        self._journal.append(self.tx, kind=kind, subject=subject, data=data)
-
-    # --- inside ---
+        data = {"recipe": workflow.recipe, "token": workflow.token}
+        self.log("workflow.released", workflow.name, data)
 
     def _sweep(self, workflow: Workflow, verdicts: Verdicts) -> None:
         dead = verdicts.get(workflow.owner) is Liveness.DEAD
         if dead and workflow.preempt in ASKED_STATES:
-            self.tell(
-                ports.YIELDED,
-                self._target(workflow),
-                {**_asked_of(workflow), "how": "its process ended"},
-            )
+            self._log_request(ports.YIELDED, workflow, how="its process ended")
         self._remove(workflow)
         self.swept.append(workflow)
-        self.tell(
-            "workflow.swept",
-            workflow.name,
-            {
-                "recipe": workflow.recipe,
-                "who": who(workflow.owner),
-                "token": workflow.token,
-                "why": "dead" if dead else "expired",
-            },
-        )
+        data = {
+            "recipe": workflow.recipe,
+            "who": who(workflow.owner),
+            "token": workflow.token,
+        }
+        why = "dead" if dead else "expired"
+        self.log("workflow.swept", workflow.name, {**data, "why": why})
 
     def _remove(self, workflow: Workflow) -> None:
         del self.workflows[workflow.name]
@@ -280,19 +175,119 @@ class Change:
         self.tx.notify(CHANGED)
         self.tx.notify(topic_of(workflow.name))
 
+    # --- requests to yield ---
+
+    def ask(self, workflow: Workflow) -> None:
+        """Ask a workflow to yield, for the swap under way or, without one, for an operator."""
+        asked = moved(
+            workflow, Preempt.REQUESTED, None if self.marker is None else self.marker.token
+        )
+        self.put(asked)
+        self.asked.append(asked)
+        self._log_request(ports.ASKED, asked)
+        self.tx.notify(topic_of(asked.name))
+
+    def accept(self, workflow: Workflow) -> None:
+        """The workflow yields."""
+        self.cleared.append(workflow)
+        if workflow.preempt in ASKED_STATES:
+            self._log_request(ports.YIELDED, workflow)
+            self.put(moved(workflow, Preempt.YIELDED))
+
+    def ignore(self, workflow: Workflow) -> None:
+        """The workflow did not yield in the grace time."""
+        self.put(moved(workflow, Preempt.IGNORED))
+        self._log_request(ports.IGNORED, workflow)
+
+    def _log_request(self, kind: str, workflow: Workflow, **more: object) -> None:
+        # The subject is the recipe of the swap that asked; if an operator did, the workflow's own.
+        marker = self.marker
+        mine = marker is not None and workflow.preempt_swap == marker.token
+        recipe = marker.recipe if marker is not None and mine else workflow.recipe
+        data = {
+            "who": workflow.name,
+            "process": who(workflow.owner),
+            "workflow_recipe": workflow.recipe,
+        }
+        self.log(kind, recipe, {**data, **more})
+
+    # --- the swap ---
+
+    def begin_swap(self, marker: SwapMarker, *, needed: bool) -> None:
+        """Write the marker. A swap that is not needed loads nothing, and is logged at its end."""
+        self.marker = marker
+        self.tx.put(SWAP_MARKER, ONLY, marker)
+        if needed:
+            self._log_swap(ports.STARTED, marker)
+        self.tx.notify(CHANGED)
+
+    def begin_wait(self, marker: SwapMarker) -> None:
+        """The swap waits for work. Notifies those who wait for the swap: the work may be theirs."""
+        if marker.phase is not Phase.WAITING:
+            self._set_phase(marker, Phase.WAITING)
+            self.tx.notify(CHANGED)
+
+    def begin_load(self, marker: SwapMarker) -> Loaded:
+        """The load begins: until it has succeeded, it is unknown what is loaded. Returns what was
+        known before, for `cancel_swap`.
+        """
+        known = loaded_in(self.tx)
+        self._put_loaded(
+            Loaded(None, _unknown(marker, known, self.tx.now, "the load has not ended"))
+        )
+        self._set_phase(marker, Phase.LOADING)
+        return known
+
+    def complete_load(self, marker: SwapMarker) -> None:
+        """The load has succeeded: its recipe is the current one."""
+        before = _last_known(loaded_in(self.tx))
+        loaded = CurrentRecipe(
+            recipe=marker.recipe,
+            loaded_at=self.tx.now,
+            token=marker.token,
+            by=who(marker.holder),
+        )
+        self._put_loaded(Loaded(loaded, None))
+        self._end_swap(marker)
+        self._log_swap(ports.COMPLETED, marker, before=before)
+
+    def skip_load(self, marker: SwapMarker) -> None:
+        """The swap was not needed: its recipe was loaded already, and still is."""
+        self._end_swap(marker)
+        self._log_swap(ports.NOT_NEEDED, marker)
+
+    def fail_load(self, marker: SwapMarker, why: str, exit_status: int | None) -> None:
+        """The load has failed: it is unknown what is loaded."""
+        self._end_load(marker, why, exit_status)
+        self._end_swap(marker)
+        status = {} if exit_status is None else {"exit_status": exit_status}
+        self._log_swap(ports.FAILED, marker, why=why, unknown=True, **status)
+
+    def cancel_swap(self, marker: SwapMarker, kind: str, why: str, known: Loaded | None) -> None:
+        """The swap ends and has loaded nothing. `known` is what `begin_load` returned, if the swap
+        came so far.
+        """
+        if known is not None:
+            self._put_loaded(known)
+        self._end_swap(marker)
+        self._log_swap(kind, marker, why=why)
+
     def _clear_orphan(self, marker: SwapMarker, verdicts: Verdicts) -> None:
         self.orphan = marker
         dead = verdicts.get(marker.holder) is Liveness.DEAD
         why = "its holder is dead" if dead else "its holder does not have the swap lock"
-        data = {"who": who(marker.holder), "token": marker.token, "why": why}
-        # A program that does not say how far its swap had come may have begun to load.
-        if marker.phase in (Phase.LOADING, None):
+        # A program that does not report its progress may have begun to load.
+        loading = marker.phase in (Phase.LOADING, None)
+        if loading:
             self._end_load(marker, f"the swap ended while it loaded: {why}", None)
-            data["unknown"] = True
-        self._unmark(marker)
-        self.tell(ports.ORPHANED, marker.recipe, data)
+        self._end_swap(marker)
+        self._log_swap(ports.ORPHANED, marker, why=why, **({"unknown": True} if loading else {}))
 
-    def _advance(self, marker: SwapMarker, phase: Phase) -> None:
+    def _log_swap(self, kind: str, marker: SwapMarker, **more: object) -> None:
+        data = {"who": who(marker.holder), "token": marker.token, **more}
+        self.log(kind, marker.recipe, data)
+
+    def _set_phase(self, marker: SwapMarker, phase: Phase) -> None:
         self.marker = replace(marker, phase=phase)
         self.tx.put(SWAP_MARKER, ONLY, self.marker)
 
@@ -300,25 +295,22 @@ class Change:
         known = loaded_in(self.tx)
         unknown = known.unknown
         if unknown is None or unknown.token != marker.token:
-            unknown = _unknown(marker, known, began_at=marker.begun_at, why=why)
-        self._put_unknown(replace(unknown, ended_at=self.tx.now, exit_status=exit_status, why=why))
+            unknown = _unknown(marker, known, marker.begun_at, why)
+        ended = replace(unknown, ended_at=self.tx.now, exit_status=exit_status, why=why)
+        self._put_loaded(Loaded(None, ended))
 
-    def _put_unknown(self, unknown: UnknownRecipe) -> None:
-        self._put_known(Loaded(None, unknown))
-
-    def _put_known(self, known: Loaded) -> None:
-        """Store what is known of what is loaded: one of the two records, or none."""
-        if known.current is None:
+    def _put_loaded(self, loaded: Loaded) -> None:
+        if loaded.current is None:
             self.tx.delete(CURRENT_RECIPE, ONLY)
         else:
-            self.tx.put(CURRENT_RECIPE, ONLY, known.current)
-        if known.unknown is None:
+            self.tx.put(CURRENT_RECIPE, ONLY, loaded.current)
+        if loaded.unknown is None:
             self.tx.delete(UNKNOWN_RECIPE, ONLY)
         else:
-            self.tx.put(UNKNOWN_RECIPE, ONLY, known.unknown)
+            self.tx.put(UNKNOWN_RECIPE, ONLY, loaded.unknown)
 
-    def _unmark(self, marker: SwapMarker) -> None:
-        """No swap is under way any more, and whom it asked to yield need not."""
+    def _end_swap(self, marker: SwapMarker) -> None:
+        """Remove the marker, and withdraw the requests to yield of this swap."""
         self.marker = None
         self.tx.delete(SWAP_MARKER, ONLY)
         self.tx.notify(CHANGED)
@@ -328,16 +320,11 @@ class Change:
                 self.cleared.append(workflow)
                 self.tx.notify(topic_of(workflow.name))
             elif workflow.preempt is Preempt.IGNORED:
-                # An operator's request still stands, and the next swap gives it time anew.
+                # An operator's request stays, and the next swap gives it a new grace time.
                 self.put(moved(workflow, Preempt.REQUESTED))
 
-    def _target(self, workflow: Workflow) -> str:
-        """The recipe for which a workflow was asked to yield; its own where an operator asked."""
-        mine = self.marker is not None and workflow.preempt_swap == self.marker.token
-        return self.marker.recipe if self.marker is not None and mine else workflow.recipe
 
-
-def _unknown(marker: SwapMarker, known: Loaded, *, began_at: datetime, why: str) -> UnknownRecipe:
+def _unknown(marker: SwapMarker, known: Loaded, began_at: datetime, why: str) -> UnknownRecipe:
     return UnknownRecipe(
         recipe=marker.recipe,
         before=_last_known(known),
@@ -349,29 +336,19 @@ def _unknown(marker: SwapMarker, known: Loaded, *, began_at: datetime, why: str)
 
 
 def _last_known(known: Loaded) -> str | None:
-    """The recipe that was known to be loaded last."""
     if known.current is not None:
         return known.current.recipe
     return None if known.unknown is None else known.unknown.before
 
 
-def _asked_of(workflow: Workflow) -> dict[str, object]:
-    return {
-        "who": workflow.name,
-        "process": who(workflow.owner),
-        "workflow_recipe": workflow.recipe,
-    }
-
-
-def _orphaned(
+def _is_orphaned(
     marker: SwapMarker, verdicts: Verdicts, swap_lock: SwapLock, unseen: UnseenLoads
 ) -> bool:
-    """Does nobody stand behind a marker? The lock is asked even if the holder cannot be seen: no
-    living swap is without it.
+    """Whether no swap and no load is behind a marker.
 
-    The lock dies with the process that swaps, and the processes of its load may live longer. While
-    one of them is seen to live, the marker stays. Where they cannot be seen, it stays until their
-    guardian must have ended them.
+    The lock is asked even if the holder cannot be seen: every live swap has it. The lock dies with
+    the process that swaps, but processes of its load may live longer. While one of them is seen
+    alive, the marker stays; where they cannot be seen, until their guardian must have ended them.
     """
     verdict = verdicts.get(marker.holder)
     if verdict is Liveness.DEAD:

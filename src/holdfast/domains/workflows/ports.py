@@ -1,11 +1,5 @@
-"""The swap lock: a real lock that dies with its process, and so tells a live swap from what a dead
-one left behind.
-
-Signal files: how work that may be preempted is asked to yield. It looks for its file at moments
-when stopping is safe.
-
-The swap log: what happened to swaps, read out of the journal, and where it is mirrored for people
-to read.
+"""What workflows need from outside: the swap lock, the signal files, and a mirror of the swap log;
+and the swap log itself, which is read out of the journal.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,78 +11,76 @@ from holdfast.primitives.journal import Lag
 
 
 class Contender(Protocol):
-    """One who wants the swap lock, and maybe has it. Closing it lets go."""
+    """One caller that wants the swap lock, and maybe has it. Closing it releases the lock."""
 
     def try_take(self) -> bool:
-        """Take the lock if nobody else has it; True also when it is ours already. Never waits for
-        its holder.
-
-        Raises StoreUnavailable when that cannot be known.
+        """Take the lock if it is free; True also when it is ours already. Never waits for its
+        holder. Raises StoreUnavailable when that cannot be known.
         """
         ...
 
     def has_it(self) -> bool:
-        """Is the lock still ours? False as soon as what carried it is gone."""
+        """Whether the lock is still ours. False as soon as its carrier is gone."""
         ...
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call back once, from another thread, when the lock that is ours is found to be gone.
-        Until `close`; where it cannot be lost by a process that lives, never.
+        """Until `close`, call back once, from another thread, when our lock is found to be lost.
+        Never called where a live process cannot lose the lock.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it. Calling it again is harmless."""
+        """Release the lock. Calling it again is harmless."""
         ...
 
 
 class SwapLock(Protocol):
-    """The lock that a swap keeps from its beginning to its end.
+    """The lock that a swap keeps from its beginning to its end. It tells a live swap from what a
+    dead one left behind.
 
-    Promised by each: at most one contender has it; it ends with the process of whoever has it,
-    however that ends; neither a forked child nor a program that was started meanwhile keeps it. Not
-    promised: any order among those who want it.
+    Promised by each: at most one contender has it; it ends with the process of its holder, however
+    that ends; neither a forked child nor a program that was started meanwhile keeps it. Not
+    promised: any order among the contenders.
     """
 
     def contender(self) -> Contender:
-        """Get ready to ask for it. Raises StoreUnavailable."""
+        """A new contender. Raises StoreUnavailable."""
         ...
 
     def is_held(self) -> bool:
-        """Has anybody got it at this moment? To be asked under the latch of the workflows, under
-        which it is also taken: so a question and a taker never meet. Raises StoreUnavailable.
+        """Whether any contender has the lock. Call it under the latch of the workflows, under which
+        the lock is also taken: so a probe never makes a swap fail. Raises StoreUnavailable.
         """
         ...
 
 
 class Signals(Protocol):
-    """The signal files of this machine.
+    """The signal files of this machine. A signal file asks preemptible work to yield; the work
+    looks for it at moments when stopping is safe.
 
-    Promised by each: nothing is written through a link or over a file that is there; only files are
-    removed that were made here for that very registration.
+    Promised by each: nothing is written through a link or over an existing file; a file is removed
+    only if it was made here for that very registration.
     """
 
     def path_of(self, name: str, token: int) -> str:
-        """Where the signal of a registration lies unless its owner chose a place. No two
-        registrations share one.
-        """
+        """The default path of a registration's signal. No two registrations share one."""
         ...
 
     def checked(self, path: str, name: str) -> str:
-        """The caller's own path, made out. Raises InvalidValue for one that is not absolute, whose
-        folder is not there, or where there is anything but a signal that was left over for a
-        workflow of that name.
+        """The caller's own path, resolved. Raises InvalidValue for one that is not absolute, whose
+        folder does not exist, or where there is anything but an old signal for a workflow of that
+        name.
         """
         ...
 
     def give(self, path: str, name: str, token: int, swap: int) -> str | None:
         """Make the signal file of a registration, for the swap with that token or, by 0, for an
-        operator; return what is wrong when that cannot be done. One that is there already counts.
+        operator; return what is wrong when that fails. An existing signal counts as made.
         """
         ...
 
     def given(self, path: str) -> bool:
-        """Is there a signal?"""
+        """Whether there is a signal."""
         ...
 
     def clear(self, path: str, name: str, token: int) -> bool:
@@ -98,20 +90,16 @@ class Signals(Protocol):
         ...
 
     def swap_of(self, path: str, name: str, token: int) -> int:
-        """The token of the swap for which a registration's signal was made; 0 where there is none,
-        or it was an operator's.
+        """The token of the swap for which a registration's signal was made; 0 when there is no
+        signal, or an operator made it.
         """
         ...
 
 
-STARTED, COMPLETED, FAILED, REFUSED = (
-    "swap.started",
-    "swap.completed",
-    "swap.failed",
-    "swap.refused",
-)
+STARTED, COMPLETED, FAILED = "swap.started", "swap.completed", "swap.failed"
+REFUSED, NOT_NEEDED = "swap.refused", "swap.not_needed"
 ASKED, YIELDED, IGNORED = "swap.preempt_requested", "swap.preempt_yielded", "swap.preempt_ignored"
-ORPHANED, NOT_NEEDED = "swap.orphan_marker_cleared", "swap.not_needed"
+ORPHANED = "swap.orphan_marker_cleared"
 
 EVENTS: Mapping[str, str] = {
     STARTED: "swap_started",
@@ -124,11 +112,11 @@ EVENTS: Mapping[str, str] = {
     ORPHANED: "orphan_marker_cleared",
     NOT_NEEDED: "swap_not_needed",
 }
-"""What an entry of the journal is called in the swap log."""
+"""The kinds of journal entries in the swap log, and their names there."""
 
 
 class SwapEvent(Value, frozen=True, kw_only=True):
-    """One line of the swap log. `who` did it or, of a request to yield, was asked."""
+    """One line of the swap log. `who` is the swapper or, for a request to yield, the workflow."""
 
     at: Instant
     event: str
@@ -139,18 +127,16 @@ class SwapEvent(Value, frozen=True, kw_only=True):
 
 
 def event_of(entry: Entry) -> SwapEvent | None:
-    """The line that tells of an entry; None for an entry that is not about swaps."""
+    """The line of the swap log for an entry; None for an entry that is not about swaps."""
     if entry.kind not in EVENTS:
         return None
-    data = {name: value for name, value in entry.data.items() if name != "who"}
-    who = str(entry.data.get("who", entry.actor))
     return SwapEvent(
         at=entry.at,
         event=EVENTS[entry.kind],
         recipe=entry.subject,
-        who=who,
+        who=str(entry.data.get("who", entry.actor)),
         revision=entry.revision,
-        data=data,
+        data={name: value for name, value in entry.data.items() if name != "who"},
     )
 
 
@@ -158,23 +144,17 @@ class Mirror(Protocol):
     """A copy of the swap log that people can read without Holdfast."""
 
     def catch_up(self) -> None:
-        """Add what is not there yet. Raises nothing: a mirror's failure never fails what it tells
-        of.
-        """
+        """Append what is missing. Raises nothing: a mirror never makes a swap fail."""
         ...
 
     def lag(self) -> Lag | None:
-        """How far it is behind the journal; None where there is no copy. Raises OSError when that
-        cannot be told.
-        """
+        """How far the copy is behind the journal; None where there is no copy. Raises OSError."""
         ...
 
 
 class NoMirror:
-    """For stores whose journal is enough."""
+    """For stores that have no copy."""
 
-    def catch_up(self) -> None:
-        """Add nothing."""
+    def catch_up(self) -> None: ...
 
-    def lag(self) -> None:
-        """There is nothing that could be behind."""
+    def lag(self) -> None: ...

@@ -1,8 +1,5 @@
-"""A workflow, the marker of a swap, and what is loaded: their records, and what a request to yield
-may become.
-
-What a swap leaves when its process dies while it loads: the processes of its load, which are not
-work and may be ended.
+"""The records: a workflow, the marker of a swap, and what is loaded; the states of a request to
+yield; and what a swap leaves behind when its process dies during the load.
 """
 
 import enum
@@ -22,7 +19,7 @@ from holdfast.kernel.limits import SWAP_LOAD_UNSEEN_S
 
 
 class Preempt(enum.StrEnum):
-    """Where a request to yield stands."""
+    """The state of a request to yield."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -42,8 +39,8 @@ TRANSITIONS: Mapping[Preempt, frozenset[Preempt]] = {
 class Workflow(Record, frozen=True, kw_only=True):
     """One piece of work that needs a recipe on the GPU.
 
-    `preempt_swap` is the token of the swap that asked it to yield, None when an operator did or
-    nobody. `others` are fields of another program that shares the file; they are kept as they are.
+    `preempt_swap` is the token of the swap that asked it to yield; None when an operator asked, or
+    nobody. `others` are fields of another program that shares the file; they are kept.
     """
 
     name: str
@@ -61,15 +58,15 @@ class Workflow(Record, frozen=True, kw_only=True):
 
     @property
     def lease(self) -> Lease:
-        """How long it is believed without a renewal. A workflow of one process ends with this
-        time even if the process lives. A workflow of a process tree does not: there the time
-        only counts where the tree cannot be seen.
+        """How long the workflow counts without a renewal. A workflow of one process ends with this
+        time even if the process lives. For a workflow of a process tree the time counts only where
+        the tree cannot be seen.
         """
         return leases.grant(self.last_renewed_at, self.ttl_seconds, explicit=not self.owner.tree)
 
 
 class Phase(enum.StrEnum):
-    """How far a swap has come."""
+    """The progress of a swap."""
 
     BEGUN = "begun"
     WAITING = "waiting"
@@ -78,12 +75,10 @@ class Phase(enum.StrEnum):
 
 class SwapMarker(Record, frozen=True, kw_only=True):
     """Says that a swap is under way. It counts only while its holder lives and has the swap lock.
-    If the holder has a process tree, which is that of the load, it counts until the last process of
-    the tree is gone.
+    If the holder has a process tree, that of the load, it counts until the tree has ended.
 
-    `phase` is None in the marker of a program that does not say how far its swap has come. `reload`
-    is true when the recipe was loaded already and is loaded again, so that work with this very
-    recipe is in the way too.
+    `phase` is None in the marker of a program that does not report its progress. `reload` is true
+    when a loaded recipe is loaded again, so that work with this same recipe conflicts too.
     """
 
     recipe: str
@@ -96,7 +91,7 @@ class SwapMarker(Record, frozen=True, kw_only=True):
 
 
 class CurrentRecipe(Record, frozen=True, kw_only=True):
-    """What is loaded: the last load succeeded. There is none while `UnknownRecipe` is there."""
+    """What is loaded: the last load succeeded. Never stored together with `UnknownRecipe`."""
 
     recipe: str
     loaded_at: Instant
@@ -106,12 +101,10 @@ class CurrentRecipe(Record, frozen=True, kw_only=True):
 
 
 class UnknownRecipe(Record, frozen=True, kw_only=True):
-    """Nobody knows what is loaded: the load of `recipe` has failed, was killed, or has not ended
-    yet.
+    """Nobody knows what is loaded: the load of `recipe` failed, was killed, or has not ended yet.
 
-    Stored before a load begins, so that a swapper which is killed need not say it. `ended_at` is
-    None until somebody has seen the end of that load. `before` is the recipe that was known to be
-    loaded last.
+    Stored before a load begins, so that it is true even if the swapper is killed. `ended_at` is
+    None until the end of that load was seen. `before` is the last recipe known to be loaded.
     """
 
     recipe: str
@@ -126,13 +119,13 @@ class UnknownRecipe(Record, frozen=True, kw_only=True):
 
 
 class Loaded(NamedTuple):
-    """What is known of what is loaded. Both are None when nothing was ever loaded."""
+    """What is known to be loaded. Both are None when nothing was ever loaded."""
 
     current: CurrentRecipe | None
     unknown: UnknownRecipe | None
 
     def has(self, recipe: str) -> bool:
-        """Is this recipe loaded for certain?"""
+        """Whether this recipe is certainly loaded."""
         return self.current is not None and self.current.recipe == recipe
 
 
@@ -141,8 +134,7 @@ def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
     if to not in TRANSITIONS[workflow.preempt]:
         raise ImpossibleTransition(
             f"a request to yield that is {workflow.preempt.value} cannot become {to.value}: look "
-            "again with "
-            "`holdfast workflows list`",
+            "again with `holdfast workflows list`",
             workflow=workflow.name,
         )
     if to is Preempt.REQUESTED or to is Preempt.NONE:
@@ -151,8 +143,8 @@ def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
 
 
 def waits_for(marker: SwapMarker, workflow: Workflow) -> bool:
-    """Is a workflow in the way of a swap? Work with the swap's own recipe is so only when that
-    is loaded again under it.
+    """Whether a swap waits for a workflow. Work with the swap's own recipe is waited for only when
+    that recipe is loaded again.
     """
     if workflow.recipe != marker.recipe:
         return True
@@ -160,51 +152,51 @@ def waits_for(marker: SwapMarker, workflow: Workflow) -> bool:
 
 
 def same_process(one: Holder, other: Holder) -> bool:
-    """Are these the same process, whatever they are called?"""
+    """Whether these are the same process; labels do not matter."""
     return (one.place, one.pid, one.start_ticks) == (other.place, other.pid, other.start_ticks)
 
 
 def who(holder: Holder) -> str:
-    """A process in a few words."""
+    """A process, for messages."""
     return f"{holder.label} (process {holder.pid})" if holder.label else f"process {holder.pid}"
 
 
-class Remains(NamedTuple):
-    """A swap whose process is dead or has lost the swap lock, and whose load has not ended as
-    far as is known.
+class OrphanLoad(NamedTuple):
+    """The load of a swap whose process is dead or has lost the swap lock. As far as is known, the
+    load has not ended. It is not work, so the next swap may end it.
     """
 
     marker: SwapMarker
     survivors: Sequence[Survivor]
-    """The processes that live, where they can be seen."""
+    """The live processes of the load, where they can be seen."""
     left_s: float | None
-    """Where they cannot be seen: how long this process goes on to believe that they live."""
+    """Where they cannot be seen: how long this process still assumes that they live."""
 
 
 class UnseenLoads:
-    """How long one process has seen that the swap lock is free while the load of that swap is out
-    of its sight.
+    """How long this process has seen a free swap lock while the load of that swap may still run on
+    another machine.
 
-    The lock ends with the process that swaps, and then a guardian ends the load on the same
-    machine. Nobody else can see that, so its time has to pass. Each process measures it by itself:
-    clocks of two machines may differ by more.
+    The lock ends with the swapping process; then a guardian on the same machine ends the load.
+    Other machines cannot see that, so they wait for the guardian's time limit. Each process
+    measures that time itself: clocks of two machines may differ by more.
     """
 
     def __init__(self) -> None:
         self._since_s: dict[int, float] = {}
 
     def note(self, token: int) -> float:
-        """Take note of such a swap; return how long its load is still believed to run."""
+        """Start or continue the measurement; return how long the load is still assumed to run."""
         self._since_s = {token: self._since_s.get(token, time.monotonic())}
         return self.left_s(token) or 0.0
 
     def left_s(self, token: int) -> float | None:
-        """How long the load of a swap is still believed to run; None when it is no such swap."""
+        """How long the load is still assumed to run; None for a swap that is not measured."""
         since_s = self._since_s.get(token)
         return (
             None if since_s is None else max(since_s + SWAP_LOAD_UNSEEN_S - time.monotonic(), 0.0)
         )
 
     def forget(self) -> None:
-        """The swap under way has its lock, or its load can be seen."""
+        """Stop: the swap has its lock, or its load can be seen."""
         self._since_s = {}

@@ -1,27 +1,26 @@
-"""A registration on its way: what a workflow asks for, the swap that may be in the way, and the
-record it becomes.
-"""
+"""One registration: its terms, the swap that may block it, and the record it becomes."""
 
+import shlex
 import time
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.domains.workflows import refusal
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.context import Room, Sight, Watch
-from holdfast.domains.workflows.ports import Signals
+from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
+from holdfast.domains.workflows.description import describe_loaded
 from holdfast.domains.workflows.records import (
     Loaded,
     Phase,
     SwapMarker,
     Workflow,
     same_process,
-    waits_for,
+    who,
 )
-from holdfast.domains.workflows.swap import OnWait
+from holdfast.domains.workflows.swap import OnWait, deadlock, own_conflicts
 from holdfast.domains.workflows.wire import CHANGED
-from holdfast.kernel.errors import EAgain, InvalidValue, NotLoaded
+from holdfast.kernel import clock
+from holdfast.kernel.errors import EAgain, Held, InvalidValue, LeaseLost, NotLoaded
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
 from holdfast.kernel.names import check_id, check_new_label
@@ -30,14 +29,14 @@ from holdfast.primitives.deadline import earliest
 
 
 class Registered(NamedTuple):
-    """A registration, and whether its recipe is yet to be loaded."""
+    """A registered workflow, and whether its recipe must be loaded first."""
 
     workflow: Workflow
     swap_needed: bool
 
 
 class Terms(NamedTuple):
-    """What a workflow asks for."""
+    """What a caller asks for."""
 
     name: str
     recipe: str
@@ -48,45 +47,30 @@ class Terms(NamedTuple):
     loaded_only: bool
 
 
-def checked_terms(
-    signals: Signals,
-    name: str,
-    recipe: str,
-    owner: Holder,
-    ttl_s: float,
-    preemptible: bool,
-    path: str | None,
-    loaded_only: bool,
-) -> Terms:
-    """What a workflow asks for, if it may. Raises InvalidName and InvalidValue."""
-    check_id(name, "workflow")
-    check_new_label(recipe, "recipe")
-    check_ttl(ttl_s)
-    if path is not None and not preemptible:
-        raise InvalidValue(
-            "a signal path without `preemptible` would never be used: say both",
-            field="preempt_signal_path",
-        )
-    checked = None if path is None else signals.checked(path, name)
-    return Terms(name, recipe, owner, float(ttl_s), preemptible, checked, loaded_only)
+class Registration:
+    """One registration of this process. Raises InvalidName and InvalidValue for wrong terms."""
 
+    def __init__(self, context: WorkflowsContext, terms: Terms) -> None:
+        check_id(terms.name, "workflow")
+        check_new_label(terms.recipe, "recipe")
+        check_ttl(terms.ttl_s)
+        if terms.path is not None and not terms.preemptible:
+            raise InvalidValue(
+                "a signal path without `preemptible` would never be used: give both",
+                field="preempt_signal_path",
+            )
+        path = None if terms.path is None else context.signals.checked(terms.path, terms.name)
+        self._context = context
+        self._terms = terms._replace(ttl_s=float(terms.ttl_s), path=path)
 
-class Registering:
-    """One registration of this process."""
-
-    def __init__(self, room: Room, terms: Terms) -> None:
-        self._room = room
-        self._terms = terms
-
-    def within(self, wait_s: float, on_wait: OnWait | None, stop_fd: int | None) -> Registered:
-        """Register, and wait so long for the end of a swap that is in the way, or for the recipe to
-        be loaded. Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would
-        not end.
+    def run(self, wait_s: float, on_wait: OnWait | None, stop_fd: int | None) -> Registered:
+        """Register; wait so long for the end of a swap that blocks, or for the recipe to be loaded.
+        Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would not end.
         """
         deadline_s = time.monotonic() + wait_s
         if not wait_s:
             return self._register(waits=False)
-        with self._room.store.listen([CHANGED]) as ears:
+        with self._context.store.listen([CHANGED]) as listener:
             while True:
                 try:
                     return self._register(waits=time.monotonic() < deadline_s)
@@ -94,7 +78,7 @@ class Registering:
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:
                         raise
-                if not self._sleep(ears, left_s, on_wait, stop_fd):
+                if not self._sleep(listener, left_s, on_wait, stop_fd):
                     deadline_s = time.monotonic()
 
     def _register(self, *, waits: bool) -> Registered:
@@ -102,56 +86,51 @@ class Registering:
 
         def body(change: Change) -> tuple[Registered, bool]:
             loaded = loaded_in(change.tx)
-            if change.marker is not None and self._is_in_the_way(change.marker, loaded):
-                if waits:
-                    self._check_own(change, change.marker)
-                raise refusal.swap_under_way(
-                    terms.recipe, change.marker, abandoned=change.abandoned
-                )
+            marker = change.marker
+            if marker is not None and self._is_blocked(marker, loaded):
+                own = own_conflicts(self._context, change, terms.owner, marker)
+                if waits and own and marker.phase is Phase.WAITING:
+                    waiter = f"the registration of {terms.name} for {terms.recipe}"
+                    raise deadlock(waiter, terms.recipe, marker, own)
+                raise _swap_under_way(terms.recipe, marker, abandoned=change.abandoned)
             before = change.workflows.get(terms.name)
             if before is not None and not same_process(before.owner, terms.owner):
-                raise refusal.held(before)
-            # Where nothing was ever loaded, nothing is known to be wrong either.
+                raise Held(
+                    f"workflow {before.name} belongs to {who(before.owner)}, with recipe "
+                    f"{before.recipe}: choose another name, or wait until it is released",
+                    workflow=before.name,
+                    owner_pid=before.owner.pid,
+                    recipe=before.recipe,
+                )
+            # Where nothing was ever loaded, nothing is known to be wrong.
             if terms.loaded_only and not loaded.has(terms.recipe) and loaded != Loaded(None, None):
-                raise refusal.not_loaded(terms.recipe, loaded)
-            workflow = self._written(change, before)
+                raise _not_loaded(terms.recipe, loaded)
+            workflow = self._write(change, before)
             return Registered(workflow, not loaded.has(terms.recipe)), before is None
 
-        registered, new = self._room.change(body)
+        registered, new = self._context.change(body)
         if new and terms.path is not None:
-            # What a dead one of that name left there says nothing to this one.
-            self._room.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
+            # A signal that a dead workflow of that name left there does not concern this one.
+            self._context.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
         return registered
 
-    def _is_in_the_way(self, marker: SwapMarker, loaded: Loaded) -> bool:
-        """Must this registration wait for the end of a swap?"""
+    def _is_blocked(self, marker: SwapMarker, loaded: Loaded) -> bool:
+        """Whether this registration must wait for the end of a swap."""
         if marker.recipe != self._terms.recipe:
             return True
         if marker.reload and not same_process(marker.holder, self._terms.owner):
-            # Work that uses the recipe is waited for, so no more of it may begin.
+            # The swap waits for work that uses the recipe, so no more of it may begin.
             return True
         return self._terms.loaded_only and not loaded.has(marker.recipe)
 
-    def _check_own(self, change: Change, marker: SwapMarker) -> None:
-        """Raises DeadlockDetected when the swap that is in the way waits for work of this very
-        owner.
-        """
-        own = [
-            one
-            for one in change.workflows.values()
-            if self._room.owns(self._terms.owner, one) and waits_for(marker, one)
-        ]
-        if own and marker.phase is Phase.WAITING:
-            raise refusal.registration_deadlock(self._terms.name, self._terms.recipe, marker, own)
-
-    def _written(self, change: Change, before: Workflow | None) -> Workflow:
+    def _write(self, change: Change, before: Workflow | None) -> Workflow:
         terms = self._terms
         now, token = change.tx.now, change.tx.revision if before is None else before.token
         path = terms.path or (
-            self._room.signals.path_of(terms.name, token) if terms.preemptible else None
+            self._context.signals.path_of(terms.name, token) if terms.preemptible else None
         )
         if before is not None and before.preempt_signal_path is not None:
-            # A signal may lie there already, and its owner knows where.
+            # A signal may be there already, and the owner knows the path.
             path = before.preempt_signal_path
         asked: dict[str, Any] = {
             "recipe": terms.recipe,
@@ -174,29 +153,29 @@ class Registering:
                 token=token,
                 **asked,
             )
-            change.enter(workflow)
+            change.add(workflow)
         return workflow
 
     def _sleep(
-        self, ears: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None
+        self, listener: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None
     ) -> bool:
-        """Until something changes, or the swap that is in the way dies. False when there is to be
-        no more waiting.
+        """Sleep until something changes, or the blocking swap dies. False when `stop_fd` became
+        readable.
         """
-        sight: Sight = self._room.look()
-        over = sight.marker is not None and self._room.is_over(sight.marker)
-        remains = self._room.remains(sight.marker) if sight.marker is not None and over else None
-        in_the_way = remains or sight.marker or sight.loaded.current or sight.loaded.unknown
-        if in_the_way is not None and on_wait is not None:
-            on_wait([in_the_way])
-        with Watch(self._room, [] if sight.marker is None else [sight.marker.holder]) as watch:
-            return watch.wait(
-                ears, earliest(left_s, None if remains is None else remains.left_s), stop_fd
-            )
+        snapshot = self._context.look()
+        marker = snapshot.marker
+        over = marker is not None and self._context.is_over(marker)
+        orphan = self._context.orphan_load(marker) if marker is not None and over else None
+        reason = orphan or marker or snapshot.loaded.current or snapshot.loaded.unknown
+        if reason is not None and on_wait is not None:
+            on_wait([reason])
+        limit_s = earliest(left_s, None if orphan is None else orphan.left_s)
+        with ProcessWatch(self._context, [] if marker is None else [marker.holder]) as watch:
+            return watch.wait(listener, limit_s, stop_fd)
 
 
 def check_ttl(ttl_s: float) -> float:
-    """Return a time to live that is possible. Raises InvalidValue."""
+    """Return a possible time to live. Raises InvalidValue."""
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise InvalidValue(
             f"a time to live of {ttl_s} s is not possible: give a positive number of seconds",
@@ -205,8 +184,42 @@ def check_ttl(ttl_s: float) -> float:
     return ttl_s
 
 
-def check_seconds(seconds: float, field: str) -> float:
-    """Return how long something may take, if it can be. Raises InvalidValue."""
-    if not seconds >= 0:
-        raise InvalidValue(f"{field} is {seconds}: give seconds from 0 on", field=field)
-    return seconds
+def swept(name: str, token: int) -> LeaseLost:
+    """The error for a workflow that is not registered any more."""
+    return LeaseLost(
+        f"workflow {name} is not registered any more: it was swept, since its owner was dead or "
+        "its time to live had passed. Stop work that needs its recipe, and register again",
+        workflow=name,
+        token=token,
+    )
+
+
+def _swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool) -> EAgain:
+    swap = "reload of" if marker.reload else "swap to"
+    state = "was killed, and its load still runs" if abandoned else "is under way"
+    return EAgain(
+        f"a {swap} {marker.recipe} by {who(marker.holder)} {state}, so nothing may begin with "
+        f"{recipe}: try again when it is over, or wait for that with --wait; `holdfast swap "
+        "status` shows it",
+        recipe=recipe,
+        target=marker.recipe,
+        holder_pid=marker.holder.pid,
+        token=marker.token,
+    )
+
+
+def _not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
+    current, unknown = loaded
+    known = current or unknown
+    return NotLoaded(
+        f"{recipe} is not loaded: {describe_loaded(loaded)}. Load it with `holdfast swap to "
+        f"{shlex.quote(recipe)} -- COMMAND`, wait until it is loaded with --wait, or begin on "
+        "whatever is loaded with --any-recipe",
+        recipe=recipe,
+        loaded=None if current is None else current.recipe,
+        loaded_at=None if current is None else clock.render(current.loaded_at),
+        by=None if known is None else known.by,
+        token=None if known is None else known.token,
+        failed=None if unknown is None else unknown.recipe,
+        exit_status=None if unknown is None else unknown.exit_status,
+    )

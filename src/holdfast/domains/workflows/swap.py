@@ -2,15 +2,15 @@
 
     take the swap lock and write the marker     one transaction: neither exists without the other
     ask, wait                                   until no work with another recipe is left
-    say that what is loaded is unknown          in the transaction that finds nobody in the way
+    store that what is loaded is unknown        in the transaction that finds no conflict
     load                                        what the caller's block does
     complete, or fail                           one transaction, with the marker's token and lock
-    let go of the lock
+    release the lock
 
-Killed at any step, it leaves a marker that nobody stands behind, which the next one who looks
-clears. If a command loads, the marker stays until the last process of that command is gone; the
-next swap ends those processes, and waits for their end. A recipe that is loaded already needs no
-swap: nobody is asked to yield, and the block keeps other swaps out without loading.
+A swap that is killed at any step leaves an orphaned marker, which the next look clears. If a
+command loads, the marker stays until the last process of that command is gone; the next swap ends
+those processes and waits for them. A recipe that is loaded already needs no swap: nobody is asked
+to yield, and the block keeps other swaps out without loading.
 """
 
 import contextlib
@@ -18,20 +18,21 @@ import enum
 import os
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.domains.workflows import ports
-from holdfast.domains.workflows import refusal as refusing
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.context import Room, Watch, next_expiry_s
+from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
+from holdfast.domains.workflows.description import describe_conflicts, describe_orphan_load
 from holdfast.domains.workflows.ports import Contender
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
     Loaded,
+    OrphanLoad,
     Phase,
     Preempt,
-    Remains,
     SwapMarker,
     UnknownRecipe,
     Workflow,
@@ -40,7 +41,15 @@ from holdfast.domains.workflows.records import (
 )
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import faults
-from holdfast.kernel.errors import HoldfastError, InvalidValue, LockTimeout
+from holdfast.kernel.codec import to_plain
+from holdfast.kernel.errors import (
+    DeadlockDetected,
+    Held,
+    HoldfastError,
+    InvalidValue,
+    LeaseLost,
+    LockTimeout,
+)
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Listener
@@ -49,7 +58,7 @@ from holdfast.primitives.deadline import Deadline, earliest
 T = TypeVar("T")
 
 _SHUT_S = 1.0
-"""How long a refused swap tries to tell of its end where the store was just seen to be shut."""
+"""How long a refused swap tries to log its end on a store that was just seen to be busy."""
 
 
 class Policy(enum.StrEnum):
@@ -59,10 +68,10 @@ class Policy(enum.StrEnum):
     REFUSE = "refuse"
 
 
-InTheWay = SwapMarker | Remains | Workflow | CurrentRecipe | UnknownRecipe
-OnWait = Callable[[Sequence[InTheWay]], None]
-"""Told what is in the way when a wait begins, and when that changes: another swap, what is left of
-one, or workflows; for work that waits for its recipe, also what is loaded instead.
+Obstacle = SwapMarker | OrphanLoad | Workflow | CurrentRecipe | UnknownRecipe
+OnWait = Callable[[Sequence[Obstacle]], None]
+"""Called when a wait begins, and when its reasons change: another swap, the load of one that is
+over, or workflows; for work that waits for its recipe, also what is loaded instead.
 """
 
 
@@ -71,7 +80,7 @@ class Swap:
 
     def __init__(
         self,
-        room: Room,
+        context: WorkflowsContext,
         recipe: str,
         me: Holder,
         *,
@@ -84,10 +93,12 @@ class Swap:
     ) -> None:
         self.recipe = recipe
         self.needed = True
-        """Is there anything to load? False in the block when the recipe is loaded already: then
-        load nothing. The recipe stays loaded until the block ends.
+        """False in the block when the recipe is loaded already: then load nothing. The recipe stays
+        loaded until the block ends.
         """
-        self._room = room
+        self.lost = threading.Event()
+        """Set when this process learns that the swap was lost: stop loading."""
+        self._context = context
         self._me = me
         self._grace_s = grace_s
         self._deadline = Deadline(timeout_s)
@@ -97,18 +108,17 @@ class Swap:
         self._stop_fd = stop_fd
         self._reload = reload
         self._pinned = False
+        """Own work keeps the recipe loaded, so the block needs neither lock nor marker."""
         self._before: Loaded | None = None
-        self._told: list[tuple[str, int, str | None]] = []
+        self._reported: list[tuple[str, int, str | None]] = []
         self._abandoned = self._unseen = False
-        self._ended = 0
+        self._ended_load = 0
         self._late: set[int] = set()
         self._token = 0
         self._contender: Contender | None = None
-        self._shut = False
+        self._store_busy = False
         self._pid = 0
         self._on_lost: Callable[[], None] = lambda: None
-        self.lost = threading.Event()
-        """Set when this process learns that the swap is over before its end: stop loading."""
 
     @property
     def token(self) -> int:
@@ -117,19 +127,19 @@ class Swap:
 
     def __enter__(self) -> "Swap":
         if self._contender is not None:
-            raise InvalidValue("a swap is entered once: ask for another")
+            raise InvalidValue("a swap is entered once: make another one")
         self._deadline = Deadline(self._timeout_s)
         self._pid = os.getpid()
-        self._contender = self._room.swap_lock.contender()
+        self._contender = self._context.swap_lock.contender()
         try:
-            with self._room.store.listen([CHANGED]) as ears:
-                self._begin(ears)
+            with self._context.store.listen([CHANGED]) as listener:
+                self._begin(listener)
                 faults.reach("swap.marked")
                 if self.needed:
-                    self._drain(ears)
+                    self._drain(listener)
                 faults.reach("swap.drained")
             if self._pinned:
-                self._let_go()
+                self._release()
             else:
                 self._contender.watch(self._lose)
             return self
@@ -144,31 +154,30 @@ class Swap:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._contender is None or self._elsewhere():
-                # It was ended in the block, or is its parent's: a forked child that leaves the
-                # block ends nothing.
+            if self._contender is None or self._is_forked():
+                # The swap was ended in the block, or belongs to the parent process.
                 return
             if error is not None:
                 self._end(ports.FAILED, _why(error), loaded=True)
                 return
             faults.reach("swap.loaded")
-            self._room.change(self._complete)
+            self._context.change(self._complete)
             faults.reach("swap.completed")
-            self._let_go()
+            self._release()
         except BaseException:
-            if not self._elsewhere():
-                self._let_go()
+            if not self._is_forked():
+                self._release()
             raise
 
     def check(self) -> None:
-        """Is this swap still in force? Raises LeaseLost when it is not: stop loading."""
+        """Check that this swap is still in force. Raises LeaseLost when it is not: stop loading."""
         if self.lost.is_set():
-            raise refusing.swap_lost(self.recipe, self._token)
-        self._room.change(self._still_loaded if self._pinned else self._mine)
+            raise self._lost_error()
+        self._context.change(self._check_loaded if self._pinned else self._own_marker)
 
     def when_lost(self, act: Callable[[], None]) -> None:
-        """Call this once, from another thread, when the swap is found to be over before its end; at
-        once if it is already.
+        """Call `act` once, from another thread, when the swap is found to be lost; at once if it is
+        already.
         """
         self._on_lost = act
         if self.lost.is_set():
@@ -179,78 +188,83 @@ class Swap:
         self._on_lost()
 
     def fail(self, why: str, *, exit_status: int | None = None) -> None:
-        """The load has failed: from here on it is unknown what is loaded. The swap is over, and the
-        end of the block does nothing. A forked child ends nothing.
+        """End the swap: the load has failed, and it is unknown what is loaded. The end of the block
+        does nothing then. A forked child ends nothing.
         """
-        if not self._elsewhere():
+        if not self._is_forked():
             self._end(ports.FAILED, why, loaded=True, exit_status=exit_status)
 
     def cancel(self, why: str) -> None:
         """End the swap before anything was loaded: what was loaded still is. The end of the block
-        does nothing. A forked child ends nothing.
+        does nothing then. A forked child ends nothing.
         """
-        if not self._elsewhere():
+        if not self._is_forked():
             self._end(ports.FAILED, why, loaded=False)
 
-    def _elsewhere(self) -> bool:
-        """Is this a process that was forked since the swap began?"""
+    def _is_forked(self) -> bool:
         return self._pid != os.getpid()
 
-    # --- beginning ---
+    # --- the lock and the marker ---
 
-    def _begin(self, ears: Listener) -> None:
+    def _begin(self, listener: Listener) -> None:
         while True:
-            in_the_way = self._change(self._mark)
+            other = self._change(self._mark)
             if self._pinned:
                 return
             if self._has_lock():
-                if in_the_way is None:
+                if other is None:
                     return
-                self._contend_anew()
+                # The lock was taken in a try of the transaction that was not committed. In the next
+                # try it would vouch for the marker of a dead swap.
+                self._renew_contender()
                 continue
-            if in_the_way is not None and (self._abandoned or self._unseen):
-                self._await_load(in_the_way, ears)
+            if other is not None and (self._abandoned or self._unseen):
+                self._await_load(other, listener)
                 continue
             if self._deadline.passed():
-                raise refusing.swap_in_the_way(self.recipe, in_the_way, self._timeout_s)
-            self._tell([] if in_the_way is None else [in_the_way])
-            # With the process that swaps: its load may live on when it dies, and is then to be
-            # ended.
-            watched = (
-                [] if in_the_way is None else list({in_the_way.holder, in_the_way.holder.leader})
-            )
-            with Watch(self._room, watched) as watch:
-                self._sleep(watch, ears, self._deadline.left_s())
+                raise self._swap_timeout(other)
+            self._report([] if other is None else [other])
+            # The leader too: when it dies, its load may live on and must be ended.
+            watched = [] if other is None else {other.holder, other.holder.leader}
+            with ProcessWatch(self._context, watched) as watch:
+                self._sleep(watch, listener, self._deadline.left_s())
 
-    def _await_load(self, marker: SwapMarker, ears: Listener) -> None:
-        """Sleep until the load of a dead swap may have ended. It is not work, so it is ended; where
-        its guardian lives, that does the same. Raises Held and LockTimeout.
+    def _await_load(self, marker: SwapMarker, listener: Listener) -> None:
+        """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
+        its guardian, where that lives, does the same. Raises Held and LockTimeout.
         """
-        remains = self._room.remains(marker)
+        orphan = self._context.orphan_load(marker)
         if self._policy is Policy.REFUSE:
-            raise refusing.load_survives(self.recipe, remains)
+            raise Held(
+                f"no swap to {self.recipe}: {describe_orphan_load(orphan)}; nothing was changed. "
+                "--policy wait ends that load and waits for it",
+                recipe=self.recipe,
+                target=marker.recipe,
+                survivors=[pid for pid, _ in orphan.survivors],
+            )
         if self._deadline.passed():
-            raise refusing.swap_in_the_way(self.recipe, marker, self._timeout_s, remains)
-        self._tell([remains])
-        with Watch(self._room, [marker.holder]) as watch:
-            if self._abandoned and marker.token != self._ended:
-                self._ended = marker.token
-                self._room.end_load(marker)
-            self._sleep(watch, ears, earliest(self._deadline.left_s(), remains.left_s))
+            raise self._swap_timeout(marker, orphan)
+        self._report([orphan])
+        with ProcessWatch(self._context, [marker.holder]) as watch:
+            if self._abandoned and marker.token != self._ended_load:
+                self._ended_load = marker.token
+                self._context.end_load(marker)
+            self._sleep(watch, listener, earliest(self._deadline.left_s(), orphan.left_s))
 
     def _change(self, body: Callable[[Change], T]) -> T:
-        """One transaction of the beginning, within the time that is left."""
+        """One transaction before the block, within the time that is left."""
         try:
             return self._deadline.insist(
-                lambda limit_s: self._room.change(body, timeout_s=limit_s), stop_fd=self._stop_fd
+                lambda limit_s: self._context.change(body, timeout_s=limit_s),
+                stop_fd=self._stop_fd,
             )
         except LockTimeout as error:
-            self._shut = error.fields.get("outcome") == "none"
+            self._store_busy = error.fields.get("outcome") == "none"
             raise
 
     def _mark(self, change: Change) -> SwapMarker | None:
-        """Take the lock and write the marker, or neither. Taken here, under the latch, where it is
-        also asked about: so whoever asks never meets one who takes.
+        """Take the lock and write the marker, or neither; return the marker of another swap. Under
+        the latch, under which the lock is also probed: so no probe meets a taker.
         """
         self._pinned = False
         self._abandoned, self._unseen = change.abandoned, change.unseen
@@ -270,159 +284,161 @@ class Swap:
             phase=Phase.BEGUN,
             reload=self._reload and is_loaded,
         )
-        change.mark(marker, needed=self.needed)
+        change.begin_swap(marker, needed=self.needed)
         return None
 
     def _meet(self, change: Change, other: SwapMarker) -> None:
-        """Another swap is under way. Raises DeadlockDetected when it waits for work of this very
+        """Another swap is under way. Raises DeadlockDetected when it waits for work of this same
         process.
         """
-        mine = [
-            one
-            for one in change.workflows.values()
-            if self._room.owns(self._me, one) and waits_for(other, one)
-        ]
+        mine = own_conflicts(self._context, change, self._me, other)
         if not self.needed and any(one.recipe == self.recipe for one in mine):
-            # That work keeps the recipe loaded, whatever the other wants: there is nothing to wait
-            # for.
+            # That work keeps the recipe loaded, whatever the other swap wants. No need to wait.
             self._pinned = True
-            change.tell(ports.NOT_NEEDED, self.recipe, {"who": who(self._me)})
+            change.log(ports.NOT_NEEDED, self.recipe, {"who": who(self._me)})
         elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
-            raise refusing.swap_deadlock(self.recipe, other, mine)
+            raise deadlock(f"the swap to {self.recipe}", self.recipe, other, mine)
 
-    def _contend_anew(self) -> None:
-        """Let go of a lock that was taken in a run which could not be committed: in the next run it
-        stood behind a marker that nobody else stands behind.
-        """
+    def _renew_contender(self) -> None:
         contender, self._contender = self._contender, None
         if contender is not None:
             contender.close()
         self._token = 0
-        self._contender = self._room.swap_lock.contender()
+        self._contender = self._context.swap_lock.contender()
 
     def _has_lock(self) -> bool:
         return self._contender is not None and self._contender.has_it()
 
+    def _sleep(self, watch: ProcessWatch, listener: Listener, limit_s: float | None) -> None:
+        if not watch.wait(listener, limit_s, self._stop_fd):
+            # The caller wants to stop, as if the time were over.
+            self._deadline.end()
+
+    def _report(self, reasons: Sequence[Obstacle]) -> None:
+        facts = [_fact(one) for one in reasons]
+        if facts and facts != self._reported and self._on_wait is not None:
+            self._reported = facts
+            self._on_wait(reasons)
+
     # --- waiting for running work ---
 
-    def _drain(self, ears: Listener) -> None:
+    def _drain(self, listener: Listener) -> None:
         grace = Deadline(self._grace_s)
         while conflicts := self._change(lambda change: self._ask(change, late=grace.passed())):
             faults.reach("swap.asked")
-            # One that yields after its time has yielded all the same, and is not said once more to
-            # have not.
-            self._late |= {
-                workflow.token for workflow in conflicts if workflow.preempt is Preempt.IGNORED
-            }
+            # Work that yields after the grace time is not logged a second time as having ignored
+            # the request.
+            self._late |= {one.token for one in conflicts if one.preempt is Preempt.IGNORED}
             if (refusal := self._refusal(conflicts)) is not None:
                 raise refusal
-            stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
-            self._tell(conflicts)
-            patience_s = grace.left_s() if len(stubborn) < len(conflicts) else None
-            with Watch(self._room, [workflow.owner for workflow in conflicts]) as watch:
-                limit_s = earliest(
-                    self._deadline.left_s(), patience_s, next_expiry_s(self._room, conflicts)
-                )
-                self._sleep(watch, ears, limit_s)
-
-    def _sleep(self, watch: Watch, ears: Listener, limit_s: float | None) -> None:
-        """Until something has changed; when whoever swaps does not want to any more, its time is
-        over.
-        """
-        if not watch.wait(ears, limit_s, self._stop_fd):
-            self._deadline.end()
+            self._report(conflicts)
+            grace_s = grace.left_s() if any(map(_may_yield, conflicts)) else None
+            expiry_s = self._context.next_expiry_s(conflicts)
+            with ProcessWatch(self._context, [one.owner for one in conflicts]) as watch:
+                self._sleep(watch, listener, earliest(self._deadline.left_s(), grace_s, expiry_s))
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
-        """Ask those to yield who may, and note who has not in time; return all that are in the way.
-        When nobody is, the load begins.
+        """Ask preemptible work to yield, and note which did not in time; return all conflicts. When
+        there are none, the load begins.
         """
-        marker = self._mine(change)
+        marker = self._own_marker(change)
         if change.damaged:
-            # It may be work that runs, and nobody swaps under that by guessing.
+            # It may be running work, and no swap happens under that by a guess.
             raise change.damaged[0]
         conflicts = self._conflicts(change, marker)
         if not conflicts:
             self._before = change.begin_load(marker)
             return []
-        if self._policy is Policy.REFUSE and not all(
-            workflow.preemptible for workflow in conflicts
-        ):
-            # It will be refused, so nobody is disturbed for it.
+        if self._policy is Policy.REFUSE and not all(one.preemptible for one in conflicts):
+            # The swap will be refused, so no work is disturbed for it.
             return conflicts
         for workflow in conflicts:
             if workflow.preemptible:
                 self._ask_one(change, workflow, late=late)
         conflicts = self._conflicts(change, marker)
         if self._refusal(conflicts) is None:
-            change.drain(marker)
+            change.begin_wait(marker)
         return conflicts
 
+    def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
+        # Work that yielded to another swap, and is still there, was not asked by this one.
+        if workflow.preempt is Preempt.NONE or (
+            workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
+        ):
+            change.ask(workflow)
+        workflow = change.workflows[workflow.name]
+        asked = workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
+        if late and asked and workflow.token not in self._late:
+            change.ignore(workflow)
+
     def _conflicts(self, change: Change, marker: SwapMarker) -> list[Workflow]:
-        """The work that is in the way. What the swapper itself registered for the recipe is what it
-        loads for.
+        """The work that the swap waits for. Own work with the swap's recipe is not: the swap loads
+        for it.
         """
         return [
             workflow
             for workflow in change.workflows.values()
             if waits_for(marker, workflow)
-            and not (workflow.recipe == self.recipe and self._room.owns(self._me, workflow))
+            and not (workflow.recipe == self.recipe and self._context.owns(self._me, workflow))
         ]
 
     def _refusal(self, conflicts: Sequence[Workflow]) -> HoldfastError | None:
-        """Why the swap does not wait for this work; None when it does."""
+        """Why the swap does not wait for these conflicts; None when it does."""
+        names = [workflow.name for workflow in conflicts]
         stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
         if stubborn and self._policy is Policy.REFUSE:
-            return refusing.refused(self.recipe, stubborn)
+            return Held(
+                f"no swap to {self.recipe}: {describe_conflicts(stubborn)}; nothing was changed. "
+                "Wait for that work with --policy wait, or end it",
+                recipe=self.recipe,
+                conflicts=[workflow.name for workflow in stubborn],
+            )
         if self._deadline.passed():
-            return refusing.not_drained(self.recipe, conflicts, self._timeout_s)
-        own = [workflow for workflow in stubborn if self._room.owns(self._me, workflow)]
-        return refusing.own_work(self.recipe, own) if own else None
-
-    def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
-        if self._unasked(workflow):
-            change.ask(workflow)
-        workflow = change.workflows[workflow.name]
-        if (
-            late
-            and workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
-            and workflow.token not in self._late
-        ):
-            change.ignore(workflow)
-
-    def _unasked(self, workflow: Workflow) -> bool:
-        """What yielded to somebody else, and is here, has not been asked for this swap."""
-        return workflow.preempt is Preempt.NONE or (
-            workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
+            return LockTimeout(
+                f"no swap to {self.recipe} within {self._timeout_s:g} s: "
+                f"{describe_conflicts(conflicts, since=True)}; nothing was changed. Wait for that "
+                "work to end, or allow more time",
+                recipe=self.recipe,
+                conflicts=names,
+                holders=[
+                    _blocker(one.name, one.recipe, one.started_at, one.owner) for one in conflicts
+                ],
+                timeout_s=self._timeout_s,
+                outcome="none",
+            )
+        own = [workflow for workflow in stubborn if self._context.owns(self._me, workflow)]
+        if not own:
+            return None
+        cycle = f"the swap to {self.recipe} would wait for {_named(own)}"
+        return DeadlockDetected(
+            f"{cycle}: that work belongs to the process that swaps, so it would wait for itself. "
+            "Release it first",
+            recipe=self.recipe,
+            conflicts=[workflow.name for workflow in own],
+            cycle=cycle,
         )
 
-    def _tell(self, in_the_way: Sequence[InTheWay]) -> None:
-        facts = [_fact(one) for one in in_the_way]
-        if facts and facts != self._told and self._on_wait is not None:
-            self._told = facts
-            self._on_wait(in_the_way)
+    # --- the end ---
 
-    # --- ending ---
-
-    def _mine(self, change: Change) -> SwapMarker:
+    def _own_marker(self, change: Change) -> SwapMarker:
         if change.marker is None or change.marker.token != self._token or not self._has_lock():
-            raise refusing.swap_lost(self.recipe, self._token)
+            raise self._lost_error()
         return change.marker
 
-    def _still_loaded(self, change: Change) -> None:
+    def _check_loaded(self, change: Change) -> None:
         if not loaded_in(change.tx).has(self.recipe):
-            raise refusing.swap_lost(self.recipe, self._token)
+            raise self._lost_error()
 
     def _complete(self, change: Change) -> None:
-        marker = self._mine(change)
+        marker = self._own_marker(change)
         if self.needed:
-            change.load(marker)
+            change.complete_load(marker)
         else:
-            change.skip(marker)
+            change.skip_load(marker)
 
     def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
-        """End before its end; `loaded` says whether the caller may have begun to load. What cannot
-        be told now, since the store does not answer, the next one who looks finds out: a marker
-        without a lock.
+        """End the swap early; `loaded` says whether the caller may have begun to load. If the store
+        does not answer, the next look finds an orphaned marker and clears it.
         """
         if self._contender is None:
             # It has ended already.
@@ -432,48 +448,122 @@ class Swap:
         def body(change: Change) -> None:
             marker = change.marker
             if not self._token:
-                # Another swap was in the way to the end. That may be another program's, whose
-                # marker has no token either.
-                change.tell(kind, self.recipe, {"who": who(self._me), "why": why})
+                # This swap never had a marker. The one that is there may be another program's,
+                # which has no token either.
+                change.log(kind, self.recipe, {"who": who(self._me), "why": why})
             elif marker is not None and marker.token == self._token:
-                if loaded and marker.phase is Phase.LOADING:
-                    change.fail(marker, why, exit_status)
+                loading = marker.phase is Phase.LOADING
+                if loaded and loading:
+                    change.fail_load(marker, why, exit_status)
                 else:
-                    change.abandon(
-                        marker, kind, why, self._before if marker.phase is Phase.LOADING else None
-                    )
+                    change.cancel_swap(marker, kind, why, self._before if loading else None)
 
         try:
             with contextlib.suppress(HoldfastError):
-                self._room.change(body, timeout_s=_SHUT_S if self._shut else TRANSACT_TIMEOUT_S)
+                timeout_s = _SHUT_S if self._store_busy else TRANSACT_TIMEOUT_S
+                self._context.change(body, timeout_s=timeout_s)
         finally:
-            # Whatever comes in between, a second Ctrl-C included: a process that lives on would
-            # keep all others from swapping.
-            self._let_go()
+            # Also after a second Ctrl-C: a process that lives on would keep all others from
+            # swapping.
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._contender is not None:
             # In this order: a caller that was interrupted here can close it again.
             self._contender.close()
             self._contender = None
             faults.reach("swap.released")
             with contextlib.suppress(HoldfastError):
-                # Once more: whoever woke for the marker may have come too early for the lock.
-                self._room.wake()
+                # Again: a waiter that woke for the marker may have found the lock still held.
+                self._context.wake()
+
+    # --- errors ---
+
+    def _lost_error(self) -> LeaseLost:
+        return LeaseLost(
+            f"the swap to {self.recipe} has lost its lock, so {self.recipe} does not count as "
+            "loaded: stop loading, look with `holdfast swap status`, and begin again",
+            recipe=self.recipe,
+            token=self._token,
+        )
+
+    def _swap_timeout(
+        self, marker: SwapMarker | None, orphan: OrphanLoad | None = None
+    ) -> LockTimeout:
+        """The error for another swap, or its load, that did not end in time."""
+        limit, other = f"within {self._timeout_s:g} s", "another swap"
+        blockers = []
+        if marker is not None:
+            by = who(marker.holder)
+            since = f"{marker.begun_at:%Y-%m-%d %H:%MZ}"
+            other = f"a swap to {marker.recipe} by {by}, under way since {since},"
+            blockers = [_blocker(by, marker.recipe, marker.begun_at, marker.holder)]
+        words = f"{other} did not end {limit}"
+        if orphan is not None:
+            words = f"no swap to {self.recipe} {limit}: {describe_orphan_load(orphan)}"
+        return LockTimeout(
+            f"{words}; nothing was changed: wait for it, or allow more time",
+            recipe=self.recipe,
+            target=None if marker is None else marker.recipe,
+            holder_pid=None if marker is None else marker.holder.pid,
+            holders=blockers,
+            timeout_s=self._timeout_s,
+            outcome="none",
+        )
+
+
+def own_conflicts(
+    context: WorkflowsContext, change: Change, process: Holder, marker: SwapMarker
+) -> list[Workflow]:
+    """The work of a process that a swap waits for."""
+    return [
+        one
+        for one in change.workflows.values()
+        if context.owns(process, one) and waits_for(marker, one)
+    ]
+
+
+def deadlock(
+    waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]
+) -> DeadlockDetected:
+    """The error for a waiter whose own work is waited for by the swap that it would wait for."""
+    cycle = (
+        f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which "
+        f"waits for {_named(own)}"
+    )
+    return DeadlockDetected(
+        f"{cycle}: that work belongs to the same process, so neither would ever go on. Release "
+        "it, and try again",
+        recipe=recipe,
+        target=marker.recipe,
+        holder_pid=marker.holder.pid,
+        conflicts=[workflow.name for workflow in own],
+        cycle=cycle,
+    )
+
+
+def _named(workflows: Sequence[Workflow]) -> str:
+    return ", ".join(f"workflow {one.name} ({one.recipe}, {who(one.owner)})" for one in workflows)
+
+
+def _blocker(by: str, recipe: str, since: datetime, process: Holder) -> dict[str, Any]:
+    """What blocked a swap, for programs."""
+    found: dict[str, Any] = to_plain(
+        {"by": by, "recipe": recipe, "since": since, "process": process}
+    )
+    return found
 
 
 def _may_yield(workflow: Workflow) -> bool:
     return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
 
 
-def _fact(one: InTheWay) -> tuple[str, int, str | None]:
-    if isinstance(one, Remains):
-        return one.marker.recipe, one.marker.token, "remains"
-    return (
-        (one.name, one.token, one.preempt)
-        if isinstance(one, Workflow)
-        else (one.recipe, one.token, None)
-    )
+def _fact(one: Obstacle) -> tuple[str, int, str | None]:
+    if isinstance(one, OrphanLoad):
+        return one.marker.recipe, one.marker.token, "orphan"
+    if isinstance(one, Workflow):
+        return one.name, one.token, one.preempt
+    return one.recipe, one.token, None
 
 
 def _why(error: BaseException) -> str:

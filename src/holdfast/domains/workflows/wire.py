@@ -1,17 +1,15 @@
-"""The form of workflows, marker and recipe in `workflows.json`.
+"""The form of workflows, marker and recipe in `workflows.json`, and their spaces.
 
     {"current_recipe": {...} or null, "swap_in_progress": {...} or null, "unknown_recipe": {...} or
     null, "workflows": [...]}
 
 A process is written as its pid and its start in nanoseconds since boot, with boot, machine and pid
-namespace beside. A file of another program may lack those three: its processes are then judged by
-pid and start alone. An owner or holder that stands for a process tree also has the id of that tree.
-Instants are RFC 3339; seconds since 1970 are read too.
-
-The four spaces of workflows, which every change latches together.
+namespace. A file of another program may lack those three: its processes are then judged by pid and
+start alone. An owner or holder with a process tree also has the id of that tree. Instants are RFC
+3339; seconds since 1970 are read too. Every change latches the four spaces together.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -38,9 +36,7 @@ R = TypeVar("R", bound=Record)
 FOLDER = "workflows"
 FILE = "workflows.json"
 STATE_LOCK, SWAP_LOCK, SWAP_LOG = ".workflows.lock", ".swap.lock", "swap_log.jsonl"
-"""What lies beside the file: the lock around each change of it, the lock of a swap, and what
-happened to swaps.
-"""
+"""Files beside it: the lock around each change, the lock of a swap, and the swap log."""
 
 ONLY = "only"
 """The key of the marker, and of the current or unknown recipe: there is at most one of each."""
@@ -49,8 +45,11 @@ _NS_A_TICK = 10_000_000
 """A tick of /proc is a hundredth of a second on every machine that Linux runs on today."""
 
 
+# Each `_from_file` function raises KeyError, TypeError or ValueError for a document of another
+# form.
+
+
 def workflow_to_file(workflow: Workflow) -> Document:
-    """A workflow as it stands in the file's list."""
     return {
         **workflow.others,
         "name": workflow.name,
@@ -68,9 +67,6 @@ def workflow_to_file(workflow: Workflow) -> Document:
 
 
 def workflow_from_file(key: str, document: Document) -> Workflow:
-    """The workflow that an entry of the list tells of. Raises KeyError, TypeError or ValueError for
-    what is none.
-    """
     rest = dict(document)
     if rest.pop("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
@@ -79,8 +75,7 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
     ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
     if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
         raise ValueError(f"a time to live of {ttl_s} s is not possible")
-    # One whose end may be beyond the calendar is none either: whoever looks at all of them would
-    # stumble over it.
+    # Raises for an end beyond the calendar, which would otherwise fail each later look.
     leases.grant(renewed_at, WORKFLOW_TTL_MAX_S)
     return Workflow(
         name=key,
@@ -99,7 +94,6 @@ def workflow_from_file(key: str, document: Document) -> Workflow:
 
 
 def marker_to_file(marker: SwapMarker) -> Document:
-    """The marker as it stands under `swap_in_progress`."""
     return {
         **marker.others,
         "target_recipe": marker.recipe,
@@ -112,9 +106,6 @@ def marker_to_file(marker: SwapMarker) -> Document:
 
 
 def marker_from_file(_: str, document: Document) -> SwapMarker:
-    """The marker that the file tells of. Raises KeyError, TypeError or ValueError for what is
-    none.
-    """
     rest = dict(document)
     phase = rest.pop("phase", None)
     return SwapMarker(
@@ -129,21 +120,16 @@ def marker_from_file(_: str, document: Document) -> SwapMarker:
 
 
 def current_to_file(current: CurrentRecipe) -> Document:
-    """The current recipe as it stands under `current_recipe`."""
-    at = clock.render(current.loaded_at)
     return {
         **current.others,
         "recipe": current.recipe,
-        "loaded_at": at,
+        "loaded_at": clock.render(current.loaded_at),
         "token": current.token,
         "by": current.by,
     }
 
 
 def current_from_file(_: str, document: Document) -> CurrentRecipe:
-    """The current recipe that the file tells of. Raises KeyError, TypeError or ValueError for what
-    is none.
-    """
     rest = dict(document)
     return CurrentRecipe(
         recipe=_text(rest.pop("recipe")),
@@ -155,7 +141,6 @@ def current_from_file(_: str, document: Document) -> CurrentRecipe:
 
 
 def unknown_to_file(unknown: UnknownRecipe) -> Document:
-    """What is known of a load that failed or has not ended, as it stands under `unknown_recipe`."""
     return {
         **unknown.others,
         "recipe": unknown.recipe,
@@ -170,15 +155,9 @@ def unknown_to_file(unknown: UnknownRecipe) -> Document:
 
 
 def unknown_from_file(_: str, document: Document) -> UnknownRecipe:
-    """The load that the file tells of. Raises KeyError, TypeError or ValueError for what is
-    none.
-    """
     rest = dict(document)
-    before, ended_at, status = (
-        rest.pop("before", None),
-        rest.pop("ended_at", None),
-        rest.pop("exit_status", None),
-    )
+    before, ended_at = rest.pop("before", None), rest.pop("ended_at", None)
+    status = rest.pop("exit_status", None)
     return UnknownRecipe(
         recipe=_text(rest.pop("recipe")),
         before=None if before is None else _text(before),
@@ -192,22 +171,6 @@ def unknown_from_file(_: str, document: Document) -> UnknownRecipe:
     )
 
 
-def _named(value: Any) -> Iterable[tuple[str, Document]]:
-    return [(_text(document["name"]), document) for document in value or ()]
-
-
-def _listed(documents: Mapping[str, Document]) -> list[Document]:
-    return [document for _, document in sorted(documents.items())]
-
-
-def _at_most_one(value: Any) -> Iterable[tuple[str, Document]]:
-    return [(ONLY, value)] if value else []
-
-
-def _or_null(documents: Mapping[str, Document]) -> Document | None:
-    return documents.get(ONLY)
-
-
 def _single(
     part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]
 ) -> OneFile[R]:
@@ -216,8 +179,8 @@ def _single(
         FILE,
         Wire(write, read),
         part=part,
-        spread=_at_most_one,
-        gather=_or_null,
+        spread=lambda value: [(ONLY, value)] if value else [],
+        gather=lambda documents: documents.get(ONLY),
         lock=STATE_LOCK,
     )
 
@@ -227,8 +190,8 @@ WORKFLOWS_LAYOUT = OneFile(
     FILE,
     Wire(workflow_to_file, workflow_from_file),
     part="workflows",
-    spread=_named,
-    gather=_listed,
+    spread=lambda value: [(_text(document["name"]), document) for document in value or ()],
+    gather=lambda documents: [document for _, document in sorted(documents.items())],
     lock=STATE_LOCK,
 )
 MARKER_LAYOUT = _single("swap_in_progress", marker_to_file, marker_from_file)
@@ -281,11 +244,11 @@ UNKNOWN_RECIPE = Space("unknown_recipe", UnknownRecipe, layout=UNKNOWN_LAYOUT)
 SCOPE: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
 
 CHANGED = "workflows"
-"""Notified when a workflow came or went, and when a swap began, came to wait for work, ended or
-let go of its lock.
+"""Notified when a workflow came or went, and when a swap began, began to wait for work, ended or
+released its lock.
 """
 
 
 def topic_of(name: str) -> str:
-    """Notified when a workflow is asked to yield, or need not any more, or has been swept."""
+    """Notified when a workflow is asked to yield, when that is withdrawn, and when it was swept."""
     return f"workflows/{name}"

@@ -1,4 +1,4 @@
-"""A workflow that runs: registered, renewed in the background, told when it is asked to yield, and
+"""A running workflow: registered, renewed in the background, notified when it should yield, and
 released at the end.
 """
 
@@ -9,21 +9,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.domains.workflows import refusal
-from holdfast.domains.workflows.context import Room
+from holdfast.domains.workflows.context import WorkflowsContext
 from holdfast.domains.workflows.records import Preempt, Workflow
+from holdfast.domains.workflows.registration import Registered, swept
 from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
+from holdfast.kernel.store import Listener
 
 if TYPE_CHECKING:
-    from holdfast.domains.workflows.registration import Registered
     from holdfast.domains.workflows.registry import Workflows
 
 OnPreempt = Callable[[], object]
-"""Called each time that the work is asked to yield; and again a moment later, if it returns False.
-"""
+"""Called when the work is asked to yield; again a moment later, if it returns False."""
 OnLost = Callable[[], object]
 """Called when the workflow was swept though its owner lives."""
 
@@ -37,23 +36,23 @@ class Work:
     def __init__(
         self,
         workflows: "Workflows",
-        room: Room,
-        register: "Callable[[], Registered]",
+        context: WorkflowsContext,
+        register: Callable[[], Registered],
         on_preempt: OnPreempt | None,
         on_lost: OnLost | None,
     ) -> None:
         self._workflows = workflows
-        self._room = room
+        self._context = context
         self._register = register
         self._on_preempt = on_preempt
         self._on_lost = on_lost
-        self._heard = False
+        self._notified = False
         self._left = False
         self._over = threading.Event()
         self.lost = threading.Event()
         """Set when the workflow was swept: stop work that needs its recipe."""
         self.preempted = threading.Event()
-        """Set while it is asked to yield."""
+        """Set while the work is asked to yield."""
 
     def __enter__(self) -> "Work":
         self._pid = os.getpid()
@@ -65,8 +64,8 @@ class Work:
             threads.start(self._thread)
             return self
         except BaseException:
-            # `__exit__` is not called when `__enter__` raises. The thread may already run, and ends
-            # by `_over`.
+            # `__exit__` is not called when `__enter__` raises. The thread may run already; `_over`
+            # ends it.
             self._over.set()
             with contextlib.suppress(HoldfastError):
                 self._workflows.release(self.workflow.name, self.workflow.token)
@@ -81,15 +80,19 @@ class Work:
         if self._pid != os.getpid():
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return
-        self._end_thread()
+        self._over.set()
+        with contextlib.suppress(HoldfastError):
+            self._context.store.transact(lambda tx: tx.notify(self._topic), scope=[], durable=False)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING_S)
         if self._left:
             return
         try:
             self._workflows.release(self.workflow.name, self.workflow.token)
         except (NotFound, Lost):
-            self._gone()
+            self._lose()
         if self.lost.is_set() and error is None:
-            raise refusal.swept(self.workflow.name, self.workflow.token)
+            raise swept(self.workflow.name, self.workflow.token)
 
     @property
     def workflow(self) -> Workflow:
@@ -98,100 +101,94 @@ class Work:
 
     @property
     def swap_needed(self) -> bool:
-        """Was its recipe yet to be loaded when it was registered?"""
+        """Whether its recipe was not loaded yet when it was registered."""
         return self._registered.swap_needed
 
     def should_yield(self) -> bool:
-        """To be asked where stopping is safe: True when the work was asked to yield. Raises
-        LeaseLost when it was swept.
+        """Whether the work was asked to yield. Call it where stopping is safe. Raises LeaseLost
+        when the workflow was swept.
         """
         if self.lost.is_set():
-            raise refusal.swept(self.workflow.name, self.workflow.token)
+            raise swept(self.workflow.name, self.workflow.token)
         path = self.workflow.preempt_signal_path
-        return self.preempted.is_set() or (path is not None and self._room.signals.given(path))
+        return self.preempted.is_set() or (path is not None and self._context.signals.given(path))
 
     def leave(self) -> None:
-        """Let the workflow go on for the processes of its owner's tree: the end of the block does
-        not release it.
+        """Keep the workflow for the processes of its owner's tree: the end of the block does not
+        release it.
         """
         self._left = True
 
-    def _end_thread(self) -> None:
-        self._over.set()
-        with contextlib.suppress(HoldfastError):
-            self._room.store.transact(lambda tx: tx.notify(self._topic), scope=[], durable=False)
-        if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSING_S)
+    # --- in the background ---
 
     def _keep(self) -> None:
         every_s = self.workflow.ttl_seconds / 3
-        while not self._over.is_set() and not self.lost.is_set():
+        topics = [self._topic, topic_of(self.workflow.name)]
+        while self._goes_on():
             try:
-                with self._room.store.listen([self._topic, topic_of(self.workflow.name)]) as ears:
-                    self._keep_on(ears.wait, every_s)
+                with self._context.store.listen(topics) as listener:
+                    self._keep_on(listener, every_s)
             except (HoldfastError, OSError, MemoryError):
-                # The store does not answer, or memory ran out. It is asked again until it does, or
-                # the work ends.
+                # The store does not answer, or memory ran out. Try again until the work ends.
                 self._over.wait(min(every_s, _STORE_LOST_S))
 
-    def _keep_on(self, wait: Callable[[float], object], every_s: float) -> None:
-        while not self._over.is_set() and not self.lost.is_set():
+    def _keep_on(self, listener: Listener, every_s: float) -> None:
+        while self._goes_on():
             self._look()
-            since_s = (self._room.store.now() - self._renewed_at).total_seconds()
+            since_s = (self._context.store.now() - self._renewed_at).total_seconds()
             if not 0 <= since_s < every_s:
                 self._renew()
                 since_s = 0.0
-            if not self._over.is_set() and not self.lost.is_set():
-                wait(every_s - since_s)
+            if self._goes_on():
+                listener.wait(every_s - since_s)
+
+    def _goes_on(self) -> bool:
+        return not self._over.is_set() and not self.lost.is_set()
 
     def _renew(self) -> None:
-        # Before it: on a store that keeps going away, what counts is when it was last asked in
-        # time.
-        asked_at = self._room.store.now()
+        # Taken before the renewal, which may take long on a store that keeps failing.
+        asked_at = self._context.store.now()
         try:
             self._workflows.renew(self.workflow.name, self.workflow.token)
             self._renewed_at = asked_at
         except Lost:
-            self._gone()
+            self._lose()
 
-    def _gone(self) -> None:
-        """It is not there any more. Whose owner has ended lost nothing by that: another was just
-        quicker than its release.
+    def _lose(self) -> None:
+        """The workflow is not registered any more. If its owner has ended, that is no loss: the
+        sweep was only faster than the release.
         """
-        owner = self.workflow.owner
-        if self._room.verdicts_on([owner])[owner] is Liveness.DEAD:
+        if self._context.liveness(self.workflow.owner) is Liveness.DEAD:
             self._over.set()
         elif not self.lost.is_set():
             self.lost.set()
             if self._on_lost is not None:
-                _called(self._on_lost)
+                _call(self._on_lost)
 
     def _look(self) -> None:
-        row = self._room.store.get(WORKFLOWS, self.workflow.name)
+        row = self._context.store.get(WORKFLOWS, self.workflow.name)
         if row is None or row.record.token != self.workflow.token:
-            self._gone()
+            self._lose()
         elif row.record.preempt is Preempt.NONE:
-            # Not asked, or not any more: the swap has failed.
+            # Nobody asks, or the swap that asked has failed.
             self.preempted.clear()
-            self._heard = False
-        elif row.record.preempt is not Preempt.YIELDED and not self._heard:
-            # Whoever asked may be on another machine, or may not write where the owner reads.
-            self._room.give_signal(row.record)
+            self._notified = False
+        elif row.record.preempt is not Preempt.YIELDED and not self._notified:
+            # The swapper may be on another machine, or may not write where the owner reads.
+            self._context.give_signal(row.record)
             self.preempted.set()
-            self._heard = self._on_preempt is None or _called(self._on_preempt) is not False
+            self._notified = self._on_preempt is None or _call(self._on_preempt) is not False
 
 
-def _called(act: Callable[[], object]) -> object:
-    """Call what the caller gave. If it fails that is told in the log, and the work is looked after
-    as before: without it the recipe would be swapped under the work.
+def _call(act: Callable[[], object]) -> object:
+    """Call the caller's function. An exception is only logged: the thread must go on renewing, or
+    the recipe would be swapped under the work.
     """
     try:
         return act()
     except Exception:
-        # Loaded here, since there is mostly nothing to tell.
+        # Loaded here, since it is seldom needed.
         import logging
 
-        logging.getLogger("holdfast.workflows").exception(
-            "what was to be called for a workflow failed"
-        )
+        logging.getLogger("holdfast.workflows").exception("the callback of a workflow failed")
         return None

@@ -3,8 +3,8 @@ for.
 """
 
 from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
+from holdfast.domains.workflows.description import describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
-from holdfast.domains.workflows.refusal import unknown_words
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known
 
@@ -56,7 +56,7 @@ def swap_picture(workflows: Workflows) -> SwapPicture:
     return SwapPicture(
         current=None if found.current is None else found.current.recipe,
         loaded_at=None if found.current is None else found.current.loaded_at,
-        unknown="" if found.unknown is None else unknown_words(found.unknown),
+        unknown="" if found.unknown is None else describe_unknown(found.unknown),
         unknown_at=None if found.unknown is None else found.unknown.ended_at,
         target=None if found.marker is None else found.marker.recipe,
         by="" if found.marker is None else who(found.marker.holder),

@@ -16,7 +16,7 @@ from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.transitions import ended
-from holdfast.domains.workflows.refusal import remains_words, unknown_words
+from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
 from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
 from holdfast.kernel.limits import DOCTOR_CHECK_S
@@ -222,7 +222,7 @@ def _jobs(hf: Holdfast) -> Iterator[Finding]:
 def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if not _has_workflows(hf):
         return
-    sight = hf.workflows.sight()
+    sight = hf.workflows.snapshot()
     over = [workflow.name for workflow in sight.workflows if sight.gone(workflow)]
     if over:
         mend = "`holdfast workflows sweep` takes them out, and so does the next swap"
@@ -239,17 +239,19 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
             f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead",
             mend,
         )
-    elif sight.marker is not None and (remains := hf.workflows.remains(sight.marker)) is not None:
+    elif (
+        sight.marker is not None and (remains := hf.workflows.orphan_load(sight.marker)) is not None
+    ):
         mend = (
             "`holdfast swap to RECIPE -- COMMAND` ends that load and then runs COMMAND: until "
             "then no work begins"
         )
-        yield warn("leftovers", remains_words(remains), mend)
+        yield warn("leftovers", describe_orphan_load(remains), mend)
     if sight.marker is None and sight.loaded.unknown is not None:
         mend = "load a recipe with `holdfast swap to RECIPE -- COMMAND`: until then no work begins"
         yield warn(
             "leftovers",
-            f"it is unknown what is loaded: {unknown_words(sight.loaded.unknown)}",
+            f"it is unknown what is loaded: {describe_unknown(sight.loaded.unknown)}",
             mend,
         )
 

@@ -135,7 +135,7 @@ class Exposition:
             "registry": lambda: of_registry(hf.network.counts()),
             "jobs": self._jobs,
             "agents": self._agents,
-            "workflows": lambda: of_workflows(hf.workflows.sight()),
+            "workflows": lambda: of_workflows(hf.workflows.snapshot()),
             "gateways": lambda: of_gateways(*self._outside.gateways()),
             "journal": self._journal,
         }

@@ -22,7 +22,7 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.network import Counts
 from holdfast.domains.workflows import Workflow
-from holdfast.domains.workflows.context import Sight
+from holdfast.domains.workflows.context import WorkflowsSnapshot
 from holdfast.kernel.histogram import Histogram
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_STATISTICS_MAX, METRICS_CLAIMS_MAX
@@ -180,7 +180,7 @@ def of_agents(agents: Iterable[Agent], damaged: int, now: datetime) -> "Iterator
     yield from _leases("agent", "published", ["agent", "name"], claims)
 
 
-def of_workflows(sight: Sight) -> "Iterator[Metric]":
+def of_workflows(sight: WorkflowsSnapshot) -> "Iterator[Metric]":
     """The samples of workflows and of the swap under way."""
     claims = [
         _Claim(
@@ -206,14 +206,14 @@ def of_workflows(sight: Sight) -> "Iterator[Metric]":
     )
 
 
-def _remaining(workflow: Workflow, sight: Sight) -> float:
+def _remaining(workflow: Workflow, sight: WorkflowsSnapshot) -> float:
     remaining_s = -_since(workflow.lease.expires_at, sight.now)
     # Without a renewal it is believed all the same as long as its processes are seen to live.
     seen = not workflow.lease.explicit and sight.verdicts.get(workflow.owner) is Liveness.ALIVE
     return max(remaining_s, 0.0) if seen else remaining_s
 
 
-def _swap_age(sight: Sight) -> float:
+def _swap_age(sight: WorkflowsSnapshot) -> float:
     # What a dead one left behind is cleared by the next one who needs it to be, and holds up
     # nobody.
     if sight.marker is None or sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:

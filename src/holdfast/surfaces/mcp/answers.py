@@ -7,8 +7,8 @@ import msgspec
 from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.records import LateResult
 from holdfast.domains.workflows import SwapStatus
+from holdfast.domains.workflows.description import describe_unknown
 from holdfast.domains.workflows.records import Workflow
-from holdfast.domains.workflows.refusal import unknown_words
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.inspect import Explanation
@@ -233,7 +233,7 @@ def recipes_view(found: SwapStatus) -> Recipes:
     """How recipes and swaps stand."""
     return Recipes(
         current=None if found.current is None else found.current.recipe,
-        unknown=None if found.unknown is None else unknown_words(found.unknown),
+        unknown=None if found.unknown is None else describe_unknown(found.unknown),
         swapping_to=None if found.marker is None else found.marker.recipe,
         workflows=tuple(_workflow_view(workflow) for workflow in found.workflows),
     )

@@ -2,9 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.domains.workflows.records import CurrentRecipe, Remains, SwapMarker, Workflow, who
-from holdfast.domains.workflows.refusal import remains_words
-from holdfast.domains.workflows.swap import InTheWay, Swap
+from holdfast.domains.workflows.description import describe_orphan_load
+from holdfast.domains.workflows.records import (
+    CurrentRecipe,
+    OrphanLoad,
+    SwapMarker,
+    Workflow,
+    who,
+)
+from holdfast.domains.workflows.swap import Obstacle, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
 from holdfast.runtime.connection import Holdfast
@@ -82,7 +88,7 @@ class SwapClaim:
         self._grace_s = grace_s
         self._timeout_s = timeout_s
         self._reload = reload
-        self._ahead: Sequence[InTheWay] = ()
+        self._ahead: Sequence[Obstacle] = ()
         self._turn: Turn[Swap] = Turn(
             self._seek, abandon=lambda swap: swap.cancel(_GIVEN_UP), over=self._over
         )
@@ -212,7 +218,7 @@ class SwapClaim:
             recipe=self.recipe,
         )
 
-    def _see(self, in_the_way: Sequence[InTheWay]) -> None:
+    def _see(self, in_the_way: Sequence[Obstacle]) -> None:
         self._ahead = list(in_the_way)
 
     def _ready(self) -> Swap:
@@ -229,7 +235,7 @@ class SwapClaim:
 _GIVEN_UP = "given up by its agent"
 
 
-def _in_the_way(one: InTheWay) -> Ahead:
+def _in_the_way(one: Obstacle) -> Ahead:
     if isinstance(one, Workflow):
         return Ahead(
             by=who(one.owner),
@@ -237,16 +243,19 @@ def _in_the_way(one: InTheWay) -> Ahead:
             holds=True,
             since=one.started_at,
         )
-    if isinstance(one, Remains):
+    if isinstance(one, OrphanLoad):
         return Ahead(
             by=who(one.marker.holder),
-            what=remains_words(one),
+            what=describe_orphan_load(one),
             holds=True,
             since=one.marker.begun_at,
         )
     if isinstance(one, SwapMarker):
         return Ahead(
-            by=who(one.holder), what=f"a swap to {one.recipe}", holds=True, since=one.begun_at
+            by=who(one.holder),
+            what=f"a swap to {one.recipe}",
+            holds=True,
+            since=one.begun_at,
         )
     since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at
     return Ahead(by=one.by, what=f"a swap to {one.recipe}", holds=True, since=since)

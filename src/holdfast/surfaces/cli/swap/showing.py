@@ -3,8 +3,8 @@
 import click
 
 from holdfast.domains.workflows import SwapEvent, SwapMarker, SwapStatus
-from holdfast.domains.workflows.records import Remains, waits_for, who
-from holdfast.domains.workflows.refusal import remains_words, unknown_words
+from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
+from holdfast.domains.workflows.records import OrphanLoad, waits_for, who
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.limits import LIST_MAX
 from holdfast.operations.page.workflows import advice
@@ -25,7 +25,7 @@ def status(as_json: bool) -> None:
     """
     with connected(create=False) as hf:
         found = hf.workflows.swap_status()
-        remains = None if found.marker is None else hf.workflows.remains(found.marker)
+        remains = None if found.marker is None else hf.workflows.orphan_load(found.marker)
     if as_json:
         json_document(swap_view(found))
     else:
@@ -43,13 +43,13 @@ def reconcile(as_json: bool) -> None:
     """
     with connected(create=False) as hf:
         found = hf.workflows.reconcile_swap_marker()
-        remains = None if found.live is None else hf.workflows.remains(found.live)
+        remains = None if found.live is None else hf.workflows.orphan_load(found.live)
     if as_json:
         answer(to_json(reconciled_view(found)))
     elif found.cleared is not None:
         answer(f"cleared what was left of {_swap(found.cleared)}")
     elif remains is not None:
-        answer(remains_words(remains))
+        answer(describe_orphan_load(remains))
     else:
         answer(
             "no swap is under way" if found.live is None else f"{_swap(found.live)} is under way"
@@ -72,13 +72,13 @@ def log(tail: int, as_json: bool) -> None:
         click.echo(to_json(event) if as_json else _line(event))
 
 
-def _facts(found: SwapStatus, remains: Remains | None) -> list[tuple[str, str]]:
+def _facts(found: SwapStatus, remains: OrphanLoad | None) -> list[tuple[str, str]]:
     facts = [
         ("current", _current(found)),
         ("swap", "none" if found.marker is None else _swap(found.marker)),
     ]
     if remains is not None:
-        facts[1] = ("swap", remains_words(remains))
+        facts[1] = ("swap", describe_orphan_load(remains))
     for workflow in found.workflows:
         words = (
             f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, "
@@ -92,7 +92,7 @@ def _facts(found: SwapStatus, remains: Remains | None) -> list[tuple[str, str]]:
 
 def _current(found: SwapStatus) -> str:
     if found.unknown is not None:
-        return f"unknown: {unknown_words(found.unknown)}"
+        return f"unknown: {describe_unknown(found.unknown)}"
     return (
         "none"
         if found.current is None

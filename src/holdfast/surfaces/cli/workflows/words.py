@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 
 from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, UnknownRecipe, Workflow
-from holdfast.domains.workflows.records import Loaded, Remains, who
-from holdfast.domains.workflows.refusal import listed, loaded_words, remains_words
-from holdfast.domains.workflows.swap import InTheWay
+from holdfast.domains.workflows.description import (
+    describe_conflicts,
+    describe_loaded,
+    describe_orphan_load,
+)
+from holdfast.domains.workflows.records import Loaded, OrphanLoad, who
+from holdfast.domains.workflows.swap import Obstacle
 from holdfast.surfaces.cli.output import remark
 
 STATES = {
@@ -16,19 +20,21 @@ STATES = {
 }
 
 
-def waiting_line(in_the_way: Sequence[InTheWay]) -> str:
+def waiting_line(in_the_way: Sequence[Obstacle]) -> str:
     """Whom a swap, or a registration, waits for."""
     for one in in_the_way:
-        if isinstance(one, Remains):
-            return f"waiting: {remains_words(one)}"
+        if isinstance(one, OrphanLoad):
+            return f"waiting: {describe_orphan_load(one)}"
     swaps = [one for one in in_the_way if isinstance(one, SwapMarker)]
     if swaps:
         return f"waiting for a swap to {swaps[0].recipe} by {who(swaps[0].holder)} to end"
     for one in in_the_way:
         if isinstance(one, CurrentRecipe | UnknownRecipe):
             loaded = Loaded(one, None) if isinstance(one, CurrentRecipe) else Loaded(None, one)
-            return f"waiting for its recipe to be loaded: {loaded_words(loaded)}"
-    return f"waiting: {listed([one for one in in_the_way if isinstance(one, Workflow)])}"
+            return f"waiting for its recipe to be loaded: {describe_loaded(loaded)}"
+    return (
+        f"waiting: {describe_conflicts([one for one in in_the_way if isinstance(one, Workflow)])}"
+    )
 
 
 class Telling:
@@ -38,7 +44,7 @@ class Telling:
         self._quiet = quiet
         self._told = ""
 
-    def __call__(self, in_the_way: Sequence[InTheWay]) -> None:
+    def __call__(self, in_the_way: Sequence[Obstacle]) -> None:
         line = waiting_line(in_the_way)
         if line != self._told and not self._quiet:
             remark(line)
