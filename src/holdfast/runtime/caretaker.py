@@ -74,7 +74,7 @@ def main() -> None:
     care = threading.Thread(target=_care, args=(post, over), daemon=True)
     care.start()
     while guard.reap():
-        guard.rest([])
+        guard.wait([])
     if post.fifo is not None:
         # First: what is released, or cleared away, belongs to a tree that has ended.
         fifo.end(post.fifo)
