@@ -17,7 +17,7 @@ from zlib import crc32
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.kernel.errors import NotFound, StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
 from holdfast.processes.trees import Trees
 from holdfast.system.access import LACKING, PRIVATE, unusable
@@ -176,7 +176,7 @@ class Procfs:
             try:
                 found.append(self.of(pid))
                 seen = self.sight(pid)
-            except (NotFound, OSError, StoreUnavailable):
+            except (NotFound, OSError, Unavailable):
                 break
             pid = 0 if seen is None else seen.parent_pid
         return found
@@ -222,7 +222,7 @@ class Procfs:
             return None
         try:
             seen = self.sight(holder.pid)
-        except (OSError, StoreUnavailable):
+        except (OSError, Unavailable):
             # Too many files are open.
             seen = None
         except BaseException:
@@ -320,7 +320,7 @@ class Procfs:
             return 0
         if mine != self._time_ns("time_for_children"):
             # The kernel shows the offsets of the namespace that children will be in.
-            raise StoreUnavailable(
+            raise EnvironmentUnavailable(
                 "this process made a time namespace for its children, so its own clock offset is "
                 "unknown: use Holdfast in a child process",
                 outcome="none",
@@ -359,9 +359,9 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _no_procfs(error: OSError) -> StoreUnavailable:
+def _no_procfs(error: OSError) -> Unavailable:
     if error.errno in LACKING:
         return unusable(error.filename, error)
-    return StoreUnavailable(
+    return EnvironmentUnavailable(
         f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none"
     )
