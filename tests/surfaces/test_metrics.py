@@ -22,7 +22,7 @@ from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics import exposition, sources
+from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.timing import OPERATIONS
 from holdfast.surfaces.http.metrics import metrics_routes
@@ -282,7 +282,7 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
 def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
     embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposition, "METRICS_PROBE_S", 0.2)
+    monkeypatch.setattr(sources, "METRICS_PROBE_S", 0.2)
     register(embedded)
     metrics = metrics_of(embedded, version="1")
     # The first look of all makes the tables.
