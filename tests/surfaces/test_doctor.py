@@ -536,9 +536,7 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
 def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
     leave = threading.Event()
     begun_s = time.monotonic()
-    found = within(
-        0.2, "disk", lambda: [stored.ok("disk", "in the end")] if leave.wait(PATIENCE_S) else []
-    )
+    found = within(0.2, "disk", lambda: [stored.ok("in the end")] if leave.wait(PATIENCE_S) else [])
     leave.set()
     assert time.monotonic() - begun_s < 5
     assert found[0].verdict is Verdict.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5

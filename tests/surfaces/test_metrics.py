@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 
 import httpx
@@ -23,7 +22,7 @@ from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics import exposition, sources
+from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.timing import OPERATIONS
 from holdfast.surfaces.http.metrics import metrics_routes
@@ -283,8 +282,7 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
 def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
     embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("holdfast.runtime.metrics.exposition")
-    monkeypatch.setattr(module, "METRICS_PROBE_S", 0.2)
+    monkeypatch.setattr(sources, "METRICS_PROBE_S", 0.2)
     register(embedded)
     metrics = metrics_of(embedded, version="1")
     # The first look of all makes the tables.
@@ -319,7 +317,7 @@ def test_a_damaged_part_hides_no_other(embedded: Holdfast, monkeypatch: pytest.M
     assert ("holdfast_registry_hosts",) not in found
 
 
-@pytest.mark.prove
+@pytest.mark.slow
 def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +407,7 @@ def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> N
 
 
 def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
+    from holdfast.runtime.metrics import exposition
 
     with embedded.locks.hold("router-1", by="job"):
         part = read(exposition(embedded.locks, embedded.network))

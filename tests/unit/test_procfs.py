@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import NotFound, StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.listener import readable
@@ -171,7 +171,7 @@ def test_a_forked_child_is_itself() -> None:
 
 
 def test_without_procfs_it_says_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="Linux"):
+    with pytest.raises(EnvironmentUnavailable, match="Linux"):
         Procfs(root=tmp_path).here()
 
 

@@ -1,6 +1,4 @@
-"""Files that are never seen in part: replaced so that they are whole after a power loss, or made
-where there is none.
-"""
+"""Files that no reader sees in part: replaced so that they survive a power loss, or made new."""
 
 import contextlib
 import os
@@ -22,14 +20,13 @@ def atomic_durable_write(
     """Replace the content of a file, or make it; when this returns, the new content survives a
     power loss.
 
-    By a temporary file in the same folder, fsync, rename and fsync of the folder. A reader sees the
-    old content or the new one. Mode and owner of a replaced file are kept where this user may set
-    them; a new file is for whom `access` says, or has `mode`, or 0666 less the umask. A link is
+    It writes a temporary file in the same folder, syncs it, renames it and syncs the folder. A
+    reader sees the old content or the new one. Mode and owner of a replaced file are kept where
+    this user may set them; a new file gets `access`, or `mode`, or 0666 less the umask. A link is
     replaced, not followed. Text is written as UTF-8.
 
-    Not promised: anything among several writers. It takes no lock; the caller locks. Raises
-    OSError, or StoreUnavailable for a link on the way that another user may have put there; then
-    the old content is there still.
+    It takes no lock: among several writers, the caller must. Raises OSError, or StoreUnavailable
+    for a link on the way that another user may have put there; then the old content is still there.
     """
     content = data.encode() if isinstance(data, str) else data
 
@@ -40,7 +37,7 @@ def atomic_durable_write(
             with open(fd, "wb") as file:
                 file.write(content)
                 file.flush()
-                _take_after(fd, folder, name, mode, access)
+                _set_access(fd, folder, name, mode, access)
                 os.fsync(fd)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -60,13 +57,12 @@ def make_whole(
     folder_fd: int | None = None,
     synced: bool = False,
 ) -> None:
-    """Make a file that is whole from the first moment on, where there is none; of several who do it
-    at once, one does.
+    """Make a file that is whole from the first moment on, where there is none. Of several processes
+    at once, one succeeds.
 
-    By a draft beside it that is linked to its name. A path without a folder may be one in
-    `folder_fd`. Raises FileExistsError when there is something already, also a link to nothing, and
-    OSError. Not promised: that its name survives a power loss, nor its content unless it is to be
-    `synced`.
+    It writes a draft and links it to the name. A path without a folder may be one in `folder_fd`.
+    Raises FileExistsError when the name is taken, also by a link to nothing, and OSError. The name
+    may not survive a power loss; the content does if it is `synced`.
     """
     target = os.fspath(path)
     draft = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.draft")
@@ -92,13 +88,13 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _take_after(fd: int, folder: int, name: str, mode: int | None, access: Access | None) -> None:
-    """Give the new file the mode and owner of the one it replaces, else its own mode."""
+def _set_access(fd: int, folder: int, name: str, mode: int | None, access: Access | None) -> None:
+    """Give the new file the mode and owner of the one it replaces, or its own mode."""
     try:
         old = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         old = None
-    # The mode of a link says nothing: everybody may do everything with it.
+    # The mode of a link means nothing: it always allows everything.
     if old is None or not stat.S_ISREG(old.st_mode):
         if access is not None:
             dress(fd, access)
@@ -106,16 +102,14 @@ def _take_after(fd: int, folder: int, name: str, mode: int | None, access: Acces
             os.fchmod(fd, 0o666 & ~_umask() if mode is None else mode)
         return
     if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
-        # Where that is another's file, the new one is ours.
+        # Only root may give a file to another user. Otherwise the new one is ours.
         with contextlib.suppress(PermissionError):
             os.fchown(fd, old.st_uid, old.st_gid)
     os.fchmod(fd, old.st_mode & 0o777)
 
 
 def _umask() -> int:
-    """The umask, read without changing it: to set it, even for an instant, would be seen by other
-    threads.
-    """
+    # Setting it, even for an instant, would be seen by other threads.
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):

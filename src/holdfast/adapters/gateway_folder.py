@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.domains.gateway.records import Status
 from holdfast.kernel.codec import Plain, to_json
-from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.system.access import (
     PRIVATE,
     Access,
@@ -78,14 +78,14 @@ class GatewayFolder:
 
     def prepare(self, around: Access = PRIVATE) -> None:
         """Make the folders; `around` is the access to the folder of all gateways. Raises
-        StoreUnavailable when that fails.
+        EnvironmentUnavailable when that fails.
         """
         try:
             make_folder(self.root.parent, around)
             for folder in (self.root, self.run):
                 make_private_folder(folder)
         except OSError as error:
-            raise StoreUnavailable(
+            raise EnvironmentUnavailable(
                 f"the gateway's folder {self.root} cannot be used: {error}", outcome="none"
             ) from None
 

@@ -26,11 +26,11 @@ from holdfast.domains.jobs.records import Job, JobStatus, shown
 from holdfast.domains.jobs.transitions import as_registered
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import (
+    EnvironmentUnavailable,
     HoldfastError,
     InvalidName,
     InvalidValue,
     LockTimeout,
-    StoreUnavailable,
 )
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
@@ -107,8 +107,8 @@ class JobLog:
         """Write it again from all that the journal still has, and return how many jobs that are.
 
         Lines that are older than the journal, another store's or another program's are kept. Raises
-        StoreUnavailable when the folder cannot be written, LockTimeout when another does not end
-        writing there.
+        EnvironmentUnavailable when the folder cannot be written, LockTimeout when another does not
+        end writing there.
         """
         try:
             return self._rebuild(journal, lookup)
@@ -121,7 +121,9 @@ class JobLog:
             )
             told = unusable(self.folder, error, f"{advice} ({error.filename or self.folder})")
             # Of some jobs it may be written already.
-            raise StoreUnavailable(told.message, path=str(self.folder), outcome="unknown") from None
+            raise EnvironmentUnavailable(
+                told.message, path=str(self.folder), outcome="unknown"
+            ) from None
 
     def _rebuild(self, journal: Journal, lookup: Lookup) -> int:
         with self._turn(True):

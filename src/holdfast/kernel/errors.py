@@ -12,7 +12,7 @@
       Lost             stop work now: another has taken over
         LeaseLost  Fenced
       Unavailable      trying again may help
-        StoreUnavailable  BrokerUnavailable  UpstreamUnavailable
+        StoreUnavailable  EnvironmentUnavailable  BrokerUnavailable  UpstreamUnavailable
         AgentGone      an UpstreamUnavailable: its place is there, and its own process is not in it
         LockTimeout    a TimeoutError too
       Corrupt          never guess
@@ -261,6 +261,14 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
+class EnvironmentUnavailable(Unavailable):
+    """This machine lacks what Holdfast needs besides the store: /proc, or a folder of a gateway, a
+    server or a log.
+    """
+
+    code = "environment_unavailable"
+
+
 class LockTimeout(Unavailable, TimeoutError):
     """The time limit passed before it was this caller's turn; nothing was changed.
 
@@ -434,6 +442,7 @@ STATUS: Mapping[str, Status] = {
     "fenced": Status(4, 412),
     "unavailable": Status(6, 503),
     "store_unavailable": Status(6, 503),
+    "environment_unavailable": Status(6, 503),
     "lock_timeout": Status(5, 504),
     "broker_unavailable": Status(6, 503),
     "upstream_unavailable": Status(6, 503),

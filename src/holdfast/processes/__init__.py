@@ -1,5 +1,6 @@
 """Running commands: custody of a process tree, signals, exit status.
 
-`cgroup`, `fifo`, `guardian`, `kill`, `libc` and `scan` use the standard library alone, since the
-guardian runs without the rest of the program.
+The guardian and the wrapper on standby run without the rest of the package, so that they start in
+milliseconds and take little memory. So `cgroup`, `fifo`, `guardian`, `scan`, `standby`, `syscalls`
+and `termination` import the standard library alone, and of that only what loads fast.
 """

@@ -1,10 +1,8 @@
-"""The control group of a tree: the kernel's own list of the tree's processes, where this user may
-make one (cgroup v2).
+"""The control group of a tree (cgroup v2): the kernel's own list of the tree's processes.
 
 A process cannot leave its group by a double fork, by closed descriptors or by an empty environment.
 So the group finds a survivor that lost FIFO and mark. Most users may not make groups: every failure
-here means that the other signs decide. A group that is not there, or has no processes, says nothing
-of its tree.
+here means that the other signs decide. A missing or empty group says nothing about its tree.
 """
 
 from __future__ import annotations
@@ -12,39 +10,39 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.processes import libc
+from holdfast.processes import syscalls
 
 _PREFIX = "holdfast-"
 _SYS_CLONE3 = 435
 _CLONE_INTO_CGROUP = 0x200000000
+# Both numbers above are the same on every architecture that Holdfast is likely to run on, and so is
+# this one. Importing `signal` takes too long.
 _SIGCHLD = 17
-"""As everywhere that clone3 has this number and Holdfast is likely to run. Importing `signal` takes
-too long.
-"""
 
 
 def below_own(tree: str) -> str | None:
-    """The folder that the group of a tree has if this process makes it, inside this process's own
-    group; None without cgroup v2.
+    """The folder of a tree's group if this process makes it, inside this process's own group; None
+    without cgroup v2.
     """
     own = _own()
     return None if own is None else f"{own}/{_PREFIX}{tree}"
 
 
 def fork(folder: str | None) -> int:
-    """Fork, with the child in a new group where it can be made. Returns and raises as os.fork().
-    Only for a process that has no other threads, and a child that soon executes a program: Python's
-    and the C library's own work after a fork is left out.
+    """Fork, with the child in a new group where one can be made. Returns and raises as os.fork().
+
+    Only for a process without other threads whose child soon executes a program: what Python and
+    the C library do after a fork is left out.
     """
-    fd = _made(folder)
+    fd = _make(folder)
     if fd is None or folder is None:
         return os.fork()
-    # Not by moving the child later: for that the kernel waits for an RCU grace period, 6 ms after a
-    # quiet second and more on larger machines, and no process of the machine forks or ends
+    # The child is not moved later: for that the kernel waits for an RCU grace period, 6 ms after a
+    # quiet second and more on larger machines, and no process of the machine can fork or end
     # meanwhile.
     fields = (_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, fd)
     packed = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
-    child = libc.call("syscall", _SYS_CLONE3, packed, len(packed))
+    child = syscalls.call("syscall", _SYS_CLONE3, packed, len(packed))
     os.close(fd)
     if child >= 0:
         return child
@@ -54,7 +52,7 @@ def fork(folder: str | None) -> int:
 
 def kill(folder: str) -> None:
     """Kill every process of a group and of the groups inside it, also those that fork at this
-    moment. Linux 5.14 and later.
+    moment. Needs Linux 5.14.
     """
     try:
         fd = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
@@ -69,7 +67,7 @@ def kill(folder: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove a group that has no processes, with the groups inside it that have none."""
+    """Remove a group and the groups inside it, as far as they have no processes."""
     for one in reversed(_walk(folder)):
         try:
             os.rmdir(one)
@@ -81,8 +79,7 @@ def processes(folder: str) -> list[int]:
     """The live processes of a group and of the groups inside it, as far as this pid namespace has
     numbers for them.
     """
-    # The kernel's own `populated` counts groups inside as well. But it gives no process whose end
-    # could be waited for.
+    # `populated` in cgroup.events counts groups inside as well, but names no process to wait for.
     return [
         pid
         for one in _walk(folder)
@@ -98,18 +95,21 @@ def contains(tree: str, pid: int) -> bool:
 
 def find(tree: str, user: int) -> list[str]:
     """The groups of a tree and of its parts that `user` made, wherever they are mounted."""
-    # The name is looked for, and not kept in a file beside the FIFO: a program that cleans up would
-    # remove that file too.
-    found = [
-        one for _, point in _mounts() for one in _walk(point) if _is_of(os.path.basename(one), tree)
-    ]
-    return [one for one in found if _owner(one) == user]
+    # The group is searched by name. A file beside the FIFO that names it could be removed by the
+    # same program that removes the FIFO.
+    found = []
+    for _, point in _mounts():
+        for one in _walk(point):
+            try:
+                if _is_of(os.path.basename(one), tree) and os.stat(one).st_uid == user:
+                    found.append(one)
+            except OSError:
+                continue
+    return found
 
 
 def sweep(made_before: float) -> None:
-    """Remove the groups inside this process's own group that were made before a time and have no
-    processes. Their guardians were killed.
-    """
+    """Remove old, empty groups inside this process's own group. Their guardians were killed."""
     own = _own()
     for one in [] if own is None else _inside(own):
         try:
@@ -120,8 +120,7 @@ def sweep(made_before: float) -> None:
             remove(one)
 
 
-def _made(folder: str | None) -> int | None:
-    """A descriptor of a new group; None when it cannot be made."""
+def _make(folder: str | None) -> int | None:
     try:
         if folder is None:
             return None
@@ -135,7 +134,7 @@ def _own() -> str | None:
     """The folder of this process's own group; None where it is not mounted."""
     path = _path("self")
     for root, point in _mounts():
-        # A mount may show a part of the hierarchy alone, as in a container. A path that begins with
+        # A mount may show only a part of the hierarchy, as in a container. A path that begins with
         # `/..` leads out of this process's cgroup namespace.
         inside = root.rstrip("/")
         if (path == root or path.startswith(f"{inside}/")) and "/.." not in path:
@@ -144,9 +143,7 @@ def _own() -> str | None:
 
 
 def _path(pid: int | str) -> str:
-    """The path of a process's group in the hierarchy of cgroup v2; empty when it has none, or is
-    gone.
-    """
+    """The path of a process's group in the hierarchy of cgroup v2; empty when there is none."""
     for line in _read(f"/proc/{pid}/cgroup").splitlines():
         if line.startswith("0::"):
             return line[3:]
@@ -155,12 +152,9 @@ def _path(pid: int | str) -> str:
 
 def _mounts() -> list[tuple[str, str]]:
     """Each mount of cgroup v2: which part of the hierarchy it shows, and where."""
-    lines = (
-        line.split(" ")
-        for line in _read("/proc/self/mountinfo").splitlines()
-        if " - cgroup2 " in line
-    )
-    return [(fields[3], fields[4]) for fields in lines]
+    lines = _read("/proc/self/mountinfo").splitlines()
+    mounts = (line.split(" ") for line in lines if " - cgroup2 " in line)
+    return [(fields[3], fields[4]) for fields in mounts]
 
 
 def _is_of(name: str, tree: str) -> bool:
@@ -169,7 +163,7 @@ def _is_of(name: str, tree: str) -> bool:
 
 
 def _walk(top: str) -> list[str]:
-    """A group and all inside it, each before those inside it."""
+    """A group and all inside it, parents before children."""
     found = [top]
     for one in found:
         found += _inside(one)
@@ -178,21 +172,14 @@ def _walk(top: str) -> list[str]:
 
 def _inside(folder: str) -> list[str]:
     try:
-        # Two links and one for each group inside. Most have none, and to list the files of a group
-        # takes longer.
+        # A folder has two links and one for each group inside. Most have none, and listing the
+        # files of a group takes longer than this check.
         if os.stat(folder).st_nlink <= 2:
             return []
         with os.scandir(folder) as entries:
             return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _owner(folder: str) -> int | None:
-    try:
-        return os.stat(folder).st_uid
-    except OSError:
-        return None
 
 
 def _read(path: str) -> str:

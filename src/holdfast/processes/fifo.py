@@ -1,5 +1,4 @@
-"""The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one of them
-is left.
+"""The FIFO of a tree: its processes inherit the write end, so the kernel knows whether one is left.
 
 Programs that close all descriptors lose it; the mark in the environment finds those. The guardian
 and the processes of the tree keep a FIFO open for reading and writing, which never blocks.
@@ -9,16 +8,14 @@ Observers open it for reading. Nobody writes to it.
 import os
 import stat
 
+# The mode bit that says that the tree ended in order. Data in the FIFO would reach one observer
+# only, and a missing link may be the work of a program that cleans up.
 _ENDED = stat.S_ISVTX
-"""The mode bit that says that the tree ended in order. Data in the FIFO would be read by one
-observer only, and a missing link may be the work of a program that cleans up.
-"""
-_ASKED = stat.S_ISUID
-"""The mode bit that says that the tree was asked to end, at the time of the last change. Each
-process that looks at the tree may end soon after, so none of them can count the grace alone.
-"""
+# The mode bit that says that the tree was sent SIGTERM, at the time of the last change. A process
+# that looks at the tree may end soon after, so none can measure the grace alone.
+_TERMINATED = stat.S_ISUID
+# Shells and scripts use small descriptor numbers for files of their own.
 _HIGH = 100
-"""Shells and scripts use small descriptor numbers for files of their own."""
 
 
 def keep(path: str) -> int:
@@ -38,7 +35,7 @@ def bequeath(fd: int) -> None:
 
 
 def observe(path: str) -> int:
-    """Open a FIFO as an observer. Raises OSError; FileNotFoundError also for what is no FIFO."""
+    """Open a FIFO as an observer. Raises OSError; FileNotFoundError also for another file."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.close(fd)
@@ -53,7 +50,7 @@ def has_ended(fd: int) -> bool:
 
 def is_kept(fd: int) -> bool:
     """Does any process have the write end?"""
-    # An observer that came after the last keeper gets no POLLHUP, so the read has to tell.
+    # The kernel sends no POLLHUP to an observer that came after the last keeper, so it must read.
     try:
         while os.read(fd, 4096):
             pass
@@ -62,33 +59,33 @@ def is_kept(fd: int) -> bool:
     return False
 
 
-def note_ask(path: str) -> None:
-    """Remember for all processes that the tree is asked to end now."""
+def note_termination(path: str) -> None:
+    """Record for all processes that the tree was sent SIGTERM now."""
     try:
-        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | _ASKED)
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | _TERMINATED)
         os.utime(path)
     except OSError:
         # Another program removed it. This process remembers the time by itself.
         return
 
 
-def asked_at(path: str) -> float | None:
-    """When the tree was asked to end, in seconds since 1970; None when it was not."""
+def terminated_at(path: str) -> float | None:
+    """When the tree was sent SIGTERM, in seconds since 1970; None when it was not."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime if found.st_mode & _ASKED else None
+    return found.st_mtime if found.st_mode & _TERMINATED else None
 
 
 def end(path: str) -> None:
-    """Say that the tree ended in order. Observers read that from the FIFO, so it stays until a
-    wrapper or a sweep removes it: without it each of them would have to scan for the mark.
+    """Record that the tree ended in order. The FIFO stays until a wrapper or a sweep removes it:
+    without it every observer would have to scan for the mark.
     """
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        # Another program removed it: an observer scans for the mark then.
+        # Another program removed it. Then observers scan for the mark.
         return
     try:
         os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(os.fstat(fd).st_mode) | _ENDED)

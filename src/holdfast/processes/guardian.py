@@ -1,16 +1,15 @@
-"""The guardian of a command: a small process between the wrapper and the command, which knows when
-the last process is gone.
+"""The guardian: a small process between the wrapper and the command, which knows when the last
+process of the tree is gone.
 
-It is a child subreaper: whatever the command starts, also a daemon that has left its parent,
-becomes the guardian's child in the end. So it ends exactly when the tree has. It runs as `python -I
--S guardian_program.py`, without the rest of the program, and has a session of its own, so that
-Ctrl-C and Ctrl-Z reach the command and not the guardian.
+It is a child subreaper: every process that the command starts, also a daemon that has left its
+parent, becomes the guardian's child in the end. So it ends exactly when the tree has. It runs as
+`python -I -S guardian_program.py`. It has a session of its own, so that Ctrl-C and Ctrl-Z reach the
+command and not the guardian.
 
-The wrapper writes to it: the order to begin, and later LEAVE if the tree is to go on without a
-wrapper. It writes lines to the wrapper: `pid N` of the process that becomes the command, `unfit
-ERRNO` if it cannot be executed and `executed` if it was, `ended STATUS` when it has ended, and then
-`alone` or `left`, whether processes of the tree are left. Of a command that ends at once,
-`executed` may not be said.
+The wrapper sends orders: one to begin, and later LEAVE if the tree shall go on without a wrapper.
+The guardian reports lines: `pid N` of the process that becomes the command; `executed`, or `unfit
+ERRNO` if the command cannot be executed; `ended STATUS`; and then `left` or `alone`, which says
+whether processes of the tree are left. `executed` may be missing for a command that ends at once.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ import os
 import select
 import time
 
-from holdfast.processes import cgroup, fifo, libc
-from holdfast.processes import kill as killing
+from holdfast.processes import cgroup, fifo, termination
 from holdfast.processes.scan import GUARDIAN, descendants, stat
+from holdfast.processes.syscalls import above_streams, become_subreaper
 
-# Type checkers know this name. `typing`, and the enumerations of `signal`, would take as long as
-# everything else here.
+# Type checkers know this name. Importing `typing`, or the enumerations of `signal`, takes as long
+# as everything else here.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -36,58 +35,42 @@ else:
     import _signal as signal
 
 LEAVE = b"leave"
-EXIT_UNTOLD = 125
-EXIT_NOT_EXECUTABLE = 126
 KILL_AGAIN_S = 0.05
-_PR_SET_CHILD_SUBREAPER = 36
+_EXIT_NO_ORDER = 125
+_EXIT_NOT_EXECUTABLE = 126
 _CANNOT_BE_IGNORED = (signal.SIGKILL, signal.SIGSTOP)
 
 
-def become_subreaper() -> None:
-    """Let orphans of this process's tree become its children. It stays so when another program is
-    executed.
-    """
-    libc.call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def above_streams(fd: int) -> int:
-    """The same file under a number that standard input, output and error cannot have, where those
-    were closed.
-    """
-    if fd > 2:
-        return fd
-    import fcntl
-
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return moved
-
-
-def framed(message: Any) -> bytes:
-    """A message to the guardian."""
-    body = marshal.dumps(message)
+def encode_order(order: Any) -> bytes:
+    body = marshal.dumps(order)
     return len(body).to_bytes(4, "little") + body
 
 
-def own_group() -> str | None:
-    """The folder of the control group that belongs to the tree of this guardian, whether or not it
-    could be made.
+def descendants_here() -> list[int]:
+    return descendants([os.getpid()])
+
+
+def is_descendant(pid: int) -> bool:
+    """Is a process below this one? Then its pid cannot be another's: this process has not reaped
+    it, or a process between them has not.
     """
-    return cgroup.below_own(os.environ[GUARDIAN].rpartition(":")[2])
+    while pid > 1 and (seen := stat(pid)) is not None:
+        if seen.parent == os.getpid():
+            return True
+        pid = seen.parent
+    return False
 
 
 class Guard:
-    """Reaps a tree until it is empty, and ends it when SIGTERM asks for that. `also` are
-    descriptors that `react` is called with when they become readable.
-    """
+    """Reaps a tree until it is empty, and ends it at SIGTERM."""
 
     def __init__(self, command: int, grace_s: float) -> None:
         self._command = command
         self.grace_s = grace_s
-        self._kill_s: float | None = None
         self.status: int | None = None
-        """The command's wait status."""
-        self._group = own_group()
+        """The wait status of the command, once it has ended."""
+        self._kill_s: float | None = None
+        self._group = _own_group()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -95,7 +78,7 @@ class Guard:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM})
 
     def reap(self) -> bool:
-        """Take note of all that have ended; False when there are no children left."""
+        """Reap all processes that have ended; False when there are no children left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -106,27 +89,29 @@ class Guard:
         except ChildProcessError:
             return False
 
-    def rest(self, also: list[int]) -> list[int]:
-        """Sleep until something happens; return which of the descriptors are ready."""
-        waiting = select.poll()
-        for fd in (self._woken, *also):
-            waiting.register(fd, select.POLLIN)
+    def wait(self, fds: list[int]) -> list[int]:
+        """Sleep until a signal arrives, a descriptor is ready, or it is time to kill; return the
+        descriptors that are ready.
+        """
+        poll = select.poll()
+        for fd in (self._woken, *fds):
+            poll.register(fd, select.POLLIN)
         left_ms = None if self._kill_s is None else max(self._kill_s - time.monotonic(), 0) * 1000
-        ready = [fd for fd, _ in waiting.poll(left_ms)]
+        ready = [fd for fd, _ in poll.poll(left_ms)]
         if self._woken in ready and signal.SIGTERM in os.read(self._woken, 512):
             self.end()
         if self._kill_s is not None and time.monotonic() >= self._kill_s:
             if self._group is not None:
                 cgroup.kill(self._group)
-            # Not all need be in the group: there may be none, and root can move a process out.
-            killing.kill(below, is_below)
+            # There may be no group, and root can move a process out of it.
+            termination.kill(descendants_here, is_descendant)
             self._kill_s = time.monotonic() + KILL_AGAIN_S
         return ready
 
     def end(self) -> None:
-        """Ask every process to end, and kill what is left after the grace."""
+        """Send SIGTERM to every process; `wait` kills those that are left after the grace."""
         if self._kill_s is None:
-            killing.ask(below(), is_below)
+            termination.terminate(descendants_here(), is_descendant)
             self._kill_s = time.monotonic() + self.grace_s
 
     def close(self) -> None:
@@ -135,76 +120,62 @@ class Guard:
             cgroup.remove(self._group)
 
 
-def below() -> list[int]:
-    """The processes below this one."""
-    return descendants([os.getpid()])
-
-
-def is_below(pid: int) -> bool:
-    """Is a process below this one? Then its pid cannot be another's by now."""
-    while pid > 1 and (seen := stat(pid)) is not None:
-        if seen.parent == os.getpid():
-            return True
-        pid = seen.parent
-    return False
-
-
 class _Wrapper:
-    """The process that started this one."""
+    """The process that started this one, at the other end of two pipes."""
 
-    def __init__(self, orders: int, words: int) -> None:
+    def __init__(self, orders: int, reports: int) -> None:
         self.orders = orders
-        self.words = words
-        self._read = b""
+        self._reports = reports
+        self._unread = b""
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         try:
-            os.write(self.words, line.encode())
+            os.write(self._reports, line.encode())
         except OSError:
-            # It was killed. Nobody asks, and the tree must not lose its guardian by it.
+            # The wrapper was killed. The tree must not lose its guardian by that.
             return
 
     def is_gone(self) -> bool:
-        """Has it died, or closed its end? The tree may end before its order pipe was looked at."""
-        waiting = select.poll()
-        waiting.register(self.orders, 0)
-        return bool(waiting.poll(0))
+        # The tree may end before the hang-up of the order pipe was read, so it is polled here.
+        poll = select.poll()
+        poll.register(self.orders, 0)
+        return bool(poll.poll(0))
 
-    def order(self) -> Any:
-        """The next order that has come; None when there is none yet. Raises EOFError when the
-        wrapper is gone.
+    def read_order(self) -> Any:
+        """The next whole order; None when it has not arrived yet. Raises EOFError when the wrapper
+        is gone.
         """
         more = os.read(self.orders, 1 << 16)
         if not more:
             raise EOFError
-        self._read += more
-        size = int.from_bytes(self._read[:4], "little")
-        if len(self._read) < 4 or len(self._read) < 4 + size:
+        self._unread += more
+        size = int.from_bytes(self._unread[:4], "little")
+        if len(self._unread) < 4 or len(self._unread) < 4 + size:
             return None
-        body, self._read = self._read[4 : 4 + size], self._read[4 + size :]
+        body, self._unread = self._unread[4 : 4 + size], self._unread[4 + size :]
         return marshal.loads(body)
 
 
 def main(arguments: list[str]) -> None:
     """Guard one command."""
-    orders, words, leader = (int(one) for one in arguments)
-    wrapper = _Wrapper(orders, words)
-    told, tell = (above_streams(fd) for fd in os.pipe())
+    orders, reports, leader = (int(one) for one in arguments)
+    wrapper = _Wrapper(orders, reports)
+    go, send_go = (above_streams(fd) for fd in os.pipe())
     # The kernel closes the child's end when the child executes the command.
     executed, executing = (above_streams(fd) for fd in os.pipe())
     become_subreaper()
     os.set_inheritable(orders, False)
-    os.set_inheritable(words, False)
-    command = cgroup.fork(own_group())
+    os.set_inheritable(reports, False)
+    command = cgroup.fork(_own_group())
     if not command:
-        os.close(tell)
+        os.close(send_go)
         os.close(orders)
-        _become(told, words, leader=bool(leader))
-    os.close(told)
+        _become_command(go, reports, leader=bool(leader))
+    os.close(go)
     os.close(executing)
-    _withdraw({orders, words, tell, executed})
+    _detach({orders, reports, send_go, executed})
     guard = Guard(command, 0.0)
-    wrapper.tell(f"pid {command}\n")
+    wrapper.report(f"pid {command}\n")
     order = _first_order(guard, wrapper)
     if order is None:
         os.kill(command, signal.SIGKILL)
@@ -214,86 +185,87 @@ def main(arguments: list[str]) -> None:
     guard.grace_s = order["grace_s"]
     order["kept"] = _keep(order["fifo"])
     _keep(order["shared_fifo"])
-    os.set_blocking(tell, True)
-    with open(tell, "wb") as pipe:
+    os.set_blocking(send_go, True)
+    with open(send_go, "wb") as pipe:
         try:
             pipe.write(marshal.dumps(order))
             pipe.flush()
         except BrokenPipeError:
-            # It was killed while it waited.
+            # The child was killed while it waited.
             pass
-    _attend(guard, wrapper, order, executed)
+    _guard_tree(guard, wrapper, order, executed)
     if order["fifo"] is not None:
         # Before this process closes it: an observer that the hang-up wakes must find that the tree
         # has ended.
         fifo.end(order["fifo"])
     if order["shared_fifo"] is not None and wrapper.is_gone():
-        # Nobody will begin another command in this tree.
+        # No other command can begin in the shared tree.
         fifo.end(order["shared_fifo"])
     guard.close()
     os._exit(0)
 
 
-def _attend(guard: Guard, wrapper: _Wrapper, order: dict[str, Any], executed: int) -> None:
-    """Until the tree is empty."""
-    there = guard.reap()
-    told = False
-    listening = [wrapper.orders, executed]
-    while there or not told:
-        if guard.status is not None and not told:
-            told = True
-            wrapper.tell(f"ended {guard.status}\n{'left' if there else 'alone'}\n")
-        if not there:
+def _first_order(guard: Guard, wrapper: _Wrapper) -> dict[str, Any] | None:
+    """The order to begin; None when the wrapper died. Exits when the waiting child died."""
+    while guard.reap():
+        if wrapper.orders in guard.wait([wrapper.orders]):
+            try:
+                order = wrapper.read_order()
+            except EOFError:
+                return None
+            if order is not None:
+                return order  # type: ignore[no-any-return]
+    wrapper.report(f"ended {guard.status}\nalone\n")
+    guard.close()
+    os._exit(0)
+
+
+def _guard_tree(guard: Guard, wrapper: _Wrapper, order: dict[str, Any], executed: int) -> None:
+    """Reap and report until the tree is empty."""
+    any_left = guard.reap()
+    reported = False
+    fds = [wrapper.orders, executed]
+    while any_left or not reported:
+        if guard.status is not None and not reported:
+            reported = True
+            wrapper.report(f"ended {guard.status}\n{'left' if any_left else 'alone'}\n")
+        if not any_left:
             return
-        ready = guard.rest(listening)
+        ready = guard.wait(fds)
         if executed in ready:
-            # After `unfit`, if that was said: the child says it before it ends.
-            listening.remove(executed)
-            wrapper.tell("executed\n")
+            # If the child reports `unfit`, it does so before its end closes this pipe.
+            fds.remove(executed)
+            wrapper.report("executed\n")
         if wrapper.orders in ready:
             try:
-                if wrapper.order() == LEAVE:
+                if wrapper.read_order() == LEAVE:
                     order["bound"] = False
             except EOFError:
-                listening.remove(wrapper.orders)
+                fds.remove(wrapper.orders)
                 if order["bound"]:
                     guard.end()
                 elif order["caretaker"]:
-                    _hand_over(order)
-        there = guard.reap()
+                    _become_caretaker(order)
+        any_left = guard.reap()
 
 
-def _hand_over(order: dict[str, Any]) -> None:
-    """Become the program that cares for the claim in the place of the wrapper. The tree stays this
+def _become_caretaker(order: dict[str, Any]) -> None:
+    """Execute the program that renews the claim in the place of the wrapper. The tree stays this
     process's.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if order["kept"] is not None:
         os.set_inheritable(order["kept"], True)
+    environment = {**os.environ, **order["caretaker_environment"]}
     try:
-        os.execve(
-            order["caretaker"][0],
-            order["caretaker"],
-            {**os.environ, **order["caretaker_environment"]},
-        )
+        os.execve(order["caretaker"][0], order["caretaker"], environment)
     except OSError:
-        # The tree lives on; its claim lasts as long as the lease on other machines.
+        # The tree lives on. On other machines its claim ends with the lease.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _first_order(guard: Guard, wrapper: _Wrapper) -> dict[str, Any] | None:
-    """The order to begin; None when the wrapper died before, or the process that waits did."""
-    while guard.reap():
-        if wrapper.orders in guard.rest([wrapper.orders]):
-            try:
-                order = wrapper.order()
-            except EOFError:
-                return None
-            if order is not None:
-                return order  # type: ignore[no-any-return]
-    wrapper.tell(f"ended {guard.status}\nalone\n")
-    guard.close()
-    os._exit(0)
+def _own_group() -> str | None:
+    return cgroup.below_own(os.environ[GUARDIAN].rpartition(":")[2])
 
 
 def _keep(path: str | None) -> int | None:
@@ -304,11 +276,11 @@ def _keep(path: str | None) -> int | None:
         return None
 
 
-def _withdraw(own: set[int]) -> None:
-    """Leave the terminal, the folder and every file to the command."""
-    # A session of its own: with a group alone, this process would be the parent that keeps the
-    # command's group from being orphaned, and its end would let the kernel hang up that group if a
-    # process of it is stopped.
+def _detach(kept: set[int]) -> None:
+    """Leave the terminal, the working folder and all files but these to the command."""
+    # A session and not only a group of its own: otherwise this process would be the parent that
+    # keeps the command's group from being orphaned, and its end would let the kernel send SIGHUP to
+    # that group if a process of it is stopped.
     os.setsid()
     os.chdir("/")
     for number in signal.valid_signals() - {*_CANNOT_BE_IGNORED, signal.SIGCHLD, signal.SIGTERM}:
@@ -318,26 +290,26 @@ def _withdraw(own: set[int]) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in own:
+        if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:
-                # The listing's own.
+                # It was the descriptor of the listing itself.
                 continue
 
 
-def _become(told: int, words: int, *, leader: bool) -> NoReturn:
-    """Sleep, and become the command when told to. Signals that come in the meantime wait until
-    then.
+def _become_command(go: int, reports: int, *, leader: bool) -> NoReturn:
+    """Sleep until the order comes, then execute the command. Signals that come before stay
+    pending.
     """
     try:
         if leader:
             os.setsid()
-        with open(told, "rb") as pipe:
+        with open(go, "rb") as pipe:
             raw = pipe.read()
         if not raw:
             # The wrapper is gone, so the claim may be another's.
-            os._exit(EXIT_UNTOLD)
+            os._exit(_EXIT_NO_ORDER)
         order = marshal.loads(raw)
         for path in (order["fifo"], order["shared_fifo"]):
             if (kept := _keep(path)) is not None:
@@ -348,6 +320,7 @@ def _become(told: int, words: int, *, leader: bool) -> NoReturn:
                 os.environb.pop(name, None)
             else:
                 os.environb[name] = value
+        # Python ignores these two signals and handles SIGINT. The command must not inherit that.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -357,17 +330,17 @@ def _become(told: int, words: int, *, leader: bool) -> NoReturn:
             os.chdir(order["cwd"])
         _execute([os.fsdecode(word) for word in order["words"]])
     except OSError as error:
-        os.write(words, f"unfit {error.errno or errno.ENOEXEC}\n".encode())
+        os.write(reports, f"unfit {error.errno or errno.ENOEXEC}\n".encode())
     except ValueError:
-        os.write(words, f"unfit {errno.EINVAL}\n".encode())
+        os.write(reports, f"unfit {errno.EINVAL}\n".encode())
     finally:
         # This process must never go on as a second guardian.
-        os._exit(EXIT_NOT_EXECUTABLE)
+        os._exit(_EXIT_NOT_EXECUTABLE)
 
 
 def _execute(command: list[str]) -> NoReturn:
     if not command[0]:
-        # Each folder of PATH would be taken for the program.
+        # execvp(3) would try each folder of PATH as the program.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     try:
         os.execvp(command[0], command)
@@ -376,5 +349,5 @@ def _execute(command: list[str]) -> NoReturn:
             raise
     import shutil
 
-    # A script without a first line that names its interpreter is the shell's, as for execvp(3).
+    # A script without a `#!` line is run by the shell, as execvp(3) does.
     os.execv("/bin/sh", ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]])

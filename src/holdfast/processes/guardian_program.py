@@ -1,7 +1,7 @@
 """The program of a guardian: see `guardian`.
 
-Python compiles the file that it is started with anew each time, and keeps only what is imported. So
-this file is short: it saves each command 2 ms and more.
+Python compiles the file it is started with at every start, and caches only imported modules. So
+this file is short, which saves 2 ms and more for each command.
 """
 
 import os

@@ -1,21 +1,18 @@
-"""The processes of a tree whose guardian was killed, as children of the wrapper that adopted
-them.
-"""
+"""The processes of a tree whose guardian was killed, as children of the wrapper."""
 
 import math
 import os
 import select
 import time
 
-from holdfast.processes import guardian as guardians
-from holdfast.processes import kill as killing
+from holdfast.processes import termination
+from holdfast.processes.guardian import KILL_AGAIN_S, descendants_here, is_descendant
+from holdfast.processes.syscalls import readable
 from holdfast.processes.trees import KILLED_S
 
 
 def has_children() -> bool:
-    """Has this process children already? As one has that a shell became after it had started
-    others.
-    """
+    """Has this process children already? A process has if a shell that started some became it."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -24,33 +21,32 @@ def has_children() -> bool:
 
 
 class Orphans:
-    """All children of this process, from the end of the guardian on."""
+    """All children of this process, once the guardian has ended."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._kill_s: float | None = None
+        # A descriptor: signal handlers and other threads can end the tree while `wait` sleeps.
         self._ending = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def end(self) -> None:
-        """Let `wait` end them: SIGTERM, the grace, SIGKILL. For signal handlers and other threads
-        too.
-        """
+        """Let `wait` end them: SIGTERM, the grace, SIGKILL."""
         os.eventfd_write(self._ending, 1)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until none is left, or the time is up. True when none is left. The time does not
-        count while this ends them: False then says that the kernel did not end what was killed:
-        call it again.
+        count while this ends them: then False says that the kernel has not ended what was killed,
+        and the caller should call again.
         """
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while not _readable(self._ending):
+        while not readable(self._ending):
             if _reap():
                 return True
             if (left_s := end_s - time.monotonic()) <= 0:
                 return False
             _sleep(left_s, self._ending)
         if self._kill_s is None:
-            killing.ask(guardians.below(), guardians.is_below)
+            termination.terminate(descendants_here(), is_descendant)
             self._kill_s = time.monotonic() + self._grace_s
         give_up_s = max(time.monotonic(), self._kill_s) + KILLED_S
         while not _reap():
@@ -58,14 +54,13 @@ class Orphans:
             if now_s >= give_up_s:
                 return False
             if now_s >= self._kill_s:
-                killing.kill(guardians.below, guardians.is_below)
-                self._kill_s = now_s + guardians.KILL_AGAIN_S
+                termination.kill(descendants_here, is_descendant)
+                self._kill_s = now_s + KILL_AGAIN_S
             else:
                 _sleep(self._kill_s - now_s)
         return True
 
     def close(self) -> None:
-        """Let go of the descriptor."""
         os.close(self._ending)
 
 
@@ -81,23 +76,17 @@ def _reap() -> bool:
 
 def _sleep(timeout_s: float, wake: int | None = None) -> None:
     """Sleep until a child may have ended, the time is up, or `wake` is readable. One child is
-    watched: while they end, others come to this process.
+    watched: while the others end, more may come to this process.
     """
-    waiting = select.poll()
+    poll = select.poll()
     if wake is not None:
-        waiting.register(wake, select.POLLIN)
+        poll.register(wake, select.POLLIN)
     try:
-        fd = os.pidfd_open(guardians.below()[0])
+        fd = os.pidfd_open(descendants_here()[0])
     except (OSError, IndexError):
-        # It has ended, or /proc does not show another user's.
-        waiting.poll(min(timeout_s, guardians.KILL_AGAIN_S) * 1000)
+        # It has ended, or /proc does not show another user's process.
+        poll.poll(min(timeout_s, KILL_AGAIN_S) * 1000)
         return
-    waiting.register(fd, select.POLLIN)
-    waiting.poll(None if timeout_s == math.inf else timeout_s * 1000)
+    poll.register(fd, select.POLLIN)
+    poll.poll(None if timeout_s == math.inf else timeout_s * 1000)
     os.close(fd)
-
-
-def _readable(fd: int) -> bool:
-    waiting = select.poll()
-    waiting.register(fd, select.POLLIN)
-    return bool(waiting.poll(0))

@@ -1,6 +1,4 @@
-"""A command in custody that gets its input, and whose output is read line by line, in threads of
-this process.
-"""
+"""A command in custody whose input is written, and whose output is read by line, in threads."""
 
 import os
 import threading
@@ -12,16 +10,15 @@ from holdfast.processes.command import Command
 from holdfast.processes.shared_tree import SharedTree
 from holdfast.processes.trees import Trees
 
+# How long to wait for the last output when the tree is gone. A process outside of the tree may have
+# inherited the pipe, as a tmux server can.
 _OUTPUT_S = 1.0
-"""How long to wait for the last of the output when the tree is gone. A process outside of the tree
-may have got the pipe, as a tmux server can.
-"""
 
 
 class PipedCommand:
     """A running command with a session of its own, which is ended when this process dies.
-    `each_line` gets each line of its output, in a thread. See `Command` for `adopts`, `tree` and
-    `within`. Raises Unavailable when it cannot be started.
+    `each_line` gets each line of its output, in a thread. See `Command` for the other arguments.
+    Raises Unavailable when it cannot be started.
     """
 
     def __init__(
@@ -57,7 +54,11 @@ class PipedCommand:
                 within=within,
                 grace_s=grace_s,
             )
-            self._begin(trees)
+            try:
+                self._command.begin(trees, {})
+            except BaseException:
+                self._command.dismiss()
+                raise
         except BaseException:
             os.close(self._input)
             os.close(self._output)
@@ -74,12 +75,10 @@ class PipedCommand:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._command.pid
 
     @property
     def guardian(self) -> int:
-        """The process of its guardian."""
         return self._command.guardian
 
     @property
@@ -89,46 +88,32 @@ class PipedCommand:
 
     @property
     def unguarded(self) -> bool:
-        """Was its guardian killed while it ran?"""
         return self._command.unguarded
 
     def over(self) -> bool:
-        """Has the command ended, or lost its guardian? Never waits. Other processes of its tree may
-        live.
-        """
+        """Has the command ended, or lost its guardian? Never waits. Its tree may live on."""
         return self._command.poll() is not None or self._command.unguarded
 
     def end_tree(self) -> None:
-        """End what is left of the tree: SIGTERM, the grace, SIGKILL. Does not wait."""
         self._command.end_tree()
 
     def wait_for_tree(self, timeout_s: float | None = None) -> bool:
-        """Wait until no process of the tree is left, or the time is up. True when none is left."""
         return self._command.wait_for_tree(timeout_s)
 
     def close(self) -> int:
-        """Wait for the last of the output; return the exit status as Python tells it. The tree is
-        gone before.
-
-        Raises NotFound when there is no such command or folder, and Unavailable when it could not
-        be executed.
+        """Wait for the last output of a tree that is gone; return the exit status, negative for a
+        signal. Raises NotFound when there is no such command or folder, and Unavailable when the
+        command could not be executed.
         """
         code = self._command.wait()
         for thread in self._threads:
             thread.join(_OUTPUT_S)
         self._command.close()
         if self._command.unfit is not None:
-            raise self._refusal(self._command.unfit)
+            raise self._not_executed(self._command.unfit)
         return code
 
-    def _begin(self, trees: Trees) -> None:
-        try:
-            self._command.begin(trees, {})
-        except BaseException:
-            self._command.dismiss()
-            raise
-
-    def _refusal(self, why: OSError) -> NotFound | Unavailable:
+    def _not_executed(self, why: OSError) -> NotFound | Unavailable:
         if isinstance(why, FileNotFoundError):
             missing = (
                 f"the command {self._words[0]}"
@@ -146,7 +131,7 @@ class PipedCommand:
             with open(self._input, "wb") as pipe:
                 pipe.write(content)
         except (BrokenPipeError, ConnectionResetError):
-            # It need not read what it is given.
+            # A command need not read its input.
             return
 
     def _read(self) -> None:

@@ -3,10 +3,10 @@
 `start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks since boot. It is read after the last
 `)`, since a program may put spaces and brackets into its own name.
 
-Two things can make /proc lie about a pid or a start, and both are checked once in each process. In
-a pid namespace that kept its parent's /proc, /proc/<pid> is another process: then a pid is
-translated by way of a pidfd. In a time namespace the kernel adds the reader's own offset to every
-start: it is taken off again, so that all namespaces of a machine agree.
+Two things can make /proc wrong about a pid or a start, and both are checked once in each process.
+In a pid namespace that kept its parent's /proc, /proc/<pid> is another process: then a pidfd
+translates the pid. In a time namespace the kernel adds the reader's own offset to every start: it
+is subtracted again, so that all namespaces of a machine agree.
 """
 
 import os
@@ -17,7 +17,7 @@ from zlib import crc32
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.kernel.errors import NotFound, StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
 from holdfast.processes.trees import Trees
 from holdfast.system.access import LACKING, PRIVATE, unusable
@@ -26,17 +26,11 @@ _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
 _STAT_BYTES_MAX = 4096
 _ANCESTORS_MAX = 64
+# A record may name more, or less than 1, which system calls take for a process group or for all.
 _PID_MAX = (1 << 31) - 1
-"""A record may say more, or less than 1, which the kernel takes for a group of processes or for
-all.
-"""
-
-
 _NS_A_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+# The inode of the machine's own time namespace. It is the same on every kernel and has no offset.
 _INITIAL_TIME_NS = 0xEFFFFFFA
-"""The inode of the machine's own time namespace, which is the same on every kernel and has no
-offset.
-"""
 
 
 class View(NamedTuple):
@@ -44,17 +38,14 @@ class View(NamedTuple):
 
     place: Place
     own: bool
-    """/proc shows this process's own pid namespace, so that its numbers are the ones that system
-    calls take.
-    """
+    """/proc shows this process's own pid namespace, so its numbers are those of system calls."""
     shift_ticks: int
-    """How much later than the kernel counts them /proc shows all starts to this process."""
+    """How much later than their true value /proc shows all starts to this process."""
 
 
 class TerminalUse(NamedTuple):
-    """How a process is tied to a terminal: its start, its parent, its process group, the number of
-    its controlling terminal (0 when it has none), and the group that has that terminal's
-    foreground.
+    """How a process is tied to a terminal. `terminal` is the number of its controlling terminal, 0
+    for none, and `foreground` the process group in that terminal's foreground.
     """
 
     start_ticks: int
@@ -65,15 +56,15 @@ class TerminalUse(NamedTuple):
 
     @property
     def in_foreground(self) -> bool:
-        """Does it get what is typed?"""
+        """Does it read what is typed?"""
         return self.terminal != 0 and self.group == self.foreground
 
 
 class Procfs:
     """The processes of this machine, as seen from this process's pid namespace.
 
-    `host_id` replaces the machine's own id where one is configured. Raises StoreUnavailable at once
-    where there is no /proc to read: Holdfast runs on Linux.
+    `host_id` replaces the machine's own id where one is configured. Every method raises
+    EnvironmentUnavailable where there is no /proc to read: Holdfast runs on Linux.
     """
 
     def __init__(self, *, host_id: str | None = None, root: Path = Path("/proc")) -> None:
@@ -94,11 +85,10 @@ class Procfs:
         return self._seen[1]
 
     def boot_id(self) -> str:
-        """The kernel's id of this boot."""
         return self._read("sys/kernel/random/boot_id")
 
     def watch_boots(self, in_use: Callable[[str], bool]) -> None:
-        """From here on, ask a store too which boot ids the processes have that use it."""
+        """From here on, ask a store too whether processes that use it have a boot id."""
         self._boots.append(in_use)
 
     def boot_lives(self, boot_id: str) -> bool:
@@ -110,10 +100,10 @@ class Procfs:
         try:
             fields = self._stat(pid)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            # A /proc mounted with hidepid shows nothing of others' processes.
+            # A /proc mounted with hidepid shows no processes of other users.
             return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
         # The first thread's state is shown as the process's. The others may go on without it, and
-        # one that was killed has its files and locks until the last of them is gone.
+        # a killed process has its files and locks until its last thread is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
         view = self._view()
         return Sighting(
@@ -125,9 +115,7 @@ class Procfs:
         )
 
     def terminal_use(self, pid: int) -> TerminalUse | None:
-        """How a live process is tied to a terminal; None when there is no such process, or it is
-        hidden from us.
-        """
+        """None when there is no such live process, or it is hidden from us."""
         view = self._view()
         if not 0 < pid <= _PID_MAX or not view.own:
             return None
@@ -137,13 +125,13 @@ class Procfs:
             return None
         if fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1:
             return None
-        parent, group, terminal, foreground = (
-            int(fields[1]),
-            int(fields[2]),
-            int(fields[4]),
-            int(fields[5]),
+        return TerminalUse(
+            start_ticks=int(fields[19]) - view.shift_ticks,
+            parent=int(fields[1]),
+            group=int(fields[2]),
+            terminal=int(fields[4]),
+            foreground=int(fields[5]),
         )
-        return TerminalUse(int(fields[19]) - view.shift_ticks, parent, group, terminal, foreground)
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         return self.trees.liveness(tree, in_sight=in_sight and self._view().own)
@@ -188,14 +176,14 @@ class Procfs:
             try:
                 found.append(self.of(pid))
                 seen = self.sight(pid)
-            except (NotFound, OSError, StoreUnavailable):
+            except (NotFound, OSError, Unavailable):
                 break
             pid = 0 if seen is None else seen.parent_pid
         return found
 
     def words(self, pid: int) -> bytes:
-        """The words of a process's command line, each with a zero behind it; empty for one that is
-        gone or hidden. A child has its parent's until it becomes another program.
+        """The command line of a process, with a zero byte after each word; empty for one that is
+        gone or hidden. A child has its parent's until it executes another program.
         """
         try:
             return Path(self._folder(pid), "cmdline").read_bytes()
@@ -203,9 +191,7 @@ class Procfs:
             return b""
 
     def catches(self, pid: int, signal_number: int) -> bool:
-        """Has a process a handler for a signal, so that it is not simply ended by it? False when
-        that cannot be seen.
-        """
+        """Has a process a handler for a signal? False when that cannot be seen."""
         try:
             lines = Path(self._folder(pid), "status").read_text(errors="replace").splitlines()
         except OSError:
@@ -236,30 +222,28 @@ class Procfs:
             return None
         try:
             seen = self.sight(holder.pid)
-        except (OSError, StoreUnavailable):
-            # Too many files are open, and the first was one more.
+        except (OSError, Unavailable):
+            # Too many files are open.
             seen = None
         except BaseException:
             os.close(pidfd)
             raise
-        # Only now does the descriptor stand for what was seen: the pid may have been given to
-        # another in between.
+        # The check comes after the opening: the kernel may give the pid to another process in
+        # between.
         if seen is None or seen.zombie or seen.start_ticks != holder.start_ticks:
             os.close(pidfd)
             return None
         return pidfd
 
     def _stat(self, pid: int) -> list[bytes]:
-        """The fields of /proc/PID/stat behind the program's name: the third of the kernel's count
-        is the first here.
-        """
-        # Not by pathlib, which costs twice what the kernel needs: a waiter looks here once for each
-        # one ahead of it.
+        """The fields of /proc/PID/stat behind the program's name: number 3 of proc(5) is 0 here."""
+        # Not by pathlib, which costs twice what the kernel needs: a waiter comes here once for each
+        # waiter ahead of it.
         try:
             fd = os.open(f"{self._folder(pid)}/stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in LACKING:
-                # It says nothing of that process.
+                # It says nothing about that process.
                 raise unusable(error.filename, error) from None
             raise
         try:
@@ -274,9 +258,7 @@ class Procfs:
         return f"{self._root}/{pid if self._view().own else self._shown_pid(pid)}"
 
     def _shown_pid(self, pid: int) -> int:
-        """The number that the namespace of this /proc gives a process of this one. The kernel says
-        it of a pidfd, which stands for the process itself.
-        """
+        """The pid of a process in the namespace of /proc, which the kernel shows for a pidfd."""
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -302,8 +284,8 @@ class Procfs:
             raise _no_procfs(error) from None
         offset_ns = self._start_offset_ns()
         if offset_ns % _NS_A_TICK:
-            # Ticks are rounded after the offset is added: only a reader of the same time namespace
-            # gets the same number.
+            # The kernel rounds to ticks after it adds the offset: only a reader in the same time
+            # namespace gets the same number.
             pid_ns = crc32(f"{pid_ns} {self._time_ns()}".encode())
         place = Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
         return View(place, self._is_own(), offset_ns // _NS_A_TICK)
@@ -314,7 +296,7 @@ class Procfs:
             status = (self._root / "self/status").read_text(errors="replace")
         except OSError:
             return True
-        # One number for each namespace from that of the /proc down to the process's own.
+        # One number for each namespace, from that of /proc down to the process's own.
         pids = next(
             (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), []
         )
@@ -332,18 +314,15 @@ class Procfs:
             return _INITIAL_TIME_NS
 
     def _start_offset_ns(self) -> int:
-        """What the kernel adds to every start that this process reads. Raises StoreUnavailable
-        where that cannot be known.
-        """
+        """What the kernel adds to every start that this process reads."""
         mine = self._time_ns()
         if mine == _INITIAL_TIME_NS:
             return 0
         if mine != self._time_ns("time_for_children"):
             # The kernel shows the offsets of the namespace that children will be in.
-            raise StoreUnavailable(
-                "this process made a time namespace for its children: Holdfast cannot tell by how "
-                "much its own differs. Use it "
-                "in a child",
+            raise EnvironmentUnavailable(
+                "this process made a time namespace for its children, so its own clock offset is "
+                "unknown: use Holdfast in a child process",
                 outcome="none",
             )
         for line in self._read("self/timens_offsets").splitlines():
@@ -373,16 +352,16 @@ def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        # Another program's file may name any number.
+        # A file of another program may name any number.
         return False
     except PermissionError:
         return True
     return True
 
 
-def _no_procfs(error: OSError) -> StoreUnavailable:
+def _no_procfs(error: OSError) -> Unavailable:
     if error.errno in LACKING:
         return unusable(error.filename, error)
-    return StoreUnavailable(
+    return EnvironmentUnavailable(
         f"cannot read {error.filename}: Holdfast needs Linux with /proc mounted", outcome="none"
     )

@@ -1,10 +1,10 @@
-"""Finding the processes of a tree by the mark in their environment.
+"""The processes of a tree, found by the mark in their environment.
 
-A plain walk over /proc misses processes: one that forks and exits while the walk goes on leaves a
-child with a pid that the walk has passed already, and a process has no environment for an instant
-while it executes another program. So the scan begins behind the last pid that the kernel gave out,
-wraps around, and then follows new pids until it has caught up: a child always lies ahead of its
-parent. An empty environment is read again until the process has one or is gone.
+A plain walk over /proc misses processes: one that forks and exits during the walk leaves a child
+with a pid that the walk has passed already, and a process has no environment for an instant while
+it executes another program. So the scan begins behind the last pid that the kernel gave out, wraps
+around, and then follows new pids until it has caught up: a child always lies ahead of its parent.
+An empty environment is read again until the process has one or is gone.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from __future__ import annotations
 import os
 import time
 
-# Type checkers know this name. Importing `typing` would take the guardian as long as everything
-# else.
+# Type checkers know this name. Importing `typing` takes as long as everything else in a guardian.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MARK = "HOLDFAST_CUSTODY"
-"""The environment variable that names the trees a process belongs to, the outermost first, with
-colons between them.
-"""
+"""The environment variable with the trees of a process, outermost first, colon-separated."""
 GUARDIAN = "HOLDFAST_GUARDIAN"
-"""The environment variable that only a guardian has. It names its tree, and the tree around it that
-the wrapper shares among its commands.
+"""The environment variable that only a guardian has. It names its tree, behind the shared tree
+around it if there is one.
 """
 
 _PF_KTHREAD = 0x00200000
@@ -38,7 +35,7 @@ _PAGE_BYTES = 4096
 
 
 class Stat:
-    """What /proc/PID/stat says of a process."""
+    """What /proc/PID/stat says about a process."""
 
     def __init__(self, raw: bytes) -> None:
         # A program may put spaces and brackets into its name: the fields begin behind the last
@@ -63,7 +60,7 @@ class Stat:
 
 
 class Marked:
-    """A process that carries the mark of a tree."""
+    """A process of a tree; `guardian` says whether it is the tree's guardian."""
 
     def __init__(self, pid: int, name: str, *, guardian: bool) -> None:
         self.pid = pid
@@ -72,102 +69,30 @@ class Marked:
 
 
 class Found:
-    """What a scan found. `hidden` says that a process of the tree's user could not be read."""
+    """The result of a scan. `hidden` says that a process of the tree's user could not be read."""
 
     def __init__(self, marked: list[Marked], *, hidden: bool) -> None:
         self.marked = marked
         self.hidden = hidden
 
 
-_own_level: dict[int, int] = {}
-
-
 def shows_own_pids() -> bool:
-    """Does /proc show the pid namespace of this process? In one that kept its parent's /proc, each
-    number there is another process than to system calls.
+    """Does /proc show the pid namespace of this process? In one that kept its parent's /proc, a
+    number there means another process than in system calls.
     """
     return _level() == 0
 
 
-def _level() -> int:
-    """How many pid namespaces this process is below that of /proc. Kept by pid: a forked child may
-    be in another one.
-    """
-    me = os.getpid()
-    if me not in _own_level:
-        _own_level[me] = max(len(_numbers("self")) - 1, 0)
-    return _own_level[me]
-
-
-def _numbers(shown: int | str) -> list[int]:
-    """The numbers of a process: that in the namespace of /proc, and those in each namespace down to
-    its own.
-    """
-    try:
-        with open(f"/proc/{shown}/status", "rb") as file:
-            return next(
-                (
-                    [int(word) for word in line.split()[1:]]
-                    for line in file
-                    if line.startswith(b"NSpid:")
-                ),
-                [],
-            )
-    except OSError:
-        return []
-
-
-def _own_number(shown: int) -> int:
-    """The number that this process's namespace has for one that /proc shows; 0 for none."""
-    level = _level()
-    return shown if level == 0 else next(iter(_numbers(shown)[level:]), 0)
-
-
-def _shown_number(pid: int) -> int:
-    """The number under which /proc shows a process of this process's namespace; 0 for none. The
-    kernel tells it of a pidfd.
-    """
-    if _level() == 0:
-        return pid
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return 0
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
-            return max(
-                next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), 0), 0
-            )
-    finally:
-        os.close(fd)
-
-
 def stat(pid: int) -> Stat | None:
-    """What the kernel says of a process; None when there is none, or it is hidden."""
+    """What the kernel says about a process; None when there is none, or it is hidden."""
     return _stat_of(_shown_number(pid))
-
-
-def _stat_of(pid: int | str) -> Stat | None:
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        raw = os.read(fd, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    seen = Stat(raw)
-    seen.parent = _own_number(seen.parent)
-    return seen
 
 
 def scan(
     tree: str, user: int, since_ticks: int, each: Callable[[Marked], None] | None = None
 ) -> Found:
-    """Find every process with the mark of a tree that `user` began at a time. `each` is called for
-    each as soon as it is found.
+    """Find every process with the mark of a tree that `user` began at `since_ticks`. `each` is
+    called for each process as soon as it is found.
     """
     if not shows_own_pids():
         return Found([], hidden=True)
@@ -193,26 +118,91 @@ def carries(pid: int, tree: str) -> bool:
     return environment is not None and _marked_as(environment, tree) is not None
 
 
-def children() -> dict[int, list[int]]:
-    """The live children of every process that can be seen."""
-    found: dict[int, list[int]] = {}
+def descendants(roots: list[int]) -> list[int]:
+    """The live processes below some, parents before their children."""
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (seen := _stat_of(name)) is not None and not seen.ended:
-            found.setdefault(seen.parent, []).append(_own_number(int(name)))
-    return found
-
-
-def descendants(roots: list[int]) -> list[int]:
-    """The processes below some, parents before their children."""
-    below, found = children(), list(roots)
+            children.setdefault(seen.parent, []).append(_own_number(int(name)))
+    found = list(roots)
     for pid in found:
-        found += below.get(pid, [])
+        found += children.get(pid, [])
     return found[len(roots) :]
 
 
+_levels: dict[int, int] = {}
+
+
+def _level() -> int:
+    """How many pid namespaces this process is below that of /proc. Kept by pid: a forked child may
+    be in another one.
+    """
+    me = os.getpid()
+    if me not in _levels:
+        _levels[me] = max(len(_namespace_pids("self")) - 1, 0)
+    return _levels[me]
+
+
+def _namespace_pids(shown: int | str) -> list[int]:
+    """The pids of a process: in the namespace of /proc, and in each one down to its own."""
+    try:
+        return _status(shown, b"NSpid:")
+    except OSError:
+        return []
+
+
+def _own_number(shown: int) -> int:
+    """The pid in this process's namespace of a process that /proc shows; 0 for none."""
+    level = _level()
+    return shown if level == 0 else next(iter(_namespace_pids(shown)[level:]), 0)
+
+
+def _shown_number(pid: int) -> int:
+    """The number under which /proc shows a process of this process's namespace; 0 for none."""
+    if _level() == 0:
+        return pid
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return 0
+    try:
+        # The kernel shows the number in the information on a pidfd.
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+            return max(
+                next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), 0), 0
+            )
+    finally:
+        os.close(fd)
+
+
+def _stat_of(shown: int | str) -> Stat | None:
+    try:
+        fd = os.open(f"/proc/{shown}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        raw = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    seen = Stat(raw)
+    seen.parent = _own_number(seen.parent)
+    return seen
+
+
+def _status(shown: int | str, field: bytes) -> list[int]:
+    """The numbers of a field of /proc/PID/status. Raises OSError."""
+    with open(f"/proc/{shown}/status", "rb") as file:
+        for line in file:
+            if line.startswith(field):
+                return [int(word) for word in line.split()[1:]]
+    return []
+
+
 def _pids() -> Iterator[int]:
-    """The pids to look at, in an order in which a child never comes before its parent. Some are no
-    processes any more.
+    """The pids to look at, in an order in which a child never comes before its parent. Some have
+    no process any more.
     """
     first = last = _last_pid()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
@@ -252,7 +242,7 @@ def _environment(pid: int) -> bytes | None:
         if seen is None or seen.ended or seen.flags & _PF_KTHREAD:
             return b""
         if seen.state in "ZXx":
-            # The first thread has ended and its memory is gone. Another thread still shows it.
+            # The first thread has ended and shows no memory any more. Another thread does.
             return _environment_of_threads(pid)
         if seen.bare:
             return b""
@@ -282,7 +272,7 @@ def _read_environment(pid: int) -> bytes | None:
         return b""
     try:
         raw = os.read(fd, _READ_BYTES)
-        # The kernel hands it out by the page.
+        # The kernel hands it out in pages.
         if raw and len(raw) % _PAGE_BYTES == 0:
             while more := os.read(fd, _READ_BYTES):
                 raw += more
@@ -296,7 +286,7 @@ def _read_environment(pid: int) -> bytes | None:
 
 
 def _marked_as(environment: bytes, tree: str) -> bool | None:
-    """None without the mark; whether it is the tree's guardian with it."""
+    """None without the mark of the tree; otherwise whether it is the tree's guardian."""
     wanted = tree.encode()
     if wanted not in environment:
         return None
@@ -315,7 +305,9 @@ def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
         # Root with fewer capabilities than pid 1 may read neither pid 1 nor kernel threads.
         return False
     try:
-        users = _users(pid)
+        # The real, effective, saved and file system user. For a set-user-id program the first is
+        # the user who started it, while its folder in /proc is root's.
+        users = _status(pid, b"Uid:")
     except PermissionError:
         return True
     except OSError:
@@ -325,21 +317,10 @@ def _may_belong(pid: int, user: int, since_ticks: int) -> bool:
     return user in users or user == 0 or not _users_are_comparable()
 
 
-def _users(pid: int) -> list[int]:
-    """The real, effective, saved and file system user of a process. Of a set-user-id program the
-    first is who started it, and the owner of its folder in /proc is root.
-    """
-    with open(f"/proc/{pid}/status", "rb") as file:
-        return next(
-            ([int(word) for word in line.split()[1:]] for line in file if line.startswith(b"Uid:")),
-            [],
-        )
-
-
 def _users_are_comparable() -> bool:
-    """Do the numbers of users mean the same to all processes of this pid namespace? They do not if
-    this process is in a user namespace that its pid namespace does not belong to: users outside of
-    it have other numbers here, or none.
+    """Do the numbers of users mean the same to all processes of this pid namespace? Not if this
+    process is in a user namespace that its pid namespace does not belong to: users outside of it
+    have other numbers here, or none.
     """
     import fcntl
 
@@ -360,7 +341,6 @@ def _users_are_comparable() -> bool:
 def _is_process(pid: int) -> bool:
     """Not a thread, which /proc shows under its own number too."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return any(line.startswith(b"Tgid:") and int(line.split()[1]) == pid for line in file)
+        return _status(pid, b"Tgid:") == [pid]
     except OSError:
         return False

@@ -1,5 +1,4 @@
-"""The tree of a process that runs several commands, one after the other: each command's tree is a
-part of it.
+"""The tree of a process that runs several commands: each command's tree is a part of it.
 
 A claim can name such a tree before it is known which command will run under it.
 """
@@ -9,8 +8,8 @@ from holdfast.processes.trees import Trees, new_id
 
 
 class SharedTree:
-    """A tree that lives as long as this process and its commands. Raises StoreUnavailable when its
-    FIFO cannot be made.
+    """A tree that lives as long as this process and its commands. Raises StoreUnavailable
+    when its FIFO cannot be made.
     """
 
     def __init__(self, trees: Trees) -> None:
@@ -21,8 +20,6 @@ class SharedTree:
         """The trees of commands that may have live processes."""
 
     def close(self) -> None:
-        """Remove the tree's FIFO. Where a part of it still lives, the guardian of that part does
-        so.
-        """
+        """Remove the FIFO. While a part still lives, the guardian of that part removes it."""
         if self.path is not None and not self.parts:
             fifo.remove(self.path)

@@ -1,6 +1,4 @@
-"""Signals that come to a command that waits: they end it in order. While `locks run` runs its
-command, they are that one's.
-"""
+"""The signals of a process that waits, or that runs a command and passes them on."""
 
 import signal
 import threading
@@ -10,9 +8,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 EXIT_SIGNALLED = 128
-"""What shells add a signal's number to."""
+"""Shells add the number of a signal to this."""
 
-PASSED = (
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -36,8 +34,8 @@ class Interrupted(SystemExit):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what the block does as Ctrl-C would, so that a wait leaves nothing
-    behind.
+    """Let SIGTERM and SIGHUP raise Interrupted in the block, so that a wait cleans up as after
+    Ctrl-C.
     """
 
     def interrupt(number: int, _: object) -> NoReturn:
@@ -54,15 +52,14 @@ def drop(_: signal.struct_siginfo) -> None:
     """Deliver a signal to nobody."""
 
 
-class Passing:
-    """Takes the signals of this process and hands each, with who sent it, to `deliver` in the main
-    thread, whatever that is doing: a blocking call is interrupted for it, and goes on unless
-    `deliver` raises.
+class SignalForwarder:
+    """Gives each signal of this process, with its sender, to `deliver` in the main thread. A
+    blocking call is interrupted for that, and goes on unless `deliver` raises.
 
-    Made in two steps, since the process must fork in between: from the making on, signals wait;
-    from `begin` on, they are delivered. Those that this process was started to ignore, as under
-    nohup(1), are left alone. A thread collects them, since only sigwaitinfo(2) tells who sent a
-    signal; it sleeps as long as there is none.
+    It starts in two steps, since the process must fork in between: signals stay pending from the
+    constructor on, and are delivered from `begin` on. Signals that this process was started to
+    ignore, as under nohup(1), are left alone. A thread collects them, since only sigwaitinfo(2)
+    shows who sent a signal.
     """
 
     def __init__(self) -> None:
@@ -70,30 +67,28 @@ class Passing:
         self._ending = False
         self._arrived: deque[signal.struct_siginfo] = deque()
         self._signals = {
-            number for number in PASSED if signal.getsignal(number) is not signal.SIG_IGN
+            number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN
         } | {signal.SIGCHLD}
-        # Every thread that is made from here on inherits this, so that only the collector gets
-        # them.
-        self.before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        # Threads that start from here on inherit the mask, so only the collector gets the signals.
+        self.original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
 
     def begin(self, deliver: Deliver) -> None:
-        """Begin to deliver, to this."""
         self.deliver = deliver
         self._main = threading.get_ident()
-        signal.signal(_WAKE, self._hand_over)
+        signal.signal(_WAKE, self._deliver_arrived)
         self._collector = threading.Thread(
             target=self._collect, name="holdfast-signals", daemon=True
         )
         self._collector.start()
 
     def end(self) -> frozenset[int]:
-        """Deliver what has come. From here on signals wait, also while this process executes
-        another program; return which.
+        """Deliver what has arrived; return the signals that stay pending from here on, also while
+        this process executes another program.
         """
         self._ending = True
         signal.pthread_kill(self._collector.ident or 0, signal.SIGCHLD)
         self._collector.join()
-        self._hand_over()
+        self._deliver_arrived()
         return frozenset(self._signals)
 
     def _collect(self) -> None:
@@ -104,6 +99,6 @@ class Passing:
             self._arrived.append(arrived)
             signal.pthread_kill(self._main, _WAKE)
 
-    def _hand_over(self, *_: object) -> None:
+    def _deliver_arrived(self, *_: object) -> None:
         while self._arrived:
             self.deliver(self._arrived.popleft())

@@ -1,4 +1,4 @@
-"""The program of a wrapper on standby: see `standby`. It is short for the same reason as
+"""The program of a wrapper on standby: see `standby`. Short for the same reason as
 `guardian_program`.
 """
 

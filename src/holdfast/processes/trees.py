@@ -1,15 +1,14 @@
 """The process trees of commands that run under claims on one store: is a tree alive, when does it
 end, what is left of it.
 
-The id of a tree tells the user and the process, by its pid and start, that began it: the wrapper,
-which has the orphans of the tree as children if the guardian is killed. So a tree lives as long as
-its wrapper, unless it ended in order. Its FIFO lies in a folder beside the store, or in the user's
-state folder for a database.
+The id of a tree names the user and the process (pid and start) that began it. That process is the
+wrapper: if the guardian is killed, the orphans of the tree become the wrapper's children. So a tree
+lives as long as its wrapper, unless it ended in order. The FIFO of a tree lies in a folder beside
+the store, or in the user's state folder for a database.
 """
 
 import os
 import re
-import select
 import signal
 import stat
 import time
@@ -18,41 +17,35 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.kernel.holder import Liveness, Survivor
-from holdfast.processes import cgroup, fifo
-from holdfast.processes import kill as killing
+from holdfast.processes import cgroup, fifo, termination
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
 from holdfast.processes.scan import stat as process_stat
+from holdfast.processes.syscalls import readable
 from holdfast.system.access import LACKING, Access, make_folder, make_node, unusable
 
-_ID = re.compile(
-    r"(?P<user>[0-9]{1,10})-(?P<pid>[0-9]{1,10})-(?P<start>[0-9]{1,20})-[0-9a-f]{16}(?P<attempt>\.[0-9]{1,20})?\Z"
-)
-"""With the token of an attempt, it is a part of a worker's tree: see `kernel.holder.attempt_tree`.
-"""
+# USER-PID-START-RANDOM. A part of a worker's tree has the token of an attempt behind it: see
+# `kernel.holder.attempt_tree`.
+_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}-[0-9a-f]{16}(\.[0-9]{1,20})?\Z")
 _SWEEP_AGE_S = 60.0
 KILLED_S = 5.0
-"""How long the kernel has to end what was killed; only a disk that does not answer takes longer."""
-
+"""How long the kernel has to end what was killed. Only a disk that does not answer takes longer."""
 _KILLED_AGAIN_S = 0.2
 
 
 def new_id() -> str:
     """The id of a tree that this process begins."""
-    me = process_stat(os.getpid())
-    return (
-        f"{os.geteuid()}-{os.getpid()}-{0 if me is None else me.start_ticks}-{os.urandom(8).hex()}"
-    )
+    return f"{os.geteuid()}-{os.getpid()}-{_start_ticks(os.getpid())}-{os.urandom(8).hex()}"
 
 
 class Trees:
-    """The trees of one store. `folder` says None for a store in memory, whose trees are found by
-    their mark alone. Both are asked for with the first tree.
+    """The trees of one store. `folder` returns None for a store in memory, whose trees are found by
+    their mark alone. `folder` and `access` are called for the first tree.
     """
 
     def __init__(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
         self._folder_of = folder
         self._access_of = access
-        self._asked_s: dict[str, float] = {}
+        self._terminated_s: dict[str, float] = {}
 
     @cached_property
     def _folder(self) -> Path | None:
@@ -73,17 +66,17 @@ class Trees:
 
     def liveness(self, tree: str, *, in_sight: bool) -> Liveness:
         """Does any process of a tree live? `in_sight` says that its pid namespace is this
-        process's. Raises StoreUnavailable when the question cannot be answered for want of
-        descriptors or memory.
+        process's. Raises StoreUnavailable when descriptors or memory are exhausted, since then
+        nothing is known about the tree.
         """
         if not _ID.match(tree):
             return Liveness.UNKNOWN
-        kept = self._kept(tree)
+        kept = self._is_kept(tree)
         if kept is not None:
             return Liveness.ALIVE if kept else Liveness.DEAD
         if not in_sight:
             return Liveness.UNKNOWN
-        if _wrapper_of(tree) is not None:
+        if _live_wrapper(tree) is not None:
             return Liveness.ALIVE
         # Before the scan, which takes longer and sees less.
         groups = _groups(tree)
@@ -92,47 +85,49 @@ class Trees:
         found = self._scan(tree)
         if found.marked:
             return Liveness.ALIVE
-        if found.hidden or _is_out_of_view(tree):
+        # Another user's processes, and those of a /proc that hides some, may live without being
+        # seen.
+        if found.hidden or os.geteuid() not in (0, _user(tree)) or process_stat(1) is None:
             return Liveness.UNKNOWN
         for group in groups:
             cgroup.remove(group)
         return Liveness.DEAD
 
     def kept(self, tree: str) -> int | None:
-        """A descriptor of the tree's FIFO that is hung up when no process keeps it any more; None
-        when none does, or there is no FIFO. The caller closes it.
+        """A descriptor of the tree's FIFO that hangs up when no process keeps the FIFO any more;
+        None when none does, or there is no FIFO. The caller closes it.
         """
-        fd = self._observed(tree) if _ID.match(tree) else None
+        fd = self._observe(tree) if _ID.match(tree) else None
         if fd is None or (not fifo.has_ended(fd) and fifo.is_kept(fd)):
             return fd
         os.close(fd)
         return None
 
     def watch(self, tree: str) -> int | None:
-        """A descriptor that becomes readable, or is hung up, when the tree may have ended; None
-        when there is none to wait for. The caller closes it.
+        """A descriptor that becomes readable, or hangs up, when the tree may have ended; None when
+        there is nothing to wait for. The caller closes it.
         """
         fd = self.kept(tree)
         if fd is not None or not _ID.match(tree):
             return fd
-        if self._kept(tree) is False:
+        if self._is_kept(tree) is False:
             # The wrapper of a tree that ended may live for long, as when it is stopped.
             return None
-        if (wrapper := _wrapper_of(tree)) is not None:
+        if (wrapper := _live_wrapper(tree)) is not None:
             try:
                 return os.pidfd_open(wrapper)
             except OSError:
                 return None
-        # The oldest first: a loop in a shell begins a new process every moment, and each end of one
+        # The oldest first: a loop in a shell begins a new process every moment, and the end of each
         # would wake the caller.
-        for pid in sorted(
-            _grouped(tree) or [one.pid for one in self._scan(tree).marked], key=_start
-        ):
+        pids = _grouped(tree) or [one.pid for one in self._scan(tree).marked]
+        for pid in sorted(pids, key=_start_ticks):
             try:
                 pidfd = os.pidfd_open(pid)
             except OSError:
                 continue
-            # Not by /proc: what keeps the claim must be waited for where /proc hides it, too.
+            # The group is asked besides /proc: a process that keeps the claim must be waited for
+            # also where /proc hides it.
             if pid in _grouped(tree) or carries(pid, tree):
                 return pidfd
             os.close(pidfd)
@@ -150,15 +145,15 @@ class Trees:
         if not _may_end(tree):
             return None
         path = None if self._folder is None else os.fspath(self._folder / tree)
-        if tree in self._asked_s:
-            return time.monotonic() - self._asked_s[tree]
-        if path is not None and (at := fifo.asked_at(path)) is not None:
+        if tree in self._terminated_s:
+            return time.monotonic() - self._terminated_s[tree]
+        if path is not None and (at := fifo.terminated_at(path)) is not None:
             return max(time.time() - at, 0.0)
-        self._ask(tree)
-        self._asked_s[tree] = time.monotonic()
+        self._terminate(tree)
+        self._terminated_s[tree] = time.monotonic()
         if path is not None:
-            # Behind the signals: a process that dies before it sent them has asked nobody.
-            fifo.note_ask(path)
+            # After the signals: a process that dies before it sent them must not be recorded.
+            fifo.note_termination(path)
         return 0.0
 
     def end(self, tree: str, grace_s: float) -> bool:
@@ -171,25 +166,29 @@ class Trees:
         def belongs(pid: int) -> bool:
             return self._belongs(tree, pid)
 
-        guarded = self._ask(tree)
+        def stop(one: Marked) -> None:
+            if not one.guardian:
+                termination.send(one.pid, belongs, signal.SIGSTOP)
+
+        guarded = self._terminate(tree)
         if self.wait_for_end(tree, grace_s + (KILLED_S if guarded else 0.0)):
             return True
         deadline_s = time.monotonic() + KILLED_S
         while time.monotonic() < deadline_s:
             for group in _groups(tree):
                 cgroup.kill(group)
-            # Each is stopped as soon as it is found: what is stopped forks no more.
-            scan(tree, _user(tree), _start_of(tree), lambda one: _stop(one, belongs))
-            killing.kill(lambda: [one.pid for one in self._members(tree)], belongs)
+            # Each is stopped as soon as it is found: a stopped process forks no more.
+            scan(tree, _user(tree), _began_ticks(tree), stop)
+            termination.kill(lambda: [one.pid for one in self._members(tree)], belongs)
             if self.wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
             if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
-                # What is left, if anything, cannot be seen, and so not be killed.
+                # If a process is left, it cannot be seen, and so not be killed.
                 return False
         return False
 
     def wait_for_end(self, tree: str, timeout_s: float | None) -> bool:
-        """Sleep until a tree is gone, or the time is up, or the tree cannot be seen any more. True
+        """Sleep until a tree is gone, the time is up, or the tree cannot be seen any more. True
         when it is gone.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -197,19 +196,15 @@ class Trees:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if seen is Liveness.UNKNOWN or (left_s is not None and left_s <= 0):
                 return False
-            fd = self.watch(tree)
-            if fd is None:
-                # It ended in between.
-                continue
-            waiting = select.poll()
-            waiting.register(fd, select.POLLIN)
-            waiting.poll(None if left_s is None else left_s * 1000)
-            os.close(fd)
+            # Without a descriptor it ended in between.
+            if (fd := self.watch(tree)) is not None:
+                readable(fd, left_s)
+                os.close(fd)
         return True
 
     def sweep(self, older_than_s: float = _SWEEP_AGE_S) -> int:
-        """Remove the FIFOs of trees that have ended, and whose wrapper was killed; return how many
-        there were. Removes control groups whose guardians were killed too.
+        """Remove the FIFOs of dead trees whose wrapper was killed; return their number. Also
+        removes control groups whose guardian was killed.
         """
         cgroup.sweep(time.time() - older_than_s)
         if self._folder is None:
@@ -230,21 +225,23 @@ class Trees:
                 continue
         return removed
 
-    def _ask(self, tree: str) -> bool:
+    def _terminate(self, tree: str) -> bool:
         """Send SIGTERM to a tree's guardian, or to all of its processes if there is none; say
-        whether there is one.
+        whether there is a guardian.
         """
         members = self._members(tree)
         guardians = [one.pid for one in members if one.guardian]
-        # A guardian asks, waits and kills by itself, and misses none.
-        killing.ask(guardians or [one.pid for one in members], lambda pid: self._belongs(tree, pid))
+        # A guardian sends SIGTERM, waits and kills by itself, and misses no process.
+        termination.terminate(
+            guardians or [one.pid for one in members], lambda pid: self._belongs(tree, pid)
+        )
         return bool(guardians)
 
-    def _kept(self, tree: str) -> bool | None:
+    def _is_kept(self, tree: str) -> bool | None:
         """True while a process keeps the FIFO, False when the tree ended in order; None when the
-        FIFO does not tell.
+        FIFO says neither.
         """
-        fd = self._observed(tree)
+        fd = self._observe(tree)
         if fd is None:
             return None
         try:
@@ -254,42 +251,45 @@ class Trees:
         finally:
             os.close(fd)
 
-    def _observed(self, tree: str) -> int | None:
+    def _observe(self, tree: str) -> int | None:
         if self._folder is None:
             return None
         try:
             return fifo.observe(os.fspath(self._folder / tree))
         except OSError as error:
             if error.errno in LACKING:
-                # It says nothing of the tree.
+                # It says nothing about the tree.
                 raise unusable(self._folder / tree, error) from None
             return None
 
     def _scan(self, tree: str) -> Found:
         try:
-            return scan(tree, _user(tree), _start_of(tree))
+            return scan(tree, _user(tree), _began_ticks(tree))
         except OSError as error:
             if error.errno in LACKING:
                 raise unusable("/proc", error) from None
             return Found([], hidden=True)
 
     def _members(self, tree: str) -> list[Marked]:
-        """Those with the mark, those that have the FIFO, those in the control group, and the
-        descendants of any.
+        """The processes with the mark, with the FIFO or in the control group, and all descendants
+        of these.
         """
         found = {one.pid: one for one in self._scan(tree).marked} if _ID.match(tree) else {}
-        for pid in (*self._heirs(tree), *_grouped(tree)):
-            found.setdefault(pid, _named(pid))
-        for pid in descendants([*found]):
-            found.setdefault(pid, _named(pid))
+
+        def add(pids: list[int]) -> None:
+            for pid in pids:
+                if pid not in found:
+                    seen = process_stat(pid)
+                    found[pid] = Marked(pid, "" if seen is None else seen.name, guardian=False)
+
+        add(self._heirs(tree) + _grouped(tree))
+        add(descendants([*found]))
         found.pop(os.getpid(), None)
         return list(found.values())
 
     def _belongs(self, tree: str, pid: int) -> bool:
-        """Is it, or is a process above it, one of those with the mark or the FIFO, or in the
-        control group?
-        """
-        wanted = self._identity(tree)
+        """Has it, or a process above it, the mark or the FIFO, or is it in the control group?"""
+        wanted = self._inode(tree)
         while pid > 1:
             if (
                 cgroup.contains(tree, pid)
@@ -303,25 +303,21 @@ class Trees:
 
     def _heirs(self, tree: str) -> list[int]:
         """The processes that inherited the FIFO."""
-        wanted = self._identity(tree)
+        wanted = self._inode(tree)
         if wanted is None:
             return []
-        return [
-            int(name)
-            for name in os.listdir("/proc")
-            if name.isdecimal() and _inherited(int(name), wanted)
-        ]
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in pids if _inherited(pid, wanted)]
 
-    def _identity(self, tree: str) -> tuple[int, int] | None:
+    def _inode(self, tree: str) -> tuple[int, int] | None:
+        """Device and inode of the FIFO; None without it, and where /proc is another namespace's."""
+        if self._folder is None or not shows_own_pids():
+            return None
         try:
-            found = (
-                os.stat(self._folder / tree)
-                if self._folder is not None and shows_own_pids()
-                else None
-            )
+            found = os.stat(self._folder / tree)
         except OSError:
             return None
-        return None if found is None else (found.st_dev, found.st_ino)
+        return found.st_dev, found.st_ino
 
 
 def _groups(tree: str) -> list[str]:
@@ -336,13 +332,19 @@ def _user(tree: str) -> int:
     return int(tree.partition("-")[0])
 
 
-def _start_of(tree: str) -> int:
+def _began_ticks(tree: str) -> int:
     return int(tree.split("-")[2])
 
 
-def _wrapper_of(tree: str) -> int | None:
-    """The pid of the process that began a tree, if it lives, and if its life says anything. To the
-    wrapper itself it does not. The attempts of a worker end before the worker does.
+def _start_ticks(pid: int) -> int:
+    seen = process_stat(pid)
+    return 0 if seen is None else seen.start_ticks
+
+
+def _live_wrapper(tree: str) -> int | None:
+    """The pid of the process that began a tree, if it lives and its life proves that the tree does.
+    It proves nothing to the wrapper itself, nor for the attempts of a worker, which end before the
+    worker.
     """
     if "." in tree:
         return None
@@ -362,30 +364,6 @@ def _may_end(tree: str) -> bool:
     return tree not in os.environ.get(MARK, "").split(":") and not cgroup.contains(
         tree, os.getpid()
     )
-
-
-def _is_out_of_view(tree: str) -> bool:
-    """Could a process of the tree's user live here without being seen? As with another user's, or
-    where /proc hides some.
-    """
-    if os.geteuid() not in (0, _user(tree)):
-        return True
-    return process_stat(1) is None
-
-
-def _start(pid: int) -> int:
-    seen = process_stat(pid)
-    return 0 if seen is None else seen.start_ticks
-
-
-def _named(pid: int) -> Marked:
-    seen = process_stat(pid)
-    return Marked(pid, "" if seen is None else seen.name, guardian=False)
-
-
-def _stop(one: Marked, belongs: Callable[[int], bool]) -> None:
-    if not one.guardian:
-        killing.send(one.pid, belongs, signal.SIGSTOP)
 
 
 def _inherited(pid: int, wanted: tuple[int, int]) -> bool:

@@ -1,5 +1,5 @@
-"""Care for a claim whose wrapper was killed while its command works: renew it, and release it when
-the tree has ended.
+"""The caretaker: renews a claim whose wrapper was killed while its command works, and releases it
+when the tree has ended.
 
 A guardian executes this program in its own place (`python -m holdfast.runtime.caretaker`), so the
 tree stays its own. It is needed where a claim lives by its lease: as other machines see it, and for
@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,13 +23,13 @@ from holdfast.processes.command import Caretaker, Claim, Command
 from holdfast.processes.guardian import Guard
 from holdfast.runtime.connection import Holdfast, connect
 
-CLAIM = "HOLDFAST_CLAIM"
-"""The environment variable that says what is cared for."""
+# The environment variable with the task of the caretaker.
+_TASK = "HOLDFAST_CLAIM"
 _STORE_LOST_S = 1.0
 
 
-class _Post(Plain, frozen=True, kw_only=True):
-    """What a caretaker must know of the tree and the store."""
+class _Task(Plain, frozen=True, kw_only=True):
+    """What a caretaker must know of the claim, the tree and the store."""
 
     claim: Claim
     command: int
@@ -41,14 +40,8 @@ class _Post(Plain, frozen=True, kw_only=True):
     namespace: str
 
 
-class _Acts(NamedTuple):
-    renew: Callable[[], object]
-    release: Callable[[], object]
-
-
 def caretaker_for(hf: Holdfast, command: Command, claim: Claim) -> Caretaker:
-    """The caretaker of a claim."""
-    post = _Post(
+    task = _Task(
         claim=claim,
         command=command.pid,
         grace_s=command.grace_s,
@@ -57,65 +50,68 @@ def caretaker_for(hf: Holdfast, command: Command, claim: Claim) -> Caretaker:
         store=hf.settings.store,
         namespace=hf.store.namespace,
     )
-    around = {CLAIM: msgspec.json.encode(post).decode()}
+    environment = {_TASK: msgspec.json.encode(task).decode()}
     if hf.settings.host_id is not None:
-        around["HOLDFAST_HOST_ID"] = hf.settings.host_id
-    return Caretaker([sys.executable, "-m", "holdfast.runtime.caretaker"], around)
+        environment["HOLDFAST_HOST_ID"] = hf.settings.host_id
+    return Caretaker([sys.executable, "-m", "holdfast.runtime.caretaker"], environment)
 
 
 def main() -> None:
     """Care for the claim that the environment names, until its tree has ended."""
-    post = msgspec.json.decode(os.environ.pop(CLAIM).encode(), type=_Post)
-    # Its holdfast.toml counts, which is looked for from the working folder on.
+    task = msgspec.json.decode(os.environ.pop(_TASK).encode(), type=_Task)
+    # Its holdfast.toml counts, which is searched from the working folder on.
     with contextlib.suppress(OSError):
-        os.chdir(post.cwd)
-    guard = Guard(post.command, post.grace_s)
+        os.chdir(task.cwd)
+    guard = Guard(task.command, task.grace_s)
     over = threading.Event()
-    care = threading.Thread(target=_care, args=(post, over), daemon=True)
+    care = threading.Thread(target=_care, args=(task, over), daemon=True)
     care.start()
     while guard.reap():
-        guard.rest([])
-    if post.fifo is not None:
-        # First: what is released, or cleared away, belongs to a tree that has ended.
-        fifo.end(post.fifo)
+        guard.wait([])
+    if task.fifo is not None:
+        # First: a claim may be released, and an agent's files removed, only when the tree has
+        # ended.
+        fifo.end(task.fifo)
     guard.close()
     over.set()
     care.join()
 
 
-def _care(post: _Post, over: threading.Event) -> None:
-    """Renew until the tree is over, then release. A store that is away is asked again."""
-    every_s = post.claim.lease_s / 3
+def _care(task: _Task, over: threading.Event) -> None:
+    """Renew until the tree is over, then release. A store that does not answer is asked again."""
+    every_s = task.claim.lease_s / 3
     while not over.is_set():
         try:
-            with connect(post.store, namespace=post.namespace, create=False) as hf:
-                renew = _acts(hf, post.claim).renew
+            with connect(task.store, namespace=task.namespace, create=False) as hf:
+                renew, _ = _actions(hf, task.claim)
                 renew()
                 while not over.wait(every_s):
                     renew()
         except (Lost, NotFound):
-            if post.claim.ends_when_lost:
+            if task.claim.ends_when_lost:
                 os.kill(os.getpid(), signal.SIGTERM)
             return
         except HoldfastError:
             over.wait(min(_STORE_LOST_S, every_s))
     with (
         contextlib.suppress(HoldfastError),
-        connect(post.store, namespace=post.namespace, create=False) as hf,
+        connect(task.store, namespace=task.namespace, create=False) as hf,
     ):
-        _acts(hf, post.claim).release()
+        _, release = _actions(hf, task.claim)
+        release()
 
 
-def _acts(hf: Holdfast, claim: Claim) -> _Acts:
+def _actions(hf: Holdfast, claim: Claim) -> tuple[Callable[[], object], Callable[[], object]]:
+    """How to renew a claim, and how to release it."""
     if claim.kind == "lock":
-        return _Acts(
-            partial(hf.locks.renew_token, claim.token), partial(hf.locks.release_token, claim.token)
+        return (
+            partial(hf.locks.renew_token, claim.token),
+            partial(hf.locks.release_token, claim.token),
         )
     if claim.kind == "workflow":
-        workflows = hf.workflows
-        return _Acts(
-            partial(workflows.renew, claim.name, claim.token),
-            partial(workflows.release, claim.name, claim.token),
+        return (
+            partial(hf.workflows.renew, claim.name, claim.token),
+            partial(hf.workflows.release, claim.name, claim.token),
         )
     agents, names = hf.agents, (claim.name, claim.generation_id)
 
@@ -124,7 +120,7 @@ def _acts(hf: Holdfast, claim: Claim) -> _Acts:
         agents.remove(*names, token=claim.token)
         agents.clear_after(agent)
 
-    return _Acts(partial(agents.refresh, *names, token=claim.token, lease_s=claim.lease_s), remove)
+    return partial(agents.refresh, *names, token=claim.token, lease_s=claim.lease_s), remove
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.kernel import settings as settings_
-from holdfast.kernel.errors import InvalidValue, StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable, InvalidValue
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
@@ -155,7 +155,7 @@ def gateways_here(settings: Settings) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreUnavailable(
+        raise EnvironmentUnavailable(
             f"the folder of the gateways cannot be read: {error}", outcome="none"
         ) from None
 

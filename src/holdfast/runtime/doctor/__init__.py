@@ -4,7 +4,7 @@ finding.py      the result of a check, and how bad it is
 examination.py  all checks in order, each within its time limit
 settings.py     the settings, this machine, the extras that are needed
 store.py        the store: path, disk space, answers, schema; clocks
-permissions.py  who else may read or write what is kept
+permissions.py  who else may read or write the files
 services.py     tmux, the message broker, gateways, the server
 records.py      damaged records, and what dead processes left
 

@@ -1,8 +1,10 @@
-"""All checks in order, each within its time limit. One that hangs is left behind and told of."""
+"""All checks in order, each within its time limit. A check that hangs is reported and left."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+
+from msgspec.structs import replace
 
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue
@@ -11,10 +13,12 @@ from holdfast.kernel.settings import Settings
 from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connected
 from holdfast.runtime.doctor import permissions, records, services
-from holdfast.runtime.doctor import records as left
 from holdfast.runtime.doctor import settings as configured
 from holdfast.runtime.doctor import store as stored
-from holdfast.runtime.doctor.finding import Finding, Looks, fail, failed
+from holdfast.runtime.doctor.finding import Check, Finding, fail, failed
+
+# Errors of the store itself. What keeps one check waiting would keep all others too.
+_STORE_ERRORS = ("store_unavailable", "store_corrupt", "lock_timeout")
 
 
 def examine(
@@ -24,64 +28,61 @@ def examine(
     clock: Clock | None = None,
     limit_s: float = DOCTOR_CHECK_S,
 ) -> Iterator[Finding]:
-    """Look at everything, as connecting to this store would find it, and say what is found as it is
-    found.
+    """Examine everything, as connecting to this store would find it, and yield each finding at
+    once.
 
-    Raises nothing for what is wrong here. What needs the store is looked at only where the store
-    can be opened. `clock` is this machine's.
+    Raises nothing for what is wrong here. Checks that need the store are left out where it cannot
+    be opened. `clock` is this machine's.
     """
-    settings: list[Settings] = []
+    loaded: list[Settings] = []
 
     def load() -> list[Finding]:
         try:
-            settings.append(load_settings(store=store, namespace=namespace))
+            loaded.append(load_settings(store=store, namespace=namespace))
         except InvalidValue as error:
-            return [
-                fail(
-                    "settings",
-                    error.message,
-                    "docs/settings.md lists every setting and its values",
-                    error.code,
-                )
-            ]
-        return configured.settings(settings[0], chosen_by="--store" if store else None)
+            mend = "docs/settings.md lists every setting and its values"
+            return [fail(error.message, mend, error.code)]
+        return configured.settings(loaded[0], chosen_by="--store" if store else None)
 
     yield from within(limit_s, "settings", load)
-    yield from within(
-        limit_s, "machine", lambda: configured.machine(settings[0] if settings else None)
-    )
-    if not settings:
+    settings = loaded[0] if loaded else None
+    yield from within(limit_s, "machine", lambda: configured.machine(settings))
+    if settings is None:
         yield from within(limit_s, "tmux", lambda: services.tmux(needed_by=[]))
         return
-    yield from _of_store(settings[0], clock or SystemClock(), limit_s)
-
-
-def _of_store(settings: Settings, clock: Clock, limit_s: float) -> Iterator[Finding]:
-    yield from within(limit_s, "extras", lambda: configured.extras(settings))
-    yield from within(limit_s, "disk", lambda: stored.disk(settings))
-    yield from within(limit_s, "permissions", lambda: permissions.permissions(settings))
-    yield from within(limit_s, "log", lambda: stored.logs(settings))
-    yield from within(limit_s, "gate", lambda: stored.gates(settings))
+    before: dict[str, Check] = {
+        "extras": lambda: configured.extras(settings),
+        "disk": lambda: stored.disk(settings),
+        "permissions": lambda: permissions.permissions(settings),
+        "log": lambda: stored.logs(settings),
+        "gate": lambda: stored.gates(settings),
+    }
+    for name, check in before.items():
+        yield from within(limit_s, name, check)
     opened: list[Holdfast] = []
-    found = within(limit_s, "store", lambda: _open(settings, opened))
+
+    def open_store() -> list[Finding]:
+        opened.append(connected(settings, create=False))
+        return stored.store(opened[0])
+
+    found = within(limit_s, "store", open_store)
     yield from found
     if not opened:
-        yield from _apart(None, limit_s)
+        yield from _beside_store(None, limit_s)
         return
     with closing(opened[0]) as hf:
-        answers = not _away(found)
-        for name, look in _in_store(hf, clock).items():
-            if answers:
-                found = within(limit_s, name, look)
-                yield from found
-                # What kept one check waiting would keep all others too.
-                answers = not _away(found)
-        yield from _apart(hf, limit_s, answers=answers)
+        for name, check in _in_store(hf, clock or SystemClock()).items():
+            if any(finding.code in _STORE_ERRORS for finding in found):
+                break
+            found = within(limit_s, name, check)
+            yield from found
+        answers = not any(finding.code in _STORE_ERRORS for finding in found)
+        yield from _beside_store(hf, limit_s, answers=answers)
 
 
-def _in_store(hf: Holdfast, clock: Clock) -> dict[str, Looks]:
+def _in_store(hf: Holdfast, clock: Clock) -> dict[str, Check]:
     """The checks that ask the store alone."""
-    latches: dict[str, Looks] = (
+    latches: dict[str, Check] = (
         {"gate": lambda: stored.latches(hf)} if hf.store.kind == "postgres" else {}
     )
     return {
@@ -89,15 +90,17 @@ def _in_store(hf: Holdfast, clock: Clock) -> dict[str, Looks]:
         "records": lambda: records.records(hf),
         "queues": lambda: records.queues(hf),
         "clock": lambda: stored.clocks(hf, clock),
-        "leftovers": lambda: left.leftovers(hf),
-        "journal": lambda: left.followers(hf),
+        "leftovers": lambda: records.leftovers(hf),
+        "journal": lambda: records.followers(hf),
         **latches,
         "permissions": lambda: permissions.strangers(hf),
     }
 
 
-def _apart(hf: Holdfast | None, limit_s: float, *, answers: bool = False) -> Iterator[Finding]:
-    """What is beside the store; who needs it is asked of the store where that answers."""
+def _beside_store(
+    hf: Holdfast | None, limit_s: float, *, answers: bool = False
+) -> Iterator[Finding]:
+    """The checks of services. A store that answers says who needs tmux and a broker."""
     asked = hf if answers else None
     yield from within(
         limit_s,
@@ -110,38 +113,32 @@ def _apart(hf: Holdfast | None, limit_s: float, *, answers: bool = False) -> Ite
         yield from within(limit_s, "server", lambda: services.server(hf))
 
 
-def _away(findings: list[Finding]) -> bool:
-    return any(
-        finding.code in ("store_unavailable", "store_corrupt", "lock_timeout")
-        for finding in findings
-    )
-
-
-def _open(settings: Settings, opened: list[Holdfast]) -> list[Finding]:
-    opened.append(connected(settings, create=False))
-    return stored.store(opened[0])
-
-
-def within(limit_s: float, name: str, look: Looks) -> list[Finding]:
+def within(limit_s: float, name: str, check: Check) -> list[Finding]:
     """What a check finds within a time limit."""
-    found: list[list[Finding]] = []
+    results: list[list[Finding]] = []
 
     def run() -> None:
         try:
-            found.append(list(look()))
+            results.append(list(check()))
         except HoldfastError as error:
-            found.append([failed(name, error)])
+            results.append([failed(error)])
         except OSError as error:
-            mend = "see to it that this user may read it"
-            found.append(
-                [fail(name, f"{error.filename or name}: {error.strerror}", mend, "unavailable")]
-            )
+            says = f"{error.filename or name}: {error.strerror}"
+            results.append([fail(says, "let this user read it", "unavailable")])
 
-    # A daemon, as what hangs in the kernel cannot be ended, and the program must.
+    # A daemon: a thread that hangs in the kernel cannot be ended, and the program must end.
     thread = threading.Thread(target=run, daemon=True, name=f"holdfast-doctor-{name}")
     thread.start()
     thread.join(limit_s)
-    if found:
-        return found[0]
-    mend = "look at what it waits for: a disk, a server or a stopped process"
-    return [fail(name, f"it could not be looked at within {limit_s:g} s", mend, "lock_timeout")]
+    findings = (
+        results[0]
+        if results
+        else [
+            fail(
+                f"it could not be checked within {limit_s:g} s",
+                "look at what it waits for: a disk, a server or a stopped process",
+                "lock_timeout",
+            )
+        ]
+    )
+    return [replace(finding, check=name) for finding in findings]

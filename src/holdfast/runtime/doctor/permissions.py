@@ -1,7 +1,8 @@
-"""Who else may read or write what is kept. Folders are made 0700 and files 0600, or 2775 and 0660
-for a group that the settings name; here is what became wider since.
+"""Who else may read or write the files. Folders are made 0700 and files 0600, or 2775 and 0660 for
+a group that the settings name; these checks find what became wider since.
 """
 
+import glob
 import os
 import shlex
 import stat
@@ -16,44 +17,36 @@ from holdfast.runtime.doctor.store import store_path
 from holdfast.runtime.paths import gateway_root
 from holdfast.system.access import Access, access_for, access_like
 
-_LOOKED_AT_MAX = 2000
+_CHECKED_MAX = 2000
 _TOLD_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
+# The files beside a store that was ever used end so.
 _MARKS = ("-gate", "-users")
-"""What lies beside a store that was ever used."""
 
 
 def permissions(settings: Settings) -> list[Finding]:
     """Everything of a store on this machine: its files, what lies beside them, gateways, keys."""
-    looked, found = 0, []
     # A member's settings need not name the group: the modes of the store's gate show who shares it.
     path = store_path(settings)
     named = settings.group is not None or path is None
     access = access_for(settings.group) if named else access_like(f"{path}{_MARKS[0]}")
-    for path, given in dict(_paths(settings)).items():
-        looked += 1
-        if (finding := _judged(path, given, access)) is not None:
+    checked, found = 0, []
+    for path, chosen in dict(_paths(settings)).items():
+        checked += 1
+        if (finding := _judge(path, chosen, access)) is not None:
             found.append(finding)
-        if looked >= _LOOKED_AT_MAX:
+        if checked >= _CHECKED_MAX:
             break
     if len(found) > _TOLD_MAX:
-        more = warn(
-            "permissions",
-            f"{counted(len(found) - _TOLD_MAX, 'more is', 'more are')} too wide",
-            "mend those above and look again",
-        )
-        return [*found[:_TOLD_MAX], more]
-    return found or [
-        ok(
-            "permissions",
-            f"{counted(looked, 'file or folder is', 'files and folders are')} closed to others",
-        )
-    ]
+        more = counted(len(found) - _TOLD_MAX, "more is", "more are")
+        return [*found[:_TOLD_MAX], warn(f"{more} too wide", "fix those above and look again")]
+    closed = counted(checked, "file or folder is", "files and folders are")
+    return found or [ok(f"{closed} closed to others")]
 
 
 def strangers(hf: Holdfast) -> list[Finding]:
-    """Roles that may connect to a store's database and are not its users: PostgreSQL lets each of
-    them stop all writers.
+    """Roles that may connect to a store's database and are not its users. PostgreSQL lets each of
+    them take advisory locks, and so stop all writers.
     """
     if hf.store.kind != "postgres":
         return []
@@ -64,48 +57,43 @@ def strangers(hf: Holdfast) -> list[Finding]:
     names = strangers(hf.store)
     if not names:
         return []
-    shown = ", ".join(names[:3])
-    says = (
-        f"{counted(len(names), 'role', 'roles')} may connect to this database and take its "
-        f"advisory locks: {shown}"
-    )
     return [
         warn(
-            "permissions",
-            says,
+            f"{counted(len(names), 'role', 'roles')} may connect to this database and take its "
+            f"advisory locks: {', '.join(names[:3])}",
             "REVOKE CONNECT ON DATABASE ... FROM PUBLIC, and GRANT it to those who use the store",
         )
     ]
 
 
-def _judged(path: Path, given: bool, access: Access) -> Finding | None:
-    """What is wrong with a path. One that the user chose may be seen by others, and not changed;
-    what the settings share with a group is as it should be.
+def _judge(path: Path, chosen: bool, access: Access) -> Finding | None:
+    """What is wrong with a path. A path that the user chose may be seen by others, but not changed;
+    a path with the modes that the settings give to a group is right.
     """
     try:
         there = os.lstat(path)
     except OSError:
         return None
     mode = stat.S_IMODE(there.st_mode)
-    if stat.S_ISLNK(there.st_mode) or not mode & (_GROUP | _OTHERS) or (given and not mode & 0o022):
+    closed = not mode & (_GROUP | _OTHERS) or (chosen and not mode & 0o022)
+    if closed or stat.S_ISLNK(there.st_mode):
         return None
     is_folder = stat.S_ISDIR(there.st_mode)
     if there.st_gid == access.gid and mode == (access.folder if is_folder else access.file):
         return None
-    if given and not mode & (0o002 | stat.S_ISGID) and _is_alone(there.st_gid):
-        # As of a project under umask 002, where each user is a group.
+    if chosen and not mode & (0o002 | stat.S_ISGID) and _is_alone(there.st_gid):
+        # As in a project under umask 002, where each user has a group of the same name.
         return None
-    if is_folder and mode & stat.S_ISVTX and given:
-        # As of /tmp: others add names there and take none away.
+    if chosen and is_folder and mode & stat.S_ISVTX:
+        # As /tmp: others add names there, and cannot remove those of this user.
         return None
-    right = "700" if is_folder else "600"
     says = f"{path} has mode {mode:04o}: {_who(mode)} it"
-    mend = f"chmod {right} {shlex.quote(str(path))}"
+    mend = f"chmod {'700' if is_folder else '600'} {shlex.quote(str(path))}"
     if not mode & _OTHERS and (mode & stat.S_ISGID or not is_folder):
-        # A laboratory may share its files with a group on purpose; then the folder hands its group
-        # on.
-        return warn("permissions", says, f"{mend}, unless that group is meant to")
-    return fail("permissions", says, mend, "refused")
+        # A laboratory may share its files with a group on purpose; then the folder has the setgid
+        # bit.
+        return warn(says, f"{mend}, unless that group is meant to")
+    return fail(says, mend, "refused")
 
 
 def _is_alone(gid: int) -> bool:
@@ -121,7 +109,7 @@ def _is_alone(gid: int) -> bool:
 
 
 def _who(mode: int) -> str:
-    """Whoever may do most with it besides its owner, and what that is."""
+    """Who besides the owner may do most with it, and what that is."""
     for bit, may in ((0o002, "write"), (0o004, "read"), (0o001, "enter")):
         if mode & bit:
             return f"others may {may}"
@@ -131,38 +119,28 @@ def _who(mode: int) -> str:
 
 
 def _paths(settings: Settings) -> Iterator[tuple[Path, bool]]:
-    """What is to be looked at, and whether the user chose it."""
+    """The paths to check, and whether the user chose each."""
     path = store_path(settings)
-    if path is not None:
-        if path.is_dir():
-            # Plain files: another program may share the folder, but not what is the store's own in
-            # it.
-            yield path, True
-            yield from ((one, False) for one in _below(path / ".holdfast"))
-        else:
-            # What lies in it is closed by itself. Whoever may write there could put another file in
-            # its place.
-            yield path.parent, True
-            yield from ((one, False) for one in _beside(path))
+    if path is not None and path.is_dir():
+        # Other programs may share the folder, but not the store's own part of it.
+        yield path, True
+        yield from ((one, False) for one in _below(path / ".holdfast"))
+    elif path is not None:
+        # A user who may write the folder could replace the store's file.
+        yield path.parent, True
+        yield from ((one, False) for one in _beside(path))
     yield from ((one, False) for one in _below(gateway_root(settings, "x").parent))
     if key := os.environ.get("MQTT_KEYFILE"):
         yield Path(key), False
 
 
-def _is_store(path: Path) -> bool:
-    """A path that was mistyped may lead to any file, which must not be closed on our word. It is
-    not opened to see: closing it would end the locks that SQLite has on it in this process.
-    """
-    return path.is_file() and any(path.with_name(path.name + mark).exists() for mark in _MARKS)
-
-
 def _beside(path: Path) -> Iterable[Path]:
-    """The store's own file, and all whose names begin with its; nothing of a file that is no
-    store.
-    """
-    if not _is_store(path):
+    """The store's file, and all whose names begin with its; nothing for a file that is no store."""
+    # A mistyped path may lead to any file, and we must not advise to close that. The file is not
+    # opened to find out: closing it would end the locks that SQLite has on it in this process.
+    if not path.is_file() or not any(Path(f"{path}{mark}").exists() for mark in _MARKS):
         return
-    for one in sorted(path.parent.glob(f"{_escaped(path.name)}*")):
+    for one in sorted(path.parent.glob(f"{glob.escape(path.name)}*")):
         yield one
         if one.is_dir() and not one.is_symlink():
             yield from _below(one)
@@ -174,9 +152,3 @@ def _below(folder: Path) -> Iterator[Path]:
     yield folder
     for root, folders, files in os.walk(folder):
         yield from (Path(root, name) for name in sorted(folders + files))
-
-
-def _escaped(name: str) -> str:
-    import glob
-
-    return glob.escape(name)

@@ -1,14 +1,11 @@
-"""Single records: those that this program cannot read, and pending jobs that no worker can ever
-pick.
-
-What the dead left behind and nobody has reaped; and what is yet to be told.
+"""Records: damaged ones, jobs that nobody can pick, what dead processes left, and followers of the
+journal that are behind.
 """
 
 import math
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from shlex import quote
 from typing import Any
 
@@ -33,8 +30,10 @@ from holdfast.runtime.spaces import all_spaces
 from holdfast.stores.files.folders import Folders
 
 _PAGE = 100
-_LOOK_S = 0.5 * DOCTOR_CHECK_S
-"""How long records are read; `holdfast store check` reads all of them, however long that takes."""
+_READ_S = 0.5 * DOCTOR_CHECK_S
+"""How long records are read. `holdfast store check` reads all, however long that takes."""
+LAG_S = 600.0
+"""How far a follower of the journal may be behind before a warning."""
 
 
 def queues(hf: Holdfast) -> list[Finding]:
@@ -43,53 +42,39 @@ def queues(hf: Holdfast) -> list[Finding]:
     try:
         large = hf.jobs.unpickable(damaged=damaged)
     except SchemaTooNew:
-        # Of the whole space, which the check of schemas has told.
+        # The schema check reports this for the whole space.
         return []
-    found = [
-        *(_without_room(job) for job in large[:1]),
-        *(_unreadable(error) for error in damaged[:1]),
-    ]
-    if not found:
-        return [ok("queues", "every pending job can be picked")]
+    found = [_too_large(job) for job in large[:1]]
+    for error in damaged[:1]:
+        first = failed(error)
+        key = error.fields.get("key")
+        says = f"job {key} waits in a queue and can never be picked: {first.says}"
+        found.append(fail(says, first.mend, first.code))
     number = len(large) + len(damaged)
-    more = (
-        []
-        if number == 1
-        else [
+    if number > 1:
+        says = (
             f"{counted(number, 'job')} can never be picked; `holdfast store check` names damaged "
             "ones"
-        ]
-    )
-    return [
-        *found,
-        *(fail("queues", says, "see to each of them", RecordInvalid.code) for says in more),
-    ]
+        )
+        found.append(fail(says, "see to each of them", RecordInvalid.code))
+    return found or [ok("every pending job can be picked")]
 
 
-def _without_room(job: Job) -> Finding:
+def _too_large(job: Job) -> Finding:
     cancelled = ended(job, JobStatus.CANCELLED, job.updated_at)
-    way_out = (
-        f"holdfast store remove jobs {job.job_id}"
-        if too_large(cancelled)
-        else f"holdfast jobs cancel {job.job_id}"
-    )
-    says = (
+    command = "store remove jobs" if too_large(cancelled) else "jobs cancel"
+    return fail(
         f"queue {job.agent_session}: job {job.job_id} can never be picked, and each pick passes "
-        "over it"
+        "over it",
+        f"{no_room(job)}; then `holdfast {command} {job.job_id}`",
+        RecordInvalid.code,
     )
-    return fail("queues", says, f"{no_room(job)}; then `{way_out}`", RecordInvalid.code)
-
-
-def _unreadable(error: Corrupt) -> Finding:
-    found = failed("queues", error)
-    says = f"job {error.fields.get('key')} waits in a queue and can never be picked: {found.says}"
-    return fail("queues", says, found.mend, found.code)
 
 
 def records(hf: Holdfast) -> list[Finding]:
     """Records that are damaged, or that a newer program wrote. Agents have a check of their own."""
     spaces = [space for space in all_spaces() if not space.volatile and space.name != "agents"]
-    until_s = time.monotonic() + _LOOK_S
+    until_s = time.monotonic() + _READ_S
     damaged: dict[str, Corrupt] = {}
     number = 0
     for keys, unread in (page for space in spaces for page in _pages(hf, space)):
@@ -100,37 +85,33 @@ def records(hf: Holdfast) -> list[Finding]:
     else:
         until_s = math.inf
     if damaged:
-        found = failed("records", next(iter(damaged.values())))
-        many = (
-            f"{counted(len(damaged), 'record')} cannot be read, such as this one: "
-            if len(damaged) > 1
-            else ""
-        )
-        return [fail("records", f"{many}{found.says}", found.mend, found.code)]
-    if until_s < math.inf:
-        return [
-            ok(
-                "records",
-                f"the first {counted(number, 'record')} can be read; `holdfast store check` looks "
-                "at all",
-            )
-        ]
-    return [ok("records", f"{counted(number, 'record')} can be read, which are all")]
+        first = failed(next(iter(damaged.values())))
+        many = f"{counted(len(damaged), 'record')} cannot be read, such as this one: "
+        return [fail((many if len(damaged) > 1 else "") + first.says, first.mend, first.code)]
+    readable = counted(number, "record")
+    return [
+        ok(f"{readable} can be read, which are all")
+        if until_s == math.inf
+        else ok(f"the first {readable} can be read; `holdfast store check` looks at all")
+    ]
 
 
 def _pages(hf: Holdfast, space: Space[Any]) -> Iterator[tuple[int, Damage]]:
-    """How many records each page of a space has, and those of them that cannot be read."""
+    """The number of records in each page of a space, and those of them that cannot be read."""
     last = ""
     while True:
         damaged: Damage = []
-        # From the last one on, which is passed over: not every store can say what comes just behind
-        # a key.
+
+        def read_page(tx: ReadTx, start: str = last, damaged: Damage = damaged) -> list[Row[Any]]:
+            damaged.clear()
+            return tx.range(space, start=start, limit=_PAGE + 1, damaged=damaged)
+
+        # The page begins with the last key, which is left out below: not every store can begin just
+        # behind a key.
         try:
-            found = hf.store.read(
-                partial(_page, space=space, start=last, damaged=damaged), scope=[space]
-            )
+            found = hf.store.read(read_page, scope=[space])
         except SchemaTooNew:
-            # Of the whole space, which the check of schemas has told.
+            # The schema check reports this for the whole space.
             return
         keys = {row.key for row in found} | {str(error.fields.get("key")) for error in damaged}
         keys.discard(last)
@@ -140,82 +121,66 @@ def _pages(hf: Holdfast, space: Space[Any]) -> Iterator[tuple[int, Damage]]:
         last = max(keys)
 
 
-def _page(tx: ReadTx, *, space: Space[Any], start: str, damaged: Damage) -> list[Row[Any]]:
-    damaged.clear()
-    return tx.range(space, start=start, limit=_PAGE + 1, damaged=damaged)
-
-
-LAG_S = 600.0
-"""How far a follower of the journal may be behind before it is spoken of."""
-
-
 def leftovers(hf: Holdfast) -> list[Finding]:
-    """Records of processes that are dead. Most are reaped by whoever asks next; here is what nobody
-    asked for.
+    """Records of dead processes. The next request reaps most of them; these are what nobody has
+    requested since.
     """
     found = [*_locks(hf), *_jobs(hf), *_workflows(hf), *_agents(hf), *_leases(hf)]
-    return found or [ok("leftovers", "nothing of dead processes is left")]
+    return found or [ok("nothing of dead processes is left")]
 
 
 def _locks(hf: Holdfast) -> Iterator[Finding]:
     volatile = getattr(getattr(hf.store, "inner", hf.store), "volatile_path", None)
     if callable(volatile) and not volatile().exists():
-        # Nobody has locked anything since this machine was started; to look would begin that file.
+        # Nobody has locked anything since this machine was started, and a read would make the file.
         return
     held = hf.locks.list_held()
-    yield from (finding for status in held if status.queue for finding in _stopped(hf, status))
+    for status in held:
+        if status.queue:
+            yield from _stuck_holders(hf, status)
     dead = [status for status in held if any(hold.reclaimable for hold in status.holds)]
-    if passed_over := [status.name for status in dead if status.queue]:
+    if waited := [status.name for status in dead if status.queue]:
         many = counted(
-            len(passed_over), "lock that others wait for is", "locks that others wait for are"
+            len(waited), "lock that others wait for is", "locks that others wait for are"
         )
-        mend = f"look again in a moment; `holdfast locks explain {passed_over[0]}` tells more"
-        yield warn("leftovers", f"{many} still held by the dead, such as {passed_over[0]}", mend)
+        yield warn(
+            f"{many} still held by the dead, such as {waited[0]}",
+            f"look again in a moment; `holdfast locks explain {waited[0]}` tells more",
+        )
     if unasked := [status.name for status in dead if not status.queue]:
-        many = counted(len(unasked), "lock is", "locks are")
         yield ok(
-            "leftovers",
-            f"{many} still in the name of the dead, such as {unasked[0]}: the next one that asks "
-            "gets it",
+            f"{counted(len(unasked), 'lock is', 'locks are')} still in the name of the dead, such "
+            f"as {unasked[0]}: the next one that asks gets it"
         )
 
 
-def _stopped(hf: Holdfast, status: LockStatus) -> Iterator[Finding]:
+def _stuck_holders(hf: Holdfast, status: LockStatus) -> Iterator[Finding]:
+    explain = f"`holdfast locks explain {quote(status.name)}`"
     for hold in status.holds:
         if hold.process is None:
             continue
         if left := orphaned(hold.process, hf.processes, embedded=hf.store.embedded):
             living = counted(len(left), "of its processes lives", "of its processes live")
-            says = (
-                f"{status.name} is waited for, and the command of {hold.by}, who holds it, is dead"
-            )
-            says += f"; {living}: {survivors_named(left)}"
             yield warn(
-                "leftovers",
-                says,
-                f"`holdfast locks explain {quote(status.name)}` says how to end them",
+                f"{status.name} is waited for, and the command of {hold.by}, who holds it, is "
+                f"dead; {living}: {survivors_named(left)}",
+                f"{explain} says how to end them",
             )
         if stopped(hold.process, hf.processes):
-            says = (
-                f"{status.name} is waited for, and process {hold.process.pid} of {hold.by}, who "
-                "holds it, is stopped"
+            pid = hold.process.pid
+            yield warn(
+                f"{status.name} is waited for, and process {pid} of {hold.by}, who holds it, is "
+                "stopped",
+                f"kill -CONT {pid} lets it go on; {explain} tells more",
             )
-            mend = (
-                f"kill -CONT {hold.process.pid} lets it go on; `holdfast locks explain "
-                f"{quote(status.name)}` tells more"
-            )
-            yield warn("leftovers", says, mend)
 
 
 def _jobs(hf: Holdfast) -> Iterator[Finding]:
-    dead = hf.jobs.abandoned()
-    if dead:
-        mend = "`holdfast jobs list` puts them back or ends them, and so does the next worker"
+    if dead := hf.jobs.abandoned():
+        many = counted(len(dead), "job runs", "jobs run")
         yield warn(
-            "leftovers",
-            f"{counted(len(dead), 'job runs', 'jobs run')} without anybody, such as "
-            f"{dead[0].job_id}",
-            mend,
+            f"{many} without anybody, such as {dead[0].job_id}",
+            "`holdfast jobs list` puts them back or ends them, and so does the next worker",
         )
 
 
@@ -223,41 +188,33 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if not _has_workflows(hf):
         return
     sight = hf.workflows.snapshot()
-    over = [workflow.name for workflow in sight.workflows if sight.gone(workflow)]
-    if over:
-        mend = "`holdfast workflows sweep` takes them out, and so does the next swap"
+    marker, unknown = sight.marker, sight.loaded.unknown
+    if over := [workflow.name for workflow in sight.workflows if sight.gone(workflow)]:
+        many = counted(len(over), "workflow is", "workflows are")
         yield warn(
-            "leftovers",
-            f"{counted(len(over), 'workflow is', 'workflows are')} over and still registered, "
-            f"such as {over[0]}",
-            mend,
+            f"{many} over and still registered, such as {over[0]}",
+            "`holdfast workflows sweep` takes them out, and so does the next swap",
         )
-    if sight.marker is not None and sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
-        mend = "`holdfast swap reconcile` clears it, and so does the next one who looks"
+    if marker is not None and sight.verdicts.get(marker.holder) is Liveness.DEAD:
         yield warn(
-            "leftovers",
-            f"the swap to {sight.marker.recipe} is marked as under way, and its process is dead",
-            mend,
+            f"the swap to {marker.recipe} is marked as under way, and its process is dead",
+            "`holdfast swap reconcile` clears it, and so does the next one who looks",
         )
-    elif (
-        sight.marker is not None and (remains := hf.workflows.orphan_load(sight.marker)) is not None
-    ):
-        mend = (
+    elif marker is not None and (remains := hf.workflows.orphan_load(marker)) is not None:
+        yield warn(
+            describe_orphan_load(remains),
             "`holdfast swap to RECIPE -- COMMAND` ends that load and then runs COMMAND: until "
-            "then no work begins"
+            "then no work begins",
         )
-        yield warn("leftovers", describe_orphan_load(remains), mend)
-    if sight.marker is None and sight.loaded.unknown is not None:
-        mend = "load a recipe with `holdfast swap to RECIPE -- COMMAND`: until then no work begins"
+    if marker is None and unknown is not None:
         yield warn(
-            "leftovers",
-            f"it is unknown what is loaded: {describe_unknown(sight.loaded.unknown)}",
-            mend,
+            f"it is unknown what is loaded: {describe_unknown(unknown)}",
+            "load a recipe with `holdfast swap to RECIPE -- COMMAND`: until then no work begins",
         )
 
 
 def _has_workflows(hf: Holdfast) -> bool:
-    """Has anybody used workflows here? In plain files, to look would begin their folder."""
+    """Has anybody used workflows here? In plain files, reading them would make their folder."""
     folders = getattr(hf.store, "folders", None)
     return not isinstance(folders, Folders) or workflow_folder(folders, hf.store.namespace).is_dir()
 
@@ -265,55 +222,40 @@ def _has_workflows(hf: Holdfast) -> bool:
 def _agents(hf: Holdfast) -> Iterator[Finding]:
     planned = [item for item in hf.agents.cleanup(dry_run=True).planned if item.why in REMOVED_FOR]
     if planned:
-        says = (
-            f"{counted(len(planned), 'agent')} left something behind, such as "
-            f"{planned[0].agent_id} ({planned[0].why.value})"
-        )
+        first = f"{planned[0].agent_id} ({planned[0].why.value})"
         yield warn(
-            "leftovers", says, "`holdfast agents cleanup` removes it; with --dry-run it says what"
+            f"{counted(len(planned), 'agent')} left something behind, such as {first}",
+            "`holdfast agents cleanup` removes it; with --dry-run it says what",
         )
 
 
 def _leases(hf: Holdfast) -> Iterator[Finding]:
-    network = hf.network
-    shown = [
-        *network.list_host_leases(damaged=[]).values(),
-        *network.list_neighbor_leases(damaged=[]).values(),
-    ]
-    dead = sum(lease["dead"] for one in shown for lease in one["leases"])
+    hosts = hf.network.list_host_leases(damaged=[]).values()
+    neighbors = hf.network.list_neighbor_leases(damaged=[]).values()
+    dead = sum(lease["dead"] for one in (*hosts, *neighbors) for lease in one["leases"])
     if dead:
-        mend = "`holdfast network sweep` removes them, and so does the next change of the same host"
+        many = counted(dead, "lease of the dead is", "leases of the dead are")
         yield warn(
-            "leftovers",
-            f"{counted(dead, 'lease of the dead is', 'leases of the dead are')} left on hosts or "
-            "neighbours",
-            mend,
+            f"{many} left on hosts or neighbours",
+            "`holdfast network sweep` removes them, and so does the next change of the same host",
         )
 
 
 def followers(hf: Holdfast) -> list[Finding]:
-    """What is yet to be told: events to brokers, and the journal to its audit log and files."""
+    """Followers of the journal that are behind: events for brokers, the audit log, the swap log."""
     found = [*_events(hf), *_audit_log(hf)]
     if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
-        found += _behind(
-            hf,
-            "the swap log",
-            swaps,
-            "see to it that swap_log.jsonl can be written; the next swap brings it up to date",
-        )
-    return found or [
-        ok("journal", "the audit log keeps up, and no event waits for a broker that was chosen")
-    ]
+        mend = "make swap_log.jsonl writable; the next swap brings it up to date"
+        found += _behind(hf, "the swap log", swaps, mend)
+    return found or [ok("the audit log keeps up, and no event waits for a broker that was chosen")]
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:
     if hf.job_events.sendable(os.environ):
-        number = hf.job_events.unsent_count()
-        mend = "`holdfast jobs publish --unsent` sends them when their broker can be reached"
+        many = counted(hf.job_events.unsent_count(), "event of jobs waits", "events of jobs wait")
         yield warn(
-            "journal",
-            f"{counted(number, 'event of jobs waits', 'events of jobs wait')} for their broker",
-            mend,
+            f"{many} for their broker",
+            "`holdfast jobs publish --unsent` sends them when their broker can be reached",
         )
 
 
@@ -322,27 +264,18 @@ def _audit_log(hf: Holdfast) -> Iterator[Finding]:
         return
     folder = hf.job_log.folder
     if why := unwritable(folder):
-        mend = (
-            "make it writable, or choose another folder with jobs.logs in holdfast.toml (or "
-            "DELEGATE_JOB_LOGS_DIR)"
-        )
         yield fail(
-            "journal", f"the audit log {folder} cannot be written: {why}", mend, "unavailable"
+            f"the audit log {folder} cannot be written: {why}",
+            "make it writable, or choose another folder with jobs.logs in holdfast.toml (or "
+            "DELEGATE_JOB_LOGS_DIR)",
+            "unavailable",
         )
         return
-    yield from _behind(
-        hf,
-        f"the audit log {folder}",
-        hf.job_log.lag(hf.log),
-        "`holdfast jobs logs --list` writes what is missing",
-    )
+    mend = "`holdfast jobs logs --list` writes what is missing"
+    yield from _behind(hf, f"the audit log {folder}", hf.job_log.lag(hf.log), mend)
 
 
 def _behind(hf: Holdfast, what: str, lag: Lag, mend: str) -> Iterator[Finding]:
     if lag.since is not None and (age_s := (hf.store.now() - lag.since).total_seconds()) > LAG_S:
-        yield warn(
-            "journal",
-            f"{what} is {counted(lag.entries, 'entry', 'entries')} and {age_s / 60:.0f} minutes "
-            "behind",
-            mend,
-        )
+        entries = counted(lag.entries, "entry", "entries")
+        yield warn(f"{what} is {entries} and {age_s / 60:.0f} minutes behind", mend)

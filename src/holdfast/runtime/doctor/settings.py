@@ -14,77 +14,48 @@ from holdfast.runtime.maintenance import Upkeep
 
 
 def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
-    """They were understood; say what they come to."""
-    facts = (
-        Upkeep(found).facts()
-        if not (found.store or "").startswith("postgres")
-        else {"store": "PostgreSQL"}
-    )
+    """What the settings mean."""
+    facts = {"store": "PostgreSQL"} if _is_postgres(found) else Upkeep(found).facts()
     origin = chosen_by or store_origin()
-    return [
-        ok(
-            "settings",
-            f"understood: {facts['store']}, namespace {found.namespace}, chosen by {origin}",
-        )
-    ]
+    return [ok(f"understood: {facts['store']}, namespace {found.namespace}, chosen by {origin}")]
 
 
 def machine(found: Settings | None) -> Iterator[Finding]:
     """Whether this machine can be told from others, and its boot from earlier ones."""
     here = Procfs(host_id=found.host_id if found else None).here()
-    said = f"host {here.host_id[:40]}, boot {here.boot_id[:8]}, pid namespace {here.pid_ns}"
     if here.host_id == os.uname().nodename:
-        # No machine id: its name stands in for it, and containers and clones share names.
-        mend = (
-            "set host_id in holdfast.toml or HOLDFAST_HOST_ID, different on each machine that "
-            "shares a store"
-        )
+        # Without a machine id its name is used, and containers and clones share names.
         yield warn(
-            "machine",
             f"it has no /etc/machine-id, so it is known by its name {here.host_id[:40]} alone",
-            mend,
+            "set host_id in holdfast.toml or HOLDFAST_HOST_ID, different on each machine that "
+            "shares a store",
         )
     else:
-        yield ok("machine", said)
+        yield ok(f"host {here.host_id[:40]}, boot {here.boot_id[:8]}, pid namespace {here.pid_ns}")
 
 
 def extras(found: Settings) -> list[Finding]:
-    """Whether what the settings need is installed."""
+    """Whether the packages that the settings need are installed."""
     needed = {
-        "postgres": "the store is PostgreSQL" if (found.store or "").startswith("postgres") else "",
+        "postgres": "the store is PostgreSQL" if _is_postgres(found) else "",
         "mqtt": "MQTT_BROKER is set" if os.environ.get("MQTT_BROKER") else "",
     }
-    lacking = {
-        extra: (why, missing)
+    lacking = [
+        fail(f"{why}, and {', '.join(missing)} is not installed", installing(extra), "unavailable")
         for extra, why in needed.items()
         if why and (missing := not_installed(extra))
-    }
-    if not lacking:
-        absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
-        return [
-            ok(
-                "extras",
-                "all that is needed is installed"
-                + (f"; not: {', '.join(absent)}" if absent else ""),
-            )
-        ]
-    return [
-        fail(
-            "extras",
-            f"{why}, and {', '.join(missing)} is not installed",
-            installing(extra),
-            "unavailable",
-        )
-        for extra, (why, missing) in lacking.items()
     ]
+    absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
+    also = f"; not: {', '.join(absent)}" if absent else ""
+    return lacking or [ok(f"all that is needed is installed{also}")]
 
 
 def not_installed(extra: str) -> list[str]:
-    """The packages of an extra that are not there."""
+    """The packages of an extra that are not installed."""
     try:
         required = metadata.requires("holdfast") or []
     except metadata.PackageNotFoundError:
-        # Run from a folder: whatever is missing will say so when it is used.
+        # Run from a folder: a missing package is reported when it is used.
         return []
     return [
         name
@@ -100,3 +71,7 @@ def _installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _is_postgres(found: Settings) -> bool:
+    return (found.store or "").startswith("postgres")

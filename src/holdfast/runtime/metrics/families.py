@@ -1,18 +1,6 @@
-"""Queues of agents, asked of their gateways. A gateway that does not answer is a value, and what it
-last wrote down stands.
+"""The metric families of each domain and of the store."""
 
-Jobs by status, and events that wait for a broker.
-
-How far behind the journal's followers are, and how far back it goes.
-
-How long agents and workflows are still believed, and how long ago they were last heard of.
-
-What the locks have been through, and how they stand.
-
-How much the registry of hosts keeps.
-
-How long the store takes.
-"""
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -37,40 +25,42 @@ if TYPE_CHECKING:
 
     from holdfast.domains.gateway import Status
 
+COUNTED = {
+    "grants": "Grants of a resource.",
+    "waits": "Grants that had to be waited for.",
+    "timeouts": "Requests whose time limit passed.",
+    "deaths": "Grants taken from a dead holder.",
+    "expiries": "Grants whose lease ran out.",
+    "deadlocks": "Requests that would have waited for ever.",
+    "kicks": "Grants taken away by an operator.",
+}
+"""The counters of each resource, and their meaning."""
 _BLOCKED = {"reconciliation": "blocked_reconciliation", "unavailable": "blocked_unavailable"}
 
 
 class GatewayReading(NamedTuple):
-    """How an agent's gateway stands: whether it answers, and its status, or the last one it left;
-    None for neither.
+    """How an agent's gateway is: whether it answers, and its status, or the last one it wrote; None
+    for neither.
     """
 
     agent: str
     up: bool
-    status: "Status | None"
+    status: Status | None
 
 
-def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> "Iterator[Metric]":
-    """The samples of gateways."""
+def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> Iterator[Metric]:
     yield gauges(
         "holdfast_gateway_up",
         "Whether the gateway of an agent answers.",
         ["agent"],
         (([reading.agent], reading.up) for reading in readings),
     )
-    known = [
-        (reading.agent, reading.up, reading.status)
-        for reading in readings
-        if reading.status is not None
-    ]
-    depths = [
-        ([agent, state], depth)
-        for agent, _, status in known
-        for state, depth in (
-            ("accepted", status.queue_depth - _running(status)),
-            ("running", _running(status)),
-        )
-    ]
+    known = [(one.agent, one.up, one.status) for one in readings if one.status is not None]
+    depths = []
+    for agent, _, status in known:
+        running = min(int(status.active_execution == "running"), status.queue_depth)
+        depths.append(([agent, "accepted"], status.queue_depth - running))
+        depths.append(([agent, "running"], running))
     yield gauges(
         "holdfast_gateway_queue_depth",
         "Requests that have not ended, by agent and state.",
@@ -94,16 +84,7 @@ def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> "Iterator[M
     )
 
 
-def _running(status: "Status") -> int:
-    return min(int(status.active_execution == "running"), status.queue_depth)
-
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-
-def of_jobs(counts: Mapping[JobStatus, int], unsent: int, *, sendable: bool) -> "Iterator[Metric]":
-    """The samples of jobs."""
+def of_jobs(counts: Mapping[JobStatus, int], unsent: int, *, sendable: bool) -> Iterator[Metric]:
     numbers = (([status.value], float(number)) for status, number in counts.items())
     yield gauges("holdfast_jobs", "Jobs that are kept, by status.", ["status"], numbers)
     yield gauge(
@@ -114,43 +95,31 @@ def of_jobs(counts: Mapping[JobStatus, int], unsent: int, *, sendable: bool) -> 
     )
 
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-
 def of_journal(
     lags: Mapping[str, Lag], oldest: Entry | None, keep_s: float, now: datetime
-) -> "Iterator[Metric]":
-    """The samples of the journal."""
+) -> Iterator[Metric]:
+    def age_s(at: datetime | None) -> float:
+        # A clock may be set back.
+        return 0.0 if at is None else max(_since(at, now), 0.0)
+
     yield gauges(
         "holdfast_journal_lag_entries",
-        "Entries that a follower has yet to tell of, as far as was looked.",
+        "Entries that a follower has yet to process, as far as was looked.",
         ["follower"],
         (([name], lag.entries) for name, lag in lags.items()),
     )
     yield gauges(
         "holdfast_journal_lag_seconds",
-        "Age of the first entry that a follower has yet to tell of; 0 when there is none.",
+        "Age of the first entry that a follower has yet to process; 0 when there is none.",
         ["follower"],
-        (
-            ([name], 0.0 if lag.since is None else _age_s(lag.since, now))
-            for name, lag in lags.items()
-        ),
+        (([name], age_s(lag.since)) for name, lag in lags.items()),
     )
-    age_s = 0.0 if oldest is None else _age_s(oldest.at, now)
     yield gauge(
-        "holdfast_journal_oldest_entry_age_seconds", "Age of the oldest entry that is kept.", age_s
+        "holdfast_journal_oldest_entry_age_seconds",
+        "Age of the oldest entry that is kept.",
+        age_s(None if oldest is None else oldest.at),
     )
     yield gauge("holdfast_journal_keep_seconds", "Age at which entries may be dropped.", keep_s)
-
-
-def _age_s(at: datetime, now: datetime) -> float:
-    # Clocks step back.
-    return max((now - at).total_seconds(), 0.0)
-
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
 
 
 class _Claim(NamedTuple):
@@ -159,8 +128,7 @@ class _Claim(NamedTuple):
     remaining_s: float
 
 
-def of_agents(agents: Iterable[Agent], damaged: int, now: datetime) -> "Iterator[Metric]":
-    """The samples of agents: how many there are, and the leases that end first."""
+def of_agents(agents: Iterable[Agent], damaged: int, now: datetime) -> Iterator[Metric]:
     claims = [
         _Claim(
             (agent.agent_id, agent.agent_name),
@@ -171,57 +139,43 @@ def of_agents(agents: Iterable[Agent], damaged: int, now: datetime) -> "Iterator
     ]
     fresh = sum(claim.remaining_s >= 0 for claim in claims)
     states = {"fresh": fresh, "expired": len(claims) - fresh, "damaged": damaged}
-    yield gauges(
-        "holdfast_agents",
-        "Records of agents, by state.",
-        ["state"],
-        (([name], n) for name, n in states.items()),
-    )
+    yield _by_state("holdfast_agents", "Records of agents, by state.", states)
     yield from _leases("agent", "published", ["agent", "name"], claims)
 
 
-def of_workflows(sight: WorkflowsSnapshot) -> "Iterator[Metric]":
-    """The samples of workflows and of the swap under way."""
+def of_workflows(sight: WorkflowsSnapshot) -> Iterator[Metric]:
+    """The registered workflows, and the swap under way."""
     claims = [
         _Claim(
             (workflow.name, workflow.recipe),
             _since(workflow.last_renewed_at, sight.now),
-            _remaining(workflow, sight),
+            _remaining_s(workflow, sight),
         )
         for workflow in sight.workflows
     ]
     dead = sum(sight.verdicts.get(workflow.owner) is Liveness.DEAD for workflow in sight.workflows)
     states = {"live": len(claims) - dead, "dead": dead, "damaged": len(sight.damaged)}
-    yield gauges(
-        "holdfast_workflows",
-        "Registered workflows, by state.",
-        ["state"],
-        (([name], n) for name, n in states.items()),
-    )
+    yield _by_state("holdfast_workflows", "Registered workflows, by state.", states)
     yield from _leases("workflow", "renewed", ["workflow", "recipe"], claims)
+    # The marker of a dead swap delays nobody: the next request clears it.
+    marker = sight.marker
+    running = marker is not None and sight.verdicts.get(marker.holder) is not Liveness.DEAD
     yield gauge(
         "holdfast_swap_age_seconds",
         "How long the swap under way has been so; 0 without one.",
-        _swap_age(sight),
+        max(_since(marker.begun_at, sight.now), 0.001) if marker is not None and running else 0.0,
     )
 
 
-def _remaining(workflow: Workflow, sight: WorkflowsSnapshot) -> float:
+def _remaining_s(workflow: Workflow, sight: WorkflowsSnapshot) -> float:
     remaining_s = -_since(workflow.lease.expires_at, sight.now)
-    # Without a renewal it is believed all the same as long as its processes are seen to live.
+    # Even without a renewal it counts as live while its processes are seen to live.
     seen = not workflow.lease.explicit and sight.verdicts.get(workflow.owner) is Liveness.ALIVE
     return max(remaining_s, 0.0) if seen else remaining_s
 
 
-def _swap_age(sight: WorkflowsSnapshot) -> float:
-    # What a dead one left behind is cleared by the next one who needs it to be, and holds up
-    # nobody.
-    if sight.marker is None or sight.verdicts.get(sight.marker.holder) is Liveness.DEAD:
-        return 0.0
-    return max(_since(sight.marker.begun_at, sight.now), 0.001)
-
-
-def _leases(what: str, heard: str, labels: list[str], claims: list[_Claim]) -> "Iterator[Metric]":
+def _leases(what: str, heard: str, labels: list[str], claims: list[_Claim]) -> Iterator[Metric]:
+    """The leases that end first."""
     first = sorted(claims, key=lambda claim: (claim.remaining_s, claim.labels))[:METRICS_CLAIMS_MAX]
     yield gauges(
         f"holdfast_{what}_lease_age_seconds",
@@ -238,30 +192,19 @@ def _leases(what: str, heard: str, labels: list[str], claims: list[_Claim]) -> "
     )
 
 
+def _by_state(name: str, means: str, states: Mapping[str, int]) -> Metric:
+    return gauges(name, means, ["state"], (([state], number) for state, number in states.items()))
+
+
 def _since(at: datetime, now: datetime) -> float:
     return (now - at).total_seconds()
 
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-COUNTED = {
-    "grants": "Grants of a resource.",
-    "waits": "Grants that had to be waited for.",
-    "timeouts": "Requests whose time limit passed.",
-    "deaths": "Grants taken from a dead holder.",
-    "expiries": "Grants whose lease ran out.",
-    "deadlocks": "Requests that would have waited for ever.",
-    "kicks": "Grants taken away by an operator.",
-}
-"""What is counted of each resource, and what it means."""
-
-
 class Named:
-    """Which resources have samples of their own, at most so many; all others share one.
+    """The resources that have samples of their own, up to a maximum; all others share one.
 
-    Who has got a name keeps it for the life of this object, and who has not never gets one: so no
-    counter goes back.
+    A resource with samples of its own keeps them as long as this object lives, and one without
+    never gets them: so no counter goes back.
     """
 
     def __init__(self, most: int = LOCK_STATISTICS_MAX) -> None:
@@ -269,21 +212,19 @@ class Named:
         self._names: set[str] = set()
 
     def admit(self, busiest_first: Sequence[str]) -> None:
-        """Give names while there are some."""
         for name in busiest_first:
             if len(self._names) >= self._most:
                 return
             self._names.add(name)
 
     def label(self, name: str) -> str:
-        """What a resource is called in samples."""
         return name if name in self._names else OTHERS
 
 
 def of_locks(
     statistics: Mapping[str, LockStatistics], held: Sequence[LockStatus], named: Named | None = None
-) -> "Iterator[Metric]":
-    """The samples of statistics, and of the resources that are held or waited for."""
+) -> Iterator[Metric]:
+    """The statistics of resources, and the present holders and waiters."""
     named = Named() if named is None else named
     named.admit(
         sorted(
@@ -291,61 +232,48 @@ def of_locks(
         )
     )
     named.admit([status.name for status in held])
-    yield from _of_statistics(_summed(statistics, named))
-    standing: dict[str, tuple[int, int]] = {}
+    yield from _of_statistics(statistics, named)
+    holders: dict[str, int] = {}
+    waiters: dict[str, int] = {}
     for status in held:
-        holders, waiters = standing.get(named.label(status.name), (0, 0))
+        label = named.label(status.name)
         alive = sum(not hold.reclaimable for hold in status.holds)
-        standing[named.label(status.name)] = (holders + alive, waiters + len(status.queue))
-    for what, means, at in (
-        ("holders", "Who holds a resource now.", 0),
-        ("waiters", "Who waits for a resource now.", 1),
+        holders[label] = holders.get(label, 0) + alive
+        waiters[label] = waiters.get(label, 0) + len(status.queue)
+    for what, means, numbers in (
+        ("holders", "Who holds a resource now.", holders),
+        ("waiters", "Who waits for a resource now.", waiters),
     ):
-        yield gauges(
-            f"holdfast_lock_{what}",
-            means,
-            ["resource"],
-            (([name], both[at]) for name, both in standing.items()),
-        )
+        samples = (([label], number) for label, number in numbers.items())
+        yield gauges(f"holdfast_lock_{what}", means, ["resource"], samples)
 
 
-def _of_statistics(statistics: Mapping[str, LockStatistics]) -> "Iterator[Metric]":
+def _of_statistics(statistics: Mapping[str, LockStatistics], named: Named) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-    for what, means in COUNTED.items():
-        counter = CounterMetricFamily(f"holdfast_lock_{what}", means, labels=["resource"])
-        for name, one in statistics.items():
-            counter.add_metric([name], getattr(one, what))
-        yield counter
-    for what, means in (
-        ("wait", "How long requests waited."),
-        ("hold", "How long grants were held."),
-    ):
-        histogram = HistogramMetricFamily(
-            f"holdfast_lock_{what}_seconds", means, labels=["resource"]
-        )
-        for name, one in statistics.items():
-            counts, total_s = (
-                (one.wait_counts, one.wait_s) if what == "wait" else (one.hold_counts, one.hold_s)
-            )
-            histogram.add_metric([name], buckets(counts), total_s)
-        yield histogram
-
-
-def _summed(statistics: Mapping[str, LockStatistics], named: Named) -> dict[str, LockStatistics]:
     summed: dict[str, LockStatistics] = {}
     for name, one in statistics.items():
         label = named.label(name)
         summed[label] = summed[label].plus(one) if label in summed else one
-    return summed
+    for what, means in COUNTED.items():
+        counter = CounterMetricFamily(f"holdfast_lock_{what}", means, labels=["resource"])
+        for label, one in summed.items():
+            counter.add_metric([label], getattr(one, what))
+        yield counter
+    wait = HistogramMetricFamily(
+        "holdfast_lock_wait_seconds", "How long requests waited.", labels=["resource"]
+    )
+    hold = HistogramMetricFamily(
+        "holdfast_lock_hold_seconds", "How long grants were held.", labels=["resource"]
+    )
+    for label, one in summed.items():
+        wait.add_metric([label], buckets(one.wait_counts), one.wait_s)
+        hold.add_metric([label], buckets(one.hold_counts), one.hold_s)
+    yield wait
+    yield hold
 
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-
-def of_registry(counts: Counts) -> "Iterator[Metric]":
-    """The samples of what is registered and leased."""
+def of_registry(counts: Counts) -> Iterator[Metric]:
     yield gauge("holdfast_registry_hosts", "Registered hosts.", counts.hosts)
     yield gauge("holdfast_registry_host_leases", "Leases on hosts that count.", counts.host_leases)
     yield gauge(
@@ -355,13 +283,9 @@ def of_registry(counts: Counts) -> "Iterator[Metric]":
     )
 
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-
 class Probe(NamedTuple):
-    """What one empty transaction came to: whether it was made, whether there is a store at all, and
-    how long it took.
+    """The result of one empty transaction: whether it succeeded, whether there is a store at all,
+    and how long it took.
     """
 
     up: bool
@@ -369,8 +293,8 @@ class Probe(NamedTuple):
     took_s: float
 
 
-def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]":
-    """The samples of the store, as this process sees it."""
+def of_store(probe: Probe, times: Mapping[str, Histogram]) -> Iterator[Metric]:
+    """The store, as this process sees it."""
     from prometheus_client.core import HistogramMetricFamily
 
     yield store_up(probe.up)
@@ -394,6 +318,12 @@ def of_store(probe: Probe, times: Mapping[str, Histogram]) -> "Iterator[Metric]"
     yield histogram
 
 
-def store_up(up: bool) -> "Metric":
-    """Whether the store can be used."""
+def store_up(up: bool) -> Metric:
     return gauge("holdfast_store_up", "Whether the store took one empty transaction in time.", up)
+
+
+def parts_up(parts: Mapping[str, bool]) -> Metric:
+    values = (([name], up) for name, up in parts.items())
+    return gauges(
+        "holdfast_metrics_part_up", "Whether a part of these could be read.", ["part"], values
+    )

@@ -1,73 +1,175 @@
-"""Where metrics are wired: the gateways that are asked, the followers that are looked at, the store
-that is timed.
+"""The metrics of a connection: its store, and the gateways and followers of this machine. A part
+that cannot be read says so, and does not hide the others.
 """
 
+from __future__ import annotations
+
+import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import Status
-from holdfast.kernel.errors import HoldfastError
-from holdfast.kernel.histogram import Histogram
-from holdfast.kernel.limits import METRICS_ASK_S, METRICS_GATEWAYS_MAX
-from holdfast.primitives.journal import Lag
+from holdfast.kernel.errors import HoldfastError, LockTimeout, NotFound, Unavailable
+from holdfast.kernel.limits import (
+    METRICS_ASK_S,
+    METRICS_GATEWAYS_MAX,
+    METRICS_PROBE_S,
+    METRICS_RESOURCES_MAX,
+)
+from holdfast.kernel.store import Damage
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics import Exposition
-from holdfast.runtime.metrics.families import GatewayReading
+from holdfast.runtime.metrics.families import (
+    GatewayReading,
+    Named,
+    Probe,
+    of_agents,
+    of_gateways,
+    of_jobs,
+    of_journal,
+    of_locks,
+    of_registry,
+    of_store,
+    of_workflows,
+    parts_up,
+)
+from holdfast.runtime.metrics.text import gauge, gauges, need_library, text_of
 from holdfast.runtime.paths import gateway_root
 from holdfast.stores.timing import measured
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+_log = logging.getLogger("holdfast.metrics")
+_WITHOUT_STORE = ("store", "gateways")
+"""The parts that ask nothing of the store."""
 _AT_ONCE = 16
 _WITHIN_S = 3 * METRICS_ASK_S
 
 
-def metrics_of(hf: Holdfast, *, version: str) -> Exposition:
-    """The metrics of a connection, whose store is timed from here on. Keep it: it remembers which
+class Exposition:
+    """The metrics of one connection, whose store is timed from here on. Keep it: it remembers which
     resources have samples of their own.
+
+    It changes nothing but this process's own counts of locks, which it adds to the store's.
     """
-    return Exposition(hf, _Around(hf), version=version)
 
-
-class _Around:
-    """What is beside a connection."""
-
-    def __init__(self, hf: Holdfast) -> None:
+    def __init__(self, hf: Holdfast, *, version: str) -> None:
         self._hf = hf
+        self._version = version
         self._times = measured(hf.store)
+        self._named = Named(METRICS_RESOURCES_MAX)
 
-    def gateways(self) -> tuple[Sequence[GatewayReading], int]:
-        names = self._hf.gateways()
-        return asked_gateways(self._hf, names[:METRICS_GATEWAYS_MAX]), max(
-            len(names) - METRICS_GATEWAYS_MAX, 0
+    def text(self) -> str:
+        """Everything in the text format that Prometheus scrapes.
+
+        Raises Unavailable when the extra is not installed, and nothing else: a store that does not
+        answer is a value.
+        """
+        need_library()
+        begun_s = time.perf_counter()
+        probe, answers = self._probe()
+        families: list[Metric] = []
+        parts: dict[str, bool] = {}
+        for name, read in self._parts(probe).items():
+            parts[name] = False
+            if not answers and name not in _WITHOUT_STORE:
+                continue
+            try:
+                families += list(read())
+                parts[name] = True
+            except (HoldfastError, OSError) as error:
+                _log.warning("no metrics of part=%s: %s", name, getattr(error, "message", error))
+                # What keeps one part waiting for its whole time limit would keep the next too.
+                answers = answers and not isinstance(error, Unavailable)
+        families.append(parts_up(parts))
+        families.append(
+            gauge(
+                "holdfast_metrics_seconds",
+                "How long it took to gather these.",
+                time.perf_counter() - begun_s,
+            )
         )
+        return text_of(families)
 
-    def lags(self) -> Mapping[str, Lag]:
-        lags = {}
-        if self._hf.job_log is not None:
-            lags["job_log"] = self._hf.job_log.lag(self._hf.log)
-        if (swaps := self._hf.workflows.swap_log_lag()) is not None:
+    def _parts(self, probe: Probe) -> dict[str, Callable[[], Iterable[Metric]]]:
+        hf = self._hf
+        return {
+            "store": lambda: [*of_store(probe, self._times.taken()), self._info()],
+            "locks": lambda: of_locks(
+                hf.locks.statistics(own=probe.up), hf.locks.list_held(), self._named
+            ),
+            "registry": lambda: of_registry(hf.network.counts()),
+            "jobs": self._jobs,
+            "agents": self._agents,
+            "workflows": lambda: of_workflows(hf.workflows.snapshot()),
+            "gateways": self._gateways,
+            "journal": self._journal,
+        }
+
+    def _probe(self) -> tuple[Probe, bool]:
+        """The result of an empty transaction; and whether the store answers at all, so that the
+        parts may ask it.
+        """
+        begun_s = time.perf_counter()
+        up, made, answers = False, True, True
+        try:
+            self._hf.store.transact(lambda tx: None, scope=[], timeout_s=METRICS_PROBE_S)  # noqa: ARG005 - it does nothing
+            up = True
+        except LockTimeout:
+            # A writer is in the way, which hinders no reader.
+            pass
+        except NotFound:
+            # There is no store yet, which reads as an empty one.
+            made = False
+        except HoldfastError as error:
+            answers = False
+            _log.warning("the store does not answer: %s", error.message)
+        return Probe(up, made, time.perf_counter() - begun_s), answers
+
+    def _info(self) -> Metric:
+        labels = [self._version, self._hf.store.kind, self._hf.store.namespace]
+        names = ["version", "store", "namespace"]
+        return gauges("holdfast_info", "What is measured here.", names, [(labels, 1)])
+
+    def _jobs(self) -> Iterator[Metric]:
+        events = self._hf.job_events
+        unsent = events.unsent_count()
+        sendable = bool(unsent) and events.sendable(os.environ)
+        return of_jobs(self._hf.jobs.counts(), unsent, sendable=sendable)
+
+    def _agents(self) -> Iterator[Metric]:
+        damaged: Damage = []
+        agents = self._hf.agents.list_agents(damaged=damaged)
+        return of_agents(agents, len(damaged), self._hf.store.now())
+
+    def _gateways(self) -> Iterator[Metric]:
+        names = self._hf.gateways()
+        readings = asked_gateways(self._hf, names[:METRICS_GATEWAYS_MAX])
+        return of_gateways(readings, max(len(names) - METRICS_GATEWAYS_MAX, 0))
+
+    def _journal(self) -> Iterator[Metric]:
+        hf, lags = self._hf, {}
+        if hf.job_log is not None:
+            lags["job_log"] = hf.job_log.lag(hf.log)
+        if (swaps := hf.workflows.swap_log_lag()) is not None:
             lags["swap_log"] = swaps
-        return lags
+        return of_journal(lags, hf.log.oldest(), hf.settings.journal.keep_s, hf.store.now())
 
-    def sendable(self) -> bool:
-        return self._hf.job_events.sendable(os.environ)
 
-    def times(self) -> Mapping[str, Histogram]:
-        return self._times.taken()
+def metrics_of(hf: Holdfast, *, version: str) -> Exposition:
+    return Exposition(hf, version=version)
 
 
 def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:
-    """How these gateways stand. Several are asked at a time and none is waited for long: one that
-    hangs does not answer.
-    """
-    waiting, found, mutex = (
-        list(names),
-        {name: GatewayReading(name, False, None) for name in names},
-        threading.Lock(),
-    )
+    """How these gateways are. Several are asked at a time, and one that hangs is not waited for."""
+    mutex, waiting = threading.Lock(), list(names)
+    found = {name: GatewayReading(name, False, None) for name in names}
 
     def ask() -> None:
         while True:
@@ -75,11 +177,11 @@ def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:
                 if not waiting:
                     return
                 name = waiting.pop()
-            reading = _asked(hf, name)
+            reading = _ask(hf, name)
             with mutex:
                 found[name] = reading
 
-    # Not a pool, which would be waited for when the program ends.
+    # Not a pool: Python waits for the threads of a pool when the program ends.
     threads = [
         threading.Thread(target=ask, daemon=True, name="holdfast-asking") for _ in names[:_AT_ONCE]
     ]
@@ -92,7 +194,7 @@ def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:
         return [found[name] for name in names]
 
 
-def _asked(hf: Holdfast, name: str) -> GatewayReading:
+def _ask(hf: Holdfast, name: str) -> GatewayReading:
     try:
         client = GatewayClient(
             name, root=gateway_root(hf.settings, name), timeout_s=METRICS_ASK_S, tries=1

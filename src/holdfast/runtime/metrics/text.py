@@ -1,4 +1,6 @@
-"""Families of samples as the text that Prometheus scrapes."""
+"""Metric families as the text that Prometheus scrapes."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
-"""What the text is, as a server says it; its encoding is UTF-8."""
+"""The content type for a server; the encoding is UTF-8."""
 
 
 def need_library() -> None:
-    """Raise Unavailable when the extra is not installed."""
+    """Raise Unavailable when the extra `server` is not installed."""
     try:
         import prometheus_client  # noqa: F401
     except ImportError:
@@ -27,36 +29,33 @@ def need_library() -> None:
         ) from None
 
 
-def text_of(families: "Sequence[Metric]") -> str:
-    """The text. Raises Unavailable when the extra is not installed."""
-    need_library()
+def text_of(families: Sequence[Metric]) -> str:
     from prometheus_client import CollectorRegistry, generate_latest
 
     collected = CollectorRegistry()
-    collected.register(_Collected(families))
+    collected.register(_Collector(families))
     return generate_latest(collected).decode()
 
 
-class _Collected:
-    """What a collector of the library's must be."""
+class _Collector:
+    """The collector that the library asks for."""
 
-    def __init__(self, families: "Sequence[Metric]") -> None:
+    def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
-    def collect(self) -> "Iterable[Metric]":
+    def collect(self) -> Iterable[Metric]:
         return self._families
 
 
 def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """How many were up to each bound, all smaller ones included."""
+    """The number of samples up to each bound, all smaller ones included."""
     bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
     return [
         (bound, float(reached)) for bound, reached in zip(bounds, accumulate(counts), strict=True)
     ]
 
 
-def gauge(name: str, means: str, value: float) -> "GaugeMetricFamily":
-    """One number."""
+def gauge(name: str, means: str, value: float) -> GaugeMetricFamily:
     from prometheus_client.core import GaugeMetricFamily
 
     return GaugeMetricFamily(name, means, value=value)
@@ -64,8 +63,8 @@ def gauge(name: str, means: str, value: float) -> "GaugeMetricFamily":
 
 def gauges(
     name: str, means: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
-) -> "GaugeMetricFamily":
-    """A number for each set of labels."""
+) -> GaugeMetricFamily:
+    """A value for each set of labels."""
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(name, means, labels=list(labels))

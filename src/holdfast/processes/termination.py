@@ -1,14 +1,14 @@
-"""Signals to every process of a tree, by descriptors that cannot mean another process.
+"""Signals to every process of a tree.
 
-A pid may be given to another process between the look and the signal. So each process is opened
-first, and only then is it checked that it belongs to the tree.
+The kernel may give a pid to another process between the check and the signal. So each process is
+opened as a pidfd first, and only then is it checked that it belongs to the tree.
 """
 
 from __future__ import annotations
 
 import os
 
-# As in the guardian: what takes long to load is left out.
+# Type checkers know this name. Importing `typing` takes as long as everything else in a guardian.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _ROUNDS_MAX = 50
 
 
 def send(pid: int, belongs: Callable[[int], bool], *numbers: int) -> bool:
-    """Send signals to a process if it belongs to the tree; False when it does not, has ended, or
-    may not be signalled.
+    """Send signals to a process; False when it is not of the tree, has ended, or may not be
+    signalled.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -40,15 +40,15 @@ def send(pid: int, belongs: Callable[[int], bool], *numbers: int) -> bool:
         os.close(fd)
 
 
-def ask(pids: Iterable[int], belongs: Callable[[int], bool]) -> None:
-    """Ask processes to end. A stopped one could not react, so it is continued."""
+def terminate(pids: Iterable[int], belongs: Callable[[int], bool]) -> None:
+    """Send SIGTERM, and SIGCONT since a stopped process could not react."""
     for pid in pids:
         send(pid, belongs, signal.SIGTERM, signal.SIGCONT)
 
 
 def kill(members: Callable[[], Iterable[int]], belongs: Callable[[int], bool]) -> None:
-    """Kill processes that may fork all the time: stop them until no new one appears, then kill them
-    all.
+    """Send SIGKILL to processes that may fork all the time: stop them until no new one appears,
+    then kill them all.
     """
     stopped: set[int] = set()
     for _ in range(_ROUNDS_MAX):
