@@ -26,7 +26,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, maintenance, redo
+from holdfast.stores.files import disk, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from tests.disk import mounted
@@ -460,10 +460,10 @@ def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     assert list(shown(root / "lab" / "hosts.json")) == ["a"]
     for call in ("rename", "write"):
         monkeypatch.setattr(disk, "os", _Failing(call, 1000, errno.EIO))
-        with pytest.raises(StoreUnavailable, match="brought up") as caught:
+        with pytest.raises(StoreUnavailable) as caught:
             put(store, HOSTS, "c")
         assert caught.value.fields["outcome"] == "none"
-        assert caught.value.message.count("nothing was changed") == 1
+        assert caught.value.fields["path"] == str(root)
     monkeypatch.undo()
     assert keys(store, HOSTS) == ["a", "b"]
     put(store, LEASES, "x")
@@ -685,8 +685,8 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
     def killed(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(maintenance.upkeep, "backup", killed)
-    monkeypatch.setattr(redo, "clear", lambda _: None)
+    monkeypatch.setattr(maintenance.maintenance, "backup", killed)
+    monkeypatch.setattr(maintenance, "clear_redo", lambda _: None)
     with pytest.raises(SystemExit):
         maintenance.backup(store, ALL, tmp_path / "saved")
     (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')

@@ -350,6 +350,17 @@ def dress(fd: int, access: Access) -> None:
     os.fchmod(fd, access.file)
 
 
+def dress_like(fd: int, original: os.stat_result) -> None:
+    """Give a file the mode of another and, as far as this process may, its owner and group. Raises
+    OSError.
+    """
+    for owner in (original.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, owner, original.st_gid)
+            break
+    os.fchmod(fd, stat.S_IMODE(original.st_mode) & 0o777)
+
+
 def match_owner(path: AnyPath, original: AnyPath) -> None:
     """Give a file the mode and, as far as this process may, the owner and group of another.
 
@@ -360,11 +371,7 @@ def match_owner(path: AnyPath, original: AnyPath) -> None:
     try:
         if os.fstat(fd).st_nlink > 1:
             raise untrusted(path, "it has a second name elsewhere")
-        for owner in (found.st_uid, -1):
-            with contextlib.suppress(PermissionError):
-                os.fchown(fd, owner, found.st_gid)
-                break
-        os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
+        dress_like(fd, found)
     finally:
         os.close(fd)
 

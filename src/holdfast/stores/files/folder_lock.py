@@ -1,58 +1,45 @@
-"""The locks of folders that other programs change too: an exclusive flock, held around each change
-of ours.
+"""Locks on folders that other programs change too: an exclusive flock, held around each change.
 
-A layout names its lock file. The lock is taken before the latch, so that whoever waits for another
-program keeps nobody from changing other files. A change of several folders takes their locks in the
-order of their paths.
+A layout names its lock file. The lock is taken before the latch, so that waiting for another
+program delays no change of other files. Several locks are taken in the order of their paths.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
-from holdfast.kernel.space import Space
-from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.redo import laid_out
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.gate import Gate, flock_holder
 from holdfast.system.access import LACKING, Access, open_file
 
 T = TypeVar("T")
 
-_FLAGS = os.O_RDONLY
-"""To lock a file it is enough to read it: another user's lock file may be closed to writing."""
 
-
-class Replaced(Exception):
-    """The lock was taken on a file that is at its path no more, where nobody else will find it.
-    Never leaves this module.
-    """
-
-    def __init__(self, lock: "FolderLock") -> None:
-        super().__init__(str(lock.path))
-        self.lock = lock
+class _Replaced(Exception):
+    """The locked file is no longer at its path, where other programs look for it."""
 
 
 class FolderLock(Gate):
-    """The lock of one folder. Its file is made when it is not there; the folder is not."""
+    """The lock of one folder. A missing lock file is made; a missing folder is not."""
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         def checked() -> T:
             if not self._is_at_its_path():
-                raise Replaced(self)
+                raise _Replaced
             return work()
 
         return super().run(checked, timeout_s, sleepy=sleepy)
 
     def _opened(self, path: Path, access: Access) -> int:
-        """Raises FileNotFoundError when there is no folder, and StoreUnavailable for what is no
+        """Raises FileNotFoundError for a missing folder, and StoreUnavailable for anything but a
         plain file.
         """
         try:
-            fd = open_file(path, _FLAGS, access)
+            # Reading is enough for a lock: another user's lock file may not be writable.
+            return open_file(path, os.O_RDONLY, access)
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(str(path)) from None
         except OSError as error:
@@ -61,22 +48,20 @@ class FolderLock(Gate):
             raise _unusable(path, os.strerror(error.errno or 0)) from None
         except StoreUnavailable as error:
             raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
-        return fd
 
     def _is_at_its_path(self) -> bool:
         try:
-            there, here = os.lstat(self.path), os.fstat(self._fd)
+            at_path, locked = os.lstat(self.path), os.fstat(self._fd)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+        return (at_path.st_dev, at_path.st_ino) == (locked.st_dev, locked.st_ino)
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = flock_holder(self.path)
         who = f"process {holder}" if holder else "another program"
         return LockTimeout(
             f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was "
-            "changed. Try again; "
-            "if that process is stopped, continue or end it",
+            "changed. Try again; if that process is stopped, continue or end it",
             resource=str(self.path),
             holder_pid=holder,
             outcome="none",
@@ -91,11 +76,10 @@ class FolderLocks:
         self._known: dict[Path, FolderLock] = {}
 
     def run(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
-        """Do the work while no other program has any of these locks, which are given in their
-        order.
+        """Call `work` with all of these locks, which are given in their order.
 
-        A folder that is not there has no lock yet, and nobody who could hold it. Raises
-        LockTimeout, naming the file and the process that has it where the kernel tells that, or
+        A folder that does not exist has no lock, and no program can hold it. Raises LockTimeout,
+        which names the file and the process that holds it where the kernel shows that, and
         StoreUnavailable for a lock that is no plain file.
         """
         if not paths:
@@ -111,17 +95,17 @@ class FolderLocks:
                     max(deadline - time.monotonic(), 0.0),
                     sleepy=True,
                 )
-            except Replaced as replaced:
+            except _Replaced:
                 self._known.pop(path, None)
-                replaced.lock.close()
+                lock.close()
 
     def close(self) -> None:
-        """Let go of all of them, once nobody is inside."""
+        """Close every lock, each once no thread is inside."""
         while self._known:
             self._known.popitem()[1].close()
 
     def after_fork(self) -> None:
-        """In a forked child: let go of the parent's locks, which this does not unlock."""
+        """In a forked child: drop the parent's locks without unlocking them."""
         known, self._known = self._known, {}
         for lock in known.values():
             lock.abandon()
@@ -136,30 +120,15 @@ class FolderLocks:
             return None
         known = self._known.setdefault(path, mine)
         if known is not mine:
-            # Another thread was quicker.
+            # Another thread opened it first.
             mine.close()
         return known
 
 
-def locks_of(folders: Folders, spaces: Iterable[Space[Any]]) -> tuple[Path, ...]:
-    """The lock files of these spaces' folders, in their order."""
-    layouts = [layout for space in spaces if (layout := laid_out(space)) is not None]
-    return tuple(
-        sorted(
-            {
-                folders.of(layout.folder) / layout.lock
-                for layout in layouts
-                if layout.lock is not None
-            }
-        )
-    )
-
-
 def _unusable(path: Path, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"cannot lock {path} ({why}), so no change is safe from other programs: make it a plain "
-        "file that you may read, or "
-        "remove it, and it is made anew",
+        f"cannot lock {path} ({why}), so that other programs could change its folder at the same "
+        "time: make it a plain file that you may read, or remove it, and it is made again",
         path=str(path),
         outcome="none",
     )
