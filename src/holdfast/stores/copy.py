@@ -16,7 +16,7 @@ from holdfast.stores.factory import open_store, sqlite_path
 from holdfast.system.access import Access
 
 
-class Kept(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record as it is stored, of any namespace."""
 
     space: Space[Any]
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
         return self.space.index_keys(self.space.decode(self.key, self.value))
 
 
-class Told(NamedTuple):
+class StoredEntry(NamedTuple):
     """A journal entry as it is stored; `at` is in microseconds since 1970."""
 
     revision: int
@@ -49,9 +49,9 @@ class Contents(NamedTuple):
     """The last era of its tokens."""
     counts: dict[str, int]
     """The number of records by space."""
-    records: Iterator[Kept]
+    records: Iterator[StoredRecord]
     """Those of durable spaces."""
-    journal: Iterator[Told]
+    journal: Iterator[StoredEntry]
     """In the order of revisions."""
 
 
@@ -71,7 +71,7 @@ def known_spaces(spaces: Iterable[Space[Any]], found: Iterable[str]) -> list[Spa
     return known
 
 
-def wrong_with(record: Kept, places: Sequence[bytes | None], last: int) -> str | None:
+def record_problem(record: StoredRecord, places: Sequence[bytes | None], last: int) -> str | None:
     """The problem of a record with these places in its indexes, in a store whose last revision is
     `last`; None for a sound one.
     """
@@ -99,7 +99,7 @@ def entry_data(revision: int, data: bytes | str) -> dict[str, Any]:
         ) from None
 
 
-def wrong_with_entry(revision: int, data: bytes | str) -> str | None:
+def entry_problem(revision: int, data: bytes | str) -> str | None:
     try:
         entry_data(revision, data)
     except RecordInvalid as error:

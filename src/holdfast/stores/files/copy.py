@@ -12,7 +12,7 @@ from holdfast.kernel.errors import Collision, StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Contents, Kept
+from holdfast.stores.copy import Contents, StoredRecord
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.documents import DamagedFile, render, with_documents
@@ -143,7 +143,7 @@ def _entries(files: NamespaceFiles, space: Space[Any]) -> Mapping[str, Entry[Any
         ) from None
 
 
-def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Kept]:
+def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[StoredRecord]:
     """The records of the inner store, then those in files with their revisions in it."""
     in_files = {one.space.name for one in found}
     revisions: dict[tuple[str, str, str], int] = {}
@@ -158,10 +158,10 @@ def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Kept]:
         for key in sorted(entries):
             revision = revisions.get((space.name, files.namespace, key), ADOPTED)
             record = entries[key].record(space, key, layout.wire)
-            yield Kept(space, files.namespace, key, revision, space.encode(record))
+            yield StoredRecord(space, files.namespace, key, revision, space.encode(record))
 
 
-def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[Kept]:
+def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[StoredRecord]:
     """The records of the inner store: of a record in files its revision, and a redo record of all
     files.
     """
@@ -173,14 +173,16 @@ def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[Kept]:
             continue
         document = to_plain(layout.wire.write(kept.space.decode(kept.key, kept.value)))
         documents.setdefault(kept.namespace, {}).setdefault(kept.space, {})[kept.key] = document
-        yield Kept(revision_space(kept.space), kept.namespace, kept.key, kept.revision, _MARK)
+        yield StoredRecord(
+            revision_space(kept.space), kept.namespace, kept.key, kept.revision, _MARK
+        )
     revision = token.first(contents.era)
     for namespace, by_space in documents.items():
         cache = caches.of(namespace)
         for key, part in redo_rows(cache.folders, _changes(cache, by_space)):
-            yield Kept(REDO, namespace, key, revision, REDO.encode(part))
+            yield StoredRecord(REDO, namespace, key, revision, REDO.encode(part))
         for space in by_space:
-            yield Kept(GENERATIONS, namespace, space.name, revision, _MARK)
+            yield StoredRecord(GENERATIONS, namespace, space.name, revision, _MARK)
 
 
 def _changes(
