@@ -660,7 +660,7 @@ def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy
     impatient = lambda body, **more: transact(body, **{**more, "timeout_s": 0.0})  # noqa: E731
     monkeypatch.setattr(store.inner, "transact", impatient)
     # Read before the gate is taken, so that what waits for it is the restore itself.
-    monkeypatch.setattr(store, "_recover", lambda *_: None)
+    monkeypatch.setattr(store._latch, "recover", lambda *_: None)
     gate = os.open(root / ".holdfast" / "store.sqlite-gate", os.O_RDWR)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)

@@ -12,7 +12,6 @@ record, and the next process at the latch does 3 and 4.
 
 import contextlib
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, Passing, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
@@ -39,28 +37,22 @@ from holdfast.stores.files import ownership, repair
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
 from holdfast.stores.files.documents import DamagedFile
-from holdfast.stores.files.file_changes import FileChanges, file_changes
-from holdfast.stores.files.folder_lock import FolderLocks
 from holdfast.stores.files.folders import Folders, file_layout, lock_paths
+from holdfast.stores.files.latch import Latch, append_entry, left, warn
 from holdfast.stores.files.redo import (
-    FIRST,
     GENERATIONS,
-    REDO,
     Change,
     apply_changes,
-    clear_redo,
-    read_redo,
     revision_space,
     with_before,
     write_redo,
 )
 from holdfast.stores.files.signs import Signs, TrackingTx
 from holdfast.stores.files.snapshot import FilesChanged, FilesScope, SnapshotReader, scope_of
-from holdfast.stores.files.transaction import FilesTx
+from holdfast.stores.files.transaction import FileChanges, FilesTx, file_changes
 from holdfast.stores.listener import FdListener
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
-from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE, Access, make_folder
 
@@ -75,14 +67,6 @@ class _Committed(NamedTuple):
     files: FileChanges
     changes: list[Change]
     shown: Mapping[Space[Any], Iterable[str]]
-
-
-class _LocksNeeded(Exception):
-    """A redo record has files in folders whose locks were not taken."""
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        super().__init__(", ".join(map(str, paths)))
-        self.paths = tuple(paths)
 
 
 class FilesStore:
@@ -131,13 +115,12 @@ class FilesStore:
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
         self.cache = FileCache(self.folders, self.disk)
         self._reader = SnapshotReader(self.cache, self.inner)
-        self._folder_locks = FolderLocks(self.access)
         self._lock_paths: dict[tuple[Space[Any], ...], tuple[Path, ...]] = {}
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.inner.close)
             self._refuse_network_folders()
             ownership.claim_all(self.folders, self._given, self.access)
-            self._latch = Gate(self.folders.own / "latch", self.access)
+            self._latch = Latch(self.folders, self.inner, self.disk, self.access)
             on_error.callback(self._latch.close)
             self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
             on_error.pop_all()
@@ -237,7 +220,6 @@ class FilesStore:
             self._closed = True
             self.cache.forget()
             self._latch.close()
-            self._folder_locks.close()
             self._signs.close()
             self.inner.close()
 
@@ -248,42 +230,21 @@ class FilesStore:
         # Closed until it is done: a store that fails half-way must not be used.
         closed, self._closed = self._closed, True
         self._latch.abandon()
-        self._folder_locks.after_fork()
         self._reader.forget()
         if not closed:
-            self._latch = Gate(self.folders.own / "latch", self.access)
+            self._latch.reopen()
             self._signs.after_fork()
             self._closed = False
 
     def exclusively(
         self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()
     ) -> T:
-        """Call `work` at the latch, where no other thread or process changes the files, after
-        applying what a killed process left. `locks` are those of the folders that the work changes,
-        in their order: programs that take them are kept out too. Raises LockTimeout when the turn
-        does not come in time.
-        """
+        """As `Latch.run`. Raises StoreUnavailable for a closed store."""
         if self._closed:
             raise StoreUnavailable(
                 "the store is closed: connect again", outcome="none", closed=True
             )
-        faults.reach("files.latch.before")
-
-        def in_turn() -> T:
-            faults.reach("files.latch.after")
-            self._recover(deadline, locks)
-            return work()
-
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self._folder_locks.run(
-                    locks, lambda: self._latch.run(in_turn, _left(deadline), sleepy=True), deadline
-                )
-            except _LocksNeeded as needed:
-                # Taken again from outside: a wait for another program at the latch would hold up
-                # every change.
-                locks = tuple(sorted({*locks, *needed.paths}))
+        return self._latch.run(work, timeout_s, locks)
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """Entries among the folders of a space that hold no record; see kernel/store.py."""
@@ -334,7 +295,7 @@ class FilesStore:
             done = self.inner.transact(
                 lambda tx: self._run(tx, body, plan, staged),
                 scope=plan.inner,
-                timeout_s=_left(deadline),
+                timeout_s=left(deadline),
             )
         except DamagedFile as damage:
             self._repair(damage)
@@ -398,52 +359,12 @@ class FilesStore:
         """
         try:
             apply_changes(self.disk, done.changes, staged=True)
-            self._clear_redo(deadline)
+            self._latch.clear_redo(deadline)
         except (OSError, UnusableFile, HoldfastError) as error:
             self.cache.forget()
-            _warn("files are not up to date, the next change completes them: %s", error)
+            warn("files are not up to date, the next change completes them: %s", error)
             return
         done.files.remember(self.cache)
-
-    def _recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
-        """At the latch: apply the redo record that a killed process left. Raises _LocksNeeded for
-        files whose lock is not in `locks`.
-        """
-        if self.inner.get(REDO, FIRST) is None:
-            return
-        # In a durable transaction: the killed process may not have synced its commit, and no file
-        # may be ahead of the inner store after a power loss.
-        left = self.inner.transact(
-            lambda tx: read_redo(tx, self.folders), scope=[REDO], timeout_s=_left(deadline)
-        )
-        needed = {change.lock for change in left.values() if change.lock is not None}
-        if missing := needed.difference(locks):
-            raise _LocksNeeded(missing)
-        try:
-            overtaken = apply_changes(self.disk, left.values(), staged=False)
-        except (OSError, UnusableFile, StoreUnavailable) as error:
-            raise StoreUnavailable(
-                f"the last change could not be completed in the files of {self.root} ({error}): "
-                "correct that and try again; this call changed nothing",
-                path=str(self.root),
-                outcome="none",
-            ) from None
-        # The dead process's lock was free at once. Another program may have read the old file,
-        # changed it and begun to work by it: its change wins.
-        for location in overtaken:
-            _warn(
-                "%s was changed by another program before the change of a killed process reached "
-                "it: it stays as it is",
-                location.path,
-            )
-            self._append("store.conflict", location.path.name, {"path": str(location.path)})
-        self._clear_redo(deadline)
-
-    def _clear_redo(self, deadline: float) -> None:
-        faults.reach("files.clear.before")
-        # Not durable: applying a record twice is harmless.
-        self.inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=_left(deadline))
-        faults.reach("files.clear.after")
 
     def _repair(self, damage: DamagedFile) -> None:
         """At the latch: restore a damaged file, and raise the error that its reader must see.
@@ -469,15 +390,8 @@ class FilesStore:
             # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
             # sees.
             facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
-            self._append("store.mended", damage.location.path.name, facts)
+            append_entry(self.inner, "store.mended", damage.location.path.name, facts)
         raise error
-
-    def _append(self, kind: str, subject: str, facts: dict[str, Any]) -> None:
-        with contextlib.suppress(HoldfastError):
-            self.inner.transact(
-                lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts),
-                scope=[],
-            )
 
     def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:
         known = self._lock_paths.get(spaces)
@@ -511,16 +425,6 @@ def make_root(root: Path, access: Access) -> None:
         make_folder(root, access)
     except OSError as error:
         raise opening_failed(root, error) from None
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
-
-
-def _warn(event: str, *fields: object) -> None:
-    # Without importing logging, which would slow down every start.
-    if "logging" in sys.modules:
-        sys.modules["logging"].getLogger("holdfast.stores.files").warning(event, *fields)
 
 
 _stores: weakref.WeakSet[FilesStore] = weakref.WeakSet()
