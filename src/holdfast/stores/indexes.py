@@ -8,9 +8,7 @@ Places = Sequence[bytes | None]
 
 
 class SortedIndexes:
-    """For each index the places and their keys, sorted. A shared one is never changed: copy it
-    first.
-    """
+    """For each index the places and their keys, sorted. Copy a shared one before a change."""
 
     def __init__(self, indexes: int, placed: Iterable[tuple[str, Places]] = ()) -> None:
         self._orders: list[list[tuple[bytes, str]]] = [[] for _ in range(indexes)]

@@ -56,9 +56,7 @@ class FdListener:
 
 
 class Switchboard:
-    """The listeners of this process by topic. Each is an eventfd, so that a sleeper can watch
-    other descriptors too.
-    """
+    """The listeners of this process by topic: eventfds, which can be polled with others."""
 
     def __init__(self) -> None:
         # Re-entrant: the garbage collector may close a listener at any moment, also inside a block

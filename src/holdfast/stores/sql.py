@@ -57,18 +57,14 @@ class Table:
         self.selects: dict[tuple[str, Shape, str], str] = {}
 
     def putting(self, placed: tuple[bool, ...], dialect: Dialect) -> str:
-        """The statement `put` for a record that is only in some indexes, which takes no parameter
-        for the others. Built once.
-        """
+        """`put` without parameters for the indexes that a record is not in. Built once."""
         m = dialect.mark
         row = f"({', '.join([m] * 4 + [m if there else 'NULL' for there in placed])})"
         self.puts[placed] = sql = self.put.replace(self.row, row)
         return sql
 
     def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
-        """The statement that reads records between bounds of a column. Built once for each
-        shape.
-        """
+        """The statement that reads between bounds of a column, built once for each shape."""
         m, (bounded, reverse, limited, offset) = dialect.mark, shape
         down = " DESC" if reverse else ""
         sql = (

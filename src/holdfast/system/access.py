@@ -79,9 +79,7 @@ def shared_by(gid: int) -> Access:
 
 
 def access_for(group: str | None) -> Access:
-    """For the group of that name, or for the owner alone. Raises InvalidValue for an unknown
-    group.
-    """
+    """For the group of that name, or the owner alone. Raises InvalidValue."""
     if group is None:
         return PRIVATE
     # Imported here, because most programs have no group to look up.
@@ -97,9 +95,7 @@ def access_for(group: str | None) -> Access:
 
 
 def access_like(path: AnyPath) -> Access:
-    """The access of an existing file or folder: shared if its group may read and write it, else
-    private.
-    """
+    """The access of an existing file or folder: shared if its group may read and write it."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -280,9 +276,7 @@ def refuse_planted(
 
 
 def check_names(paths: list[Path], access: Access) -> None:
-    """Check existing files of one folder that another library opens by name. Raises
-    StoreUnavailable and OSError.
-    """
+    """Check files of one folder that a library opens by name. Raises StoreUnavailable, OSError."""
 
     def look(folder: int, _: str) -> None:
         around = os.fstat(folder)
@@ -336,9 +330,7 @@ def dress(fd: int, access: Access) -> None:
 
 
 def dress_like(fd: int, original: os.stat_result) -> None:
-    """Give a file the mode of another and, as far as this process may, its owner and group. Raises
-    OSError.
-    """
+    """Give a file another one's mode and, where allowed, owner and group. Raises OSError."""
     for owner in (original.st_uid, -1):
         with contextlib.suppress(PermissionError):
             os.fchown(fd, owner, original.st_gid)

@@ -35,9 +35,7 @@ def open_folder(path: str | os.PathLike[str], make: Maker | None = None) -> int:
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """The path without links, whether or not it exists. Raises StoreUnavailable as `open_folder`
-    does.
-    """
+    """The path without links, existing or not. Raises StoreUnavailable as `open_folder` does."""
     unresolved = os.path.join(os.getcwd(), path)
     for _ in range(_LINKS_MAX):
         head, name = os.path.split(unresolved.rstrip("/"))

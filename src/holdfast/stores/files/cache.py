@@ -103,9 +103,7 @@ class FolderCache(Generic[R]):
             return self._records
 
     def remember(self, key: str, entry: Entry[R] | None) -> None:
-        """Note that this process has just written a record's file, or removed it (None), at the
-        latch.
-        """
+        """At the latch: note that this process has just written or removed (None) a file."""
         with self._mutex:
             signature = None if entry is None else signature_of(self._location(key).path)
             self._learn(self._pattern.component(key), key, signature, entry)
@@ -202,9 +200,7 @@ class _KnownRecords(NamedTuple):
 
 
 class FileCache:
-    """What was read, by file and by space. Its values are replaced and never changed, so that
-    threads can share them.
-    """
+    """What was read, by file and by space. Threads share the values, which are never changed."""
 
     def __init__(self, folders: Folders, disk: Disk) -> None:
         self.folders = folders
@@ -214,9 +210,7 @@ class FileCache:
         self._folder_caches: dict[Space[Any], FolderCache[Any]] = {}
 
     def file(self, space: Space[Any], layout: OneFile[Any], pending: Pending) -> ParsedFile:
-        """The one file of a layout. Raises DamagedFile for a file that is no JSON, and
-        StoreUnavailable.
-        """
+        """The one file of a layout. Raises DamagedFile for no JSON, and StoreUnavailable."""
         location = self.location(layout)
         known = self._files.get(location.path)
         try:

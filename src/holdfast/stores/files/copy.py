@@ -162,9 +162,7 @@ def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Stored
 
 
 def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[StoredRecord]:
-    """The records of the inner store: of a record in files its revision, and a redo record of all
-    files.
-    """
+    """The inner store's records: for a record in files its revision, and a redo record of all."""
     documents: dict[str, dict[Space[Any], dict[str, Any]]] = {}
     for kept in contents.records:
         layout = file_layout(kept.space)

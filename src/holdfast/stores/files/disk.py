@@ -133,9 +133,7 @@ class Disk:
         return found
 
     def read(self, location: Location) -> FileContent | None:
-        """The file's content; None when there is no file. Raises UnusableFile for anything else in
-        its place, and StoreUnavailable.
-        """
+        """The file's content; None when there is none. Raises UnusableFile and StoreUnavailable."""
         try:
             return self.retry(lambda: _read(location))
         except OSError as error:
@@ -192,9 +190,7 @@ class Disk:
         _remove_empty_folders(location)
 
     def settle(self, location: Location) -> None:
-        """Return once the names in the file's folder, and in those made for it, survive a power
-        loss.
-        """
+        """Sync the names in the file's folder, and in those made for it."""
         faults.reach("files.folder_sync.before")
         for parent in location.path.parents:
             with contextlib.suppress(FileNotFoundError):

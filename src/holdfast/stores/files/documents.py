@@ -120,9 +120,7 @@ def as_member(key: str, value: Any) -> bytes:
 
 
 def members(parts: Sequence[bytes]) -> bytes:
-    """The content of a file whose members are rendered already and sorted: equal to `render` of
-    the whole object.
-    """
+    """The file of rendered and sorted members: equal to `render` of the whole object."""
     return b"".join((b"{\n", b",\n".join(parts), b"\n}\n")) if parts else render({})
 
 
@@ -191,9 +189,7 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=256)
 def pattern_of(name: str) -> Pattern:
-    """Split a layout's name. Raises InvalidValue unless it has `{key}` once and stays below its
-    folder.
-    """
+    """Split a name. Raises InvalidValue unless it has `{key}` once and stays below its folder."""
     if name.count("{key}") != 1 or not _is_below(name):
         raise InvalidValue(
             f"{name!r} cannot name the files of a space: it needs {{key}} once, and must stay "
@@ -206,9 +202,7 @@ def pattern_of(name: str) -> Pattern:
 
 
 def check_file_name(name: str) -> str:
-    """Return the name of a layout's one file. Raises InvalidValue for one that leaves its
-    folder.
-    """
+    """Return the name of a layout's file. Raises InvalidValue for one that leaves its folder."""
     if _is_below(name):
         return name
     raise InvalidValue(f"{name!r} cannot name the file of a space: it leaves its folder")

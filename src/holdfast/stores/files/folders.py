@@ -51,9 +51,7 @@ def file_layout(space: Space[Any]) -> OneFile[Any] | FilePerRecord[Any] | None:
 
 
 def lock_path(folders: Folders, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
-    """The file that other programs lock while they change this layout's files; None: there is
-    none.
-    """
+    """The file that other programs lock while they change this layout's files, if there is one."""
     return None if layout.lock is None else folders.of(layout.folder) / layout.lock
 
 

@@ -145,9 +145,7 @@ class FolderLock(Gate):
         return super().run(checked, timeout_s, sleepy=sleepy)
 
     def _opened(self, path: Path, access: Access) -> int:
-        """Raises FileNotFoundError for a missing folder, and StoreUnavailable for anything but a
-        plain file.
-        """
+        """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
         try:
             # Reading is enough for a lock: another user's lock file may not be writable.
             return open_file(path, os.O_RDONLY, access)

@@ -80,9 +80,7 @@ class NamespaceFiles(NamedTuple):
         return self.cache.records(space, layout, pending, lambda: self.keys(space)).entries
 
     def recover(self) -> None:
-        """At the latch: apply the redo record to the files. Raises LockTimeout and
-        StoreUnavailable.
-        """
+        """At the latch: apply the redo record. Raises LockTimeout and StoreUnavailable."""
         folders = self.cache.folders
         try:
             # In a durable transaction: after a power loss no file may be ahead of the inner store.
@@ -147,9 +145,7 @@ class NamespaceFiles(NamedTuple):
 
 
 def check(store: FilesStore, spaces: Spaces) -> list[str]:
-    """Look at every file, record and journal entry; return a line for each problem. Changes
-    nothing.
-    """
+    """A line for each problem of a file, record or journal entry. Changes nothing."""
     inner = [revision_space(space) if file_layout(space) else space for space in spaces]
     found = maintenance.check(store.inner, [*inner, REDO, GENERATIONS])
     with open_namespaces(store) as namespaces:
@@ -273,9 +269,7 @@ def replace_inner(
 
 
 def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
-    """The locks of the folders that other programs change too, of all namespaces, in their
-    order.
-    """
+    """The locks of shared folders, of all namespaces, in their order."""
     folders = (store.folders_of(namespace) for namespace in _namespaces_of(store))
     return tuple(sorted({path for each in folders for path in lock_paths(each, spaces)}))
 
@@ -361,9 +355,7 @@ def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id
 
 @contextmanager
 def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
-    """A private copy of a backup, in a folder of its own because opening a store makes files beside
-    it.
-    """
+    """A private copy of a backup, in a folder of its own: opening it makes files beside it."""
     if not source.is_file():
         raise NotFound(
             f"there is no backup {source}: give a file that `holdfast store backup` made",
@@ -416,9 +408,7 @@ def _problems_of_backup(cache: FileCache, space: Space[Any], layout: OneFile[Any
 
 
 def _existing(folders: Folders, spaces: Spaces) -> set[Location]:
-    """The files of several records with their previous versions, and the folders of the files of
-    one record, by their layouts alone.
-    """
+    """The files of several records with their `.bak`, and the folders of the others."""
     found: set[Location] = set()
     for space in spaces:
         layout = file_layout(space)
@@ -431,9 +421,7 @@ def _existing(folders: Folders, spaces: Spaces) -> set[Location]:
 
 
 def _copy_tree(location: Location, target: Path, *, without: Path) -> None:
-    """Copy a file or a folder as it is, except `without`, the store's own folder: the target is in
-    it.
-    """
+    """Copy a file or a folder, except `without`, the store's own folder: the target is in it."""
     copy = target / location.folder.name / location.name
     copy.parent.mkdir(parents=True, exist_ok=True)
     if location.path.is_dir():

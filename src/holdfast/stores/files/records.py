@@ -32,9 +32,7 @@ class Entry(Generic[R]):
         """The document as a member of its file, once `rendered` was called."""
 
     def rendered(self, key: str) -> bytes:
-        """The document as a member of its file. Rendered once: of a file with a thousand records
-        most changes change one.
-        """
+        """The document as a member of its file, rendered once: most changes change one of many."""
         if self.written is None:
             self.written = as_member(key, self.document)
         return self.written
@@ -162,9 +160,7 @@ class Source(Protocol[R]):
 
 
 class Overlay(Generic[R]):
-    """The records of a space as a transaction sees them: its own changes over what was found in
-    files.
-    """
+    """The records of a space in a transaction: its own changes over what was found in files."""
 
     def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
         self._space = space

@@ -27,15 +27,11 @@ T = TypeVar("T")
 
 
 class FilesChanged(BaseException):
-    """The files changed during a read. Not an Exception, so that no body catches it. Never leaves
-    the store.
-    """
+    """The files changed during a read. No Exception, so that no body catches it."""
 
 
 class FilesScope(NamedTuple):
-    """The spaces in files of a scope, the names of all its spaces, and the scope of the inner
-    transaction.
-    """
+    """A scope's spaces in files, the names of all its spaces, and the inner scope."""
 
     spaces: tuple[Space[Any], ...]
     names: frozenset[str]
@@ -109,9 +105,7 @@ class SnapshotReader:
     def views(
         self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]
     ) -> dict[str, SpaceView[Any]]:
-        """The spaces in files of a scope, by name. Raises DamagedFile for a damaged file of several
-        records.
-        """
+        """The scope's spaces in files, by name. Raises DamagedFile and StoreCorrupt."""
         views = {}
         for space in scope.spaces:
             layout = file_layout(space)

@@ -224,9 +224,7 @@ class FilesStore:
             self.inner.close()
 
     def after_fork(self) -> None:
-        """In a forked child: drop the parent's latch and locks, and what a thread of the parent may
-        have been changing.
-        """
+        """In a forked child: drop the parent's latch, and what its threads were changing."""
         # Closed until it is done: a store that fails half-way must not be used.
         closed, self._closed = self._closed, True
         self._latch.abandon()
@@ -262,9 +260,7 @@ class FilesStore:
         return Folders(self.root, namespace, self._given)
 
     def open_namespace(self, namespace: str) -> tuple[FileCache, SqliteStore]:
-        """The files of another namespace, and its part of the inner store, which the caller
-        closes.
-        """
+        """The files of another namespace, and its inner store, which the caller closes."""
         cache = FileCache(self.folders_of(namespace), self.disk)
         return cache, SqliteStore(
             self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock
@@ -400,9 +396,7 @@ class FilesStore:
         return known
 
     def _forget_records(self, space: Space[Any]) -> None:
-        """Remove the generation and the revisions of a space whose records are lost, so that it
-        counts as new.
-        """
+        """Remove generation and revisions of a space whose records are lost: it counts as new."""
         revisions = revision_space(space)
 
         def forget(tx: Tx) -> None:

@@ -45,9 +45,7 @@ class Revisions:
         self._is_private = False
 
     def make_private(self) -> None:
-        """Stop using the shared cache: this transaction changes the space, and may be rolled
-        back.
-        """
+        """Leave the shared cache: this transaction changes the space, and may be rolled back."""
         if not self._is_private:
             self._is_private, self._cache = True, dict(self._cache)
 
@@ -218,9 +216,7 @@ class RecordFile(NamedTuple):
 
 
 class FileChanges(NamedTuple):
-    """The new files of a transaction: those with several records, with the spaces in each, and
-    those with one.
-    """
+    """The new files of a transaction: of several records, with their spaces, and of one."""
 
     files: dict[Location, tuple[ParsedFile, list[SpaceView[Any]]]]
     records: list[RecordFile]
