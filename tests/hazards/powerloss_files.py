@@ -113,7 +113,7 @@ def lost_file_sync(_: workload.Worker) -> None:
 
 def lost_folder_sync(_: workload.Worker) -> None:
     """A file's new name is not synced before its redo record goes."""
-    _without_fsync("sync")
+    _without_fsync("sync_folder")
 
 
 workload.PLANTED.update({plant.__name__: plant for plant in (lost_file_sync, lost_folder_sync)})

@@ -26,7 +26,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, maintenance, redo
+from holdfast.stores.files import disk, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from tests.disk import mounted
@@ -460,10 +460,10 @@ def test_an_error_that_stays_behind_the_commit_is_made_good_by_the_next(
     assert list(shown(root / "lab" / "hosts.json")) == ["a"]
     for call in ("rename", "write"):
         monkeypatch.setattr(disk, "os", _Failing(call, 1000, errno.EIO))
-        with pytest.raises(StoreUnavailable, match="brought up") as caught:
+        with pytest.raises(StoreUnavailable) as caught:
             put(store, HOSTS, "c")
         assert caught.value.fields["outcome"] == "none"
-        assert caught.value.message.count("nothing was changed") == 1
+        assert caught.value.fields["path"] == str(root)
     monkeypatch.undo()
     assert keys(store, HOSTS) == ["a", "b"]
     put(store, LEASES, "x")
@@ -660,7 +660,7 @@ def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy
     impatient = lambda body, **more: transact(body, **{**more, "timeout_s": 0.0})  # noqa: E731
     monkeypatch.setattr(store.inner, "transact", impatient)
     # Read before the gate is taken, so that what waits for it is the restore itself.
-    monkeypatch.setattr(store, "_recover", lambda *_: None)
+    monkeypatch.setattr(store._latch, "recover", lambda *_: None)
     gate = os.open(root / ".holdfast" / "store.sqlite-gate", os.O_RDWR)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
@@ -686,7 +686,7 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
         raise SystemExit
 
     monkeypatch.setattr(maintenance.maintenance, "backup", killed)
-    monkeypatch.setattr(redo, "clear", lambda _: None)
+    monkeypatch.setattr(maintenance, "clear_redo", lambda _: None)
     with pytest.raises(SystemExit):
         maintenance.backup(store, ALL, tmp_path / "saved")
     (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')

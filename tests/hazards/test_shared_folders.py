@@ -25,7 +25,7 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Tx
 from holdfast.runtime.spaces import all_spaces
 from holdfast.stores.files import maintenance
-from holdfast.stores.files.disk import Disk, Spot
+from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
 from tests import source_registry
@@ -379,7 +379,7 @@ def test_no_file_of_another_program_looks_like_one_that_we_have_just_written(
     with TemporaryDirectory(dir=memory) as folder:
         disk = Disk(1, 0)
         for number in range(500):
-            disk.stage(Spot(Path(folder), str(number)), b"{}")
+            disk.stage(Location(Path(folder), str(number)), b"{}")
         times = {path.stat().st_mtime_ns for path in Path(folder).iterdir()}
     assert len(times) == 500
 

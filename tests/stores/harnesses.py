@@ -35,7 +35,7 @@ class MemoryHarness:
 
     def damage(self, space: str, key: str, data: bytes) -> None:
         assert self._last is not None
-        records = self._last._world.shelves[space].records
+        records = self._last._state.tables[space].records
         records[key] = records[key]._replace(data=data)
 
 

@@ -27,11 +27,11 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
-from holdfast.stores.absent import AbsentStore
 from holdfast.stores.factory import open_store
 from holdfast.stores.files import documents, maintenance, signs
-from holdfast.stores.files.snapshot import Moved
+from holdfast.stores.files.snapshot import FilesChanged
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite import maintenance as sqlite_upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
@@ -248,15 +248,15 @@ def test_a_reader_that_is_always_overtaken_gets_a_turn(
     store: FilesStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, CARDS, "a")
-    look, tries = store._picture.look, []
+    read, tries = store._reader.read, []
 
     def overtaken(*args: Any, **how: Any) -> Any:
         tries.append(how)
         if how["guarded"]:
-            raise Moved
-        return look(*args, **how)
+            raise FilesChanged
+        return read(*args, **how)
 
-    monkeypatch.setattr(store._picture, "look", overtaken)
+    monkeypatch.setattr(store._reader, "read", overtaken)
     assert keys(store, CARDS) == ["a"]
     assert [how["guarded"] for how in tries] == [True] * 8 + [False]
 

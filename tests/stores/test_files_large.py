@@ -58,14 +58,14 @@ def test_a_change_of_one_record_costs_the_same_in_a_large_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    encode = redo._Parts.encode
+    encode = redo._RedoSpace.encode
 
-    def noted(self: Any, record: redo.Part) -> bytes:
+    def noted(self: Any, record: redo.RedoPart) -> bytes:
         data = encode(self, record)
         written.append(len(data))
         return data
 
-    monkeypatch.setattr(redo._Parts, "encode", noted)
+    monkeypatch.setattr(redo._RedoSpace, "encode", noted)
     costs = []
     for name, size in (("small", 50), ("large", 1500)):
         store = open_files(tmp_path / name)

@@ -17,7 +17,7 @@ import pytest
 from holdfast.kernel.errors import RecordInvalid
 from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.store import Store, Tx
-from holdfast.stores.files import cache, watch
+from holdfast.stores.files import cache, inotify
 from holdfast.stores.files.store import FilesStore
 from tests.descriptors import open_below, watches
 from tests.stores.files_spaces import CARDS, Host, open_files, put
@@ -126,7 +126,7 @@ def test_the_other_files_are_not_looked_at(
         return look(path)
 
     monkeypatch.setattr(cache, "signature_of", noting)
-    monkeypatch.setattr(cache.Drawer, "_look_at_all", None)
+    monkeypatch.setattr(cache.FolderCache, "_look_at_all", None)
     _in_place(cards)
     assert _found(store)[-1] == "zzzz"
     assert looked == ["c0007.json"]
@@ -160,9 +160,9 @@ def test_more_than_the_kernel_keeps(store: FilesStore, cards: Path) -> None:
 def test_a_kernel_that_tells_nothing(
     root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    libc = watch.ctypes.CDLL(None)
+    libc = inotify.ctypes.CDLL(None)
     monkeypatch.setattr(libc, call, lambda *_: -1)
-    monkeypatch.setattr(watch.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setattr(inotify.ctypes, "CDLL", lambda _: libc)
     store = open_files(root)
     for _ in range(3):
         assert len(_found(store)) == MANY

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
-from holdfast.testing.conformance import Hostile, JournalKept, Order, Transactions, Waiting, put
+from holdfast.testing.conformance import Hostile, Journal, Order, Transactions, Waiting, put
 from tests.lacking import lacking
 from tests.patience import PATIENCE_S, until
 from tests.stores.harnesses_postgres import PostgresHarness
@@ -90,7 +90,7 @@ def through(url: str, server: Server, folder: Path) -> str:
     return url.replace(str(server.folder), str(folder)) + "&port=6432"
 
 
-class TestSessions(Transactions, Order, Hostile, JournalKept, Waiting):
+class TestSessions(Transactions, Order, Hostile, Journal, Waiting):
     """The shipped suite, but for its races of processes, through a pooler that gives each client a
     session.
     """

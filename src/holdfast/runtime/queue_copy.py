@@ -30,7 +30,7 @@ from holdfast.primitives.queue.records import HEADS, KEYS, REQUESTS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.paths import gateways_folder
-from holdfast.stores.copy import Contents, Kept, Told
+from holdfast.stores.copy import Contents, StoredEntry, StoredRecord
 from holdfast.system.folder_walk import resolve
 
 QUEUE_SPACES: Sequence[Space[Any]] = (ATTACHMENTS, HEADS, KEYS, REQUESTS)
@@ -67,7 +67,7 @@ class Queues:
         self._open = ExitStack()
         self._era = 0
         self._queues: dict[_Whose, Contents] = {}
-        self._apart: dict[_Whose, tuple[list[Kept], list[Told]]] = {}
+        self._apart: dict[_Whose, tuple[list[StoredRecord], list[StoredEntry]]] = {}
         self._placed: list[Path] = []
 
     def __enter__(self) -> "Queues":
@@ -156,7 +156,7 @@ class Queues:
             journal=_distinct(merge(*(part.journal for part in parts))),
         )
 
-    def _kept(self, records: Iterable[Kept]) -> Iterator[Kept]:
+    def _kept(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
         """All but the records of queues, which are put apart."""
         for kept in records:
             if kept.space in QUEUE_SPACES:
@@ -164,7 +164,7 @@ class Queues:
             else:
                 yield kept
 
-    def _told(self, journal: Iterable[Told]) -> Iterator[Told]:
+    def _told(self, journal: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
         """All entries; those that tell of a queue go to it too."""
         for told in journal:
             agent = msgspec.json.decode(told.data, type=dict[str, Any]).get("agent")
@@ -172,10 +172,10 @@ class Queues:
                 self._of(whose)[1].append(told)
             yield told
 
-    def _of(self, whose: _Whose) -> tuple[list[Kept], list[Told]]:
+    def _of(self, whose: _Whose) -> tuple[list[StoredRecord], list[StoredEntry]]:
         return self._apart.setdefault(whose, ([], []))
 
-    def _checked(self, records: Iterable[Kept]) -> Iterator[Kept]:
+    def _checked(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
         """The records that go along, as long as none of them is of a gateway that would go on
         accepting requests into the store it has.
         """
@@ -186,7 +186,7 @@ class Queues:
                 self._refuse_served(kept)
             yield kept
 
-    def _refuse_served(self, kept: Kept) -> None:
+    def _refuse_served(self, kept: StoredRecord) -> None:
         server = ATTACHMENTS.decode(kept.key, kept.value).server
         if server is None:
             return
@@ -210,13 +210,13 @@ def _folder(settings: Settings, url: str) -> Path | None:
     return Path(resolve(gateways_folder(replace(settings, store=url))))
 
 
-def _agent_of(kept: Kept) -> str:
+def _agent_of(kept: StoredRecord) -> str:
     if kept.space is REQUESTS:
         return REQUESTS.decode(kept.key, kept.value).queue
     return kept.key.partition("/")[0]
 
 
-def _distinct(journal: Iterable[Told]) -> Iterator[Told]:
+def _distinct(journal: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
     """Entries in the order of their revisions. Stores that were made in one moment may have given
     the same ones: the later of two gets the next that is free.
     """

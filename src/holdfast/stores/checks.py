@@ -1,4 +1,4 @@
-"""What every store checks of a call before it touches anything."""
+"""Checks that every store makes before it touches anything; cursors of a journal."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -11,9 +11,12 @@ from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STAT
 from holdfast.kernel.space import Rows, Space
 from holdfast.kernel.store import BEGINNING, Cursor, spaces_of
 
+NUMBER_MAX = (1 << 63) - 1
+"""The greatest number that every store can keep."""
+
 
 class Plan(NamedTuple):
-    """What a store must know of a scope."""
+    """A scope's spaces, their names, and whether they are volatile."""
 
     spaces: list[Space[Any]]
     names: frozenset[str]
@@ -22,21 +25,19 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
-    """A scope worked out, once for all its transactions. Raises InvalidValue for one that mixes
-    volatile and durable.
+    """The plan of a scope, computed once for all its transactions. Raises InvalidValue for a mix
+    of volatile and durable spaces.
     """
     spaces = spaces_of(scope)
     return Plan(spaces, frozenset(space.name for space in spaces), same_residence(spaces))
 
 
 def has_ended() -> InvalidValue:
-    """A transaction was used outside of its body."""
+    """The error for a transaction that is used outside its body."""
     return InvalidValue("this transaction has ended: use `tx` only inside its body")
 
 
 class _Ended:
-    """Refuses whatever is asked of it."""
-
     def __contains__(self, _: object) -> bool:
         raise has_ended()
 
@@ -45,14 +46,14 @@ class _Ended:
 
 
 ENDED: Any = _Ended()
-"""What a transaction has in the place of its scope and connection once it has ended: they may be
-another's by then.
+"""Replaces the scope and the connection of an ended transaction, which another one may use by then:
+every use raises.
 """
 
 
 def same_residence(spaces: Sequence[Space[Any]]) -> bool:
-    """True when the spaces are volatile, False when durable. Raises InvalidValue for a mixture,
-    which no embedded store could commit as one.
+    """True when the spaces are volatile, False when durable. Raises InvalidValue for a mix, which
+    no embedded store can commit as one.
     """
     volatile = {space.volatile for space in spaces}
     if len(volatile) > 1:
@@ -62,9 +63,7 @@ def same_residence(spaces: Sequence[Space[Any]]) -> bool:
 
 
 def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:
-    """Refuse keys that no store could keep. What a key means, and so which names it allows, is its
-    domain's.
-    """
+    """Refuse keys that no store can keep. Which names a key allows is decided by its domain."""
     number = len(keys)
     if not 0 < number <= KEYS_PER_STATEMENT_MAX:
         raise InvalidValue(
@@ -78,13 +77,11 @@ def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that no store could keep."""
     if not storable(key):
         raise _no_key(key)
 
 
 def storable(key: str) -> bool:
-    """Could there be a record under this key?"""
     try:
         return 0 < len(key.encode()) <= KEY_BYTES_MAX and "\0" not in key
     except UnicodeEncodeError:
@@ -98,7 +95,7 @@ def _no_key(key: str) -> InvalidName:
 
 
 def check_texts(*texts: str | None) -> None:
-    """Refuse text that no encoding can carry."""
+    """Raise InvalidValue for text that UTF-8 cannot encode."""
     try:
         for text in texts:
             if text is not None:
@@ -108,7 +105,7 @@ def check_texts(*texts: str | None) -> None:
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse a negative number of records, which stores would each take for something else."""
+    """Refuse a negative limit, which means something else in each store."""
     if limit is not None and limit < 0:
         raise InvalidValue(
             f"a limit of {limit} is not possible: give 0 or more, or none", limit=limit
@@ -116,7 +113,7 @@ def check_limit(limit: int | None) -> None:
 
 
 def index_number(space: Space[Any], index: str) -> int:
-    """Which of a space's indexes this is. Raises InvalidValue for one that it does not have."""
+    """The position of an index among those of a space. Raises InvalidValue for an unknown one."""
     try:
         return list(space.indexes).index(index)
     except ValueError:
@@ -127,18 +124,15 @@ def index_number(space: Space[Any], index: str) -> int:
 
 
 def out_of_scope(space: Space[Any]) -> InvalidValue:
-    """What to say of a space that a transaction uses and did not name."""
     return InvalidValue(f"space {space.name} is not in this transaction's scope: add it")
 
 
 def check_entry(data: dict[str, Any] | None) -> bytes:
-    """A journal entry's data as JSON. Raises InvalidValue when it is over the bound or is no
-    JSON.
-    """
+    """A journal entry's data as JSON. Raises InvalidValue for too much, or for no JSON."""
     try:
         encoded = to_json(data or {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(f"this cannot be told in the journal: {error}") from None
+        raise InvalidValue(f"this cannot be a journal entry: {error}") from None
     if len(encoded) > ENTRY_BYTES_MAX:
         raise InvalidValue(
             f"a journal entry may carry {ENTRY_BYTES_MAX} bytes, not {len(encoded)}",
@@ -148,8 +142,8 @@ def check_entry(data: dict[str, Any] | None) -> bytes:
 
 
 def places_of(cursor: Cursor, number: int, journal: int) -> list[int]:
-    """The so many numbers of a cursor, all 0 at the beginning. Raises InvalidValue for one that
-    this journal did not give: in that of a copy of its store the same numbers are other places.
+    """The `number` positions in a cursor, all 0 at the beginning. Raises InvalidValue for a cursor
+    of another journal: in the journal of a copied store the same numbers are other entries.
     """
     if cursor == BEGINNING:
         return [0] * number
@@ -165,26 +159,17 @@ def places_of(cursor: Cursor, number: int, journal: int) -> list[int]:
 
 
 def cursor_at(journal: int, places: Iterable[Any]) -> Cursor:
-    """The cursor that stands for these places in this journal."""
     return ".".join(map(str, (journal, *places)))
 
 
 def no_cursor(cursor: Cursor) -> InvalidValue:
-    """What to say of a cursor that another journal gave, or none."""
     return InvalidValue(
         f"{cursor[:60]!a} is not a cursor of this journal: leave it out to read from the beginning"
     )
 
 
 def new_journal() -> int:
-    """The number by which a new journal knows its own cursors."""
-    return int.from_bytes(os.urandom(_JOURNAL_BYTES), "big") + 1
-
-
-_JOURNAL_BYTES = 6
-"""So many that two journals which could be mistaken for each other are not given the same number.
-"""
-
-
-NUMBER_MAX = (1 << 63) - 1
-"""The greatest number that every store can keep."""
+    """A number for a new journal, random and so long that no two journals have the same, by which
+    it knows its own cursors.
+    """
+    return int.from_bytes(os.urandom(6), "big") + 1

@@ -1,7 +1,5 @@
-"""From one store to another, with every token, record and journal entry as it is.
-
-All that a store holds, of every namespace, as it travels from one store to another; and what can be
-wrong with it.
+"""Copies of a whole store, all namespaces, with every token, record and journal entry unchanged;
+and checks of what a copy carries.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,8 +16,8 @@ from holdfast.stores.factory import open_store, sqlite_path
 from holdfast.system.access import Access
 
 
-class Kept(NamedTuple):
-    """A record as it is stored."""
+class StoredRecord(NamedTuple):
+    """A record as it is stored, of any namespace."""
 
     space: Space[Any]
     namespace: str
@@ -32,7 +30,7 @@ class Kept(NamedTuple):
         return self.space.index_keys(self.space.decode(self.key, self.value))
 
 
-class Told(NamedTuple):
+class StoredEntry(NamedTuple):
     """A journal entry as it is stored; `at` is in microseconds since 1970."""
 
     revision: int
@@ -45,35 +43,37 @@ class Told(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a store held at one moment: the last era of the tokens it has given, how many records
-    each of its spaces had, the records of those that are not volatile, and its journal in the order
-    of revisions.
-    """
+    """Everything in a store at one moment."""
 
     era: int
+    """The last era of its tokens."""
     counts: dict[str, int]
-    records: Iterator[Kept]
-    journal: Iterator[Told]
+    """The number of records by space."""
+    records: Iterator[StoredRecord]
+    """Those of durable spaces."""
+    journal: Iterator[StoredEntry]
+    """In the order of revisions."""
 
 
 def known_spaces(spaces: Iterable[Space[Any]], found: Iterable[str]) -> list[Space[Any]]:
-    """Those of the spaces that were found. Raises SchemaTooNew for one that is not known: it would
-    be left behind.
+    """The spaces with the names found in a store. Raises SchemaTooNew for an unknown one, which the
+    copy would lack.
     """
     by_name = {space.name: space for space in spaces}
-    names = list(found)
-    for name in names:
+    known = []
+    for name in found:
         if name not in by_name:
             raise SchemaTooNew(
                 f"space {name} is not known to this program: use the holdfast that wrote it",
                 space=name,
             )
-    return [by_name[name] for name in names]
+        known.append(by_name[name])
+    return known
 
 
-def wrong_with(record: Kept, places: Sequence[bytes | None], last: int) -> str | None:
-    """What is wrong with a record that has these places in its indexes, in a store that gave
-    revisions up to `last`.
+def record_problem(record: StoredRecord, places: Sequence[bytes | None], last: int) -> str | None:
+    """The problem of a record with these places in its indexes, in a store whose last revision is
+    `last`; None for a sound one.
     """
     where = f"{record.namespace}: {record.space.name}/{record.key}"
     try:
@@ -81,26 +81,25 @@ def wrong_with(record: Kept, places: Sequence[bytes | None], last: int) -> str |
     except Corrupt as error:
         return f"{record.namespace}: {error.message}"
     if true_places != list(places):
-        return f"{where} disagrees with its indexes: put it again to mend them"
+        return f"{where} disagrees with its indexes: put it again to correct them"
     if record.revision > last:
-        return f"{where} has revision {record.revision}, beyond the last one given ({last})"
+        return f"{where} has revision {record.revision}, after the store's last one ({last})"
     return None
 
 
 def entry_data(revision: int, data: bytes | str) -> dict[str, Any]:
-    """What a journal entry says. Raises RecordInvalid for a damaged one."""
+    """The data of a journal entry. Raises RecordInvalid for a damaged one."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
         raise RecordInvalid(
-            f"journal entry {revision} is damaged ({error}): `holdfast store check` tells what "
-            "else is",
+            f"journal entry {revision} is damaged ({error}): `holdfast store check` lists all "
+            "damage",
             revision=revision,
         ) from None
 
 
-def wrong_with_entry(revision: int, data: bytes | str) -> str | None:
-    """What is wrong with the data of a journal entry."""
+def entry_problem(revision: int, data: bytes | str) -> str | None:
     try:
         entry_data(revision, data)
     except RecordInvalid as error:
@@ -122,54 +121,53 @@ def copy(
     through: Callable[[Contents], Contents],
     ready: Callable[[], None],
 ) -> dict[str, int]:
-    """Copy everything of a store, as of one moment, to a new store at a URL; return how many
-    records each space has there.
+    """Copy a whole store, as of one moment, to a new store at a URL, all or nothing. Return the
+    number of records of each space there.
 
-    Promised: all or nothing. Tokens stay as they are, and the target gives only greater ones than
-    the source ever gave. All namespaces and the whole journal come along. Not promised: what is
-    written to the source after that moment. `through` is given what the source holds before
-    anything is written, and returns what is to be copied; `ready` is called when all is written and
-    not yet in its place. Both may raise, and then nothing was done. Raises InvalidValue or
-    Collision for a target that holds something, SchemaTooNew, RecordInvalid or StoreCorrupt for
-    what this program cannot read.
+    Tokens stay unchanged, and the target gives only greater ones than the source ever gave. Changes
+    of the source after that moment are not copied. `through` gets the contents before anything is
+    written, and returns what to copy. `ready` is called when contents is written and not yet in
+    its place. Either may raise to leave nothing done. Raises InvalidValue or Collision for a target
+    that is not empty, and SchemaTooNew, RecordInvalid or StoreCorrupt for contents that this
+    program cannot read.
     """
 
-    def hand_on(everything: Contents) -> dict[str, int]:
-        passed = through(everything)
+    def fill(contents: Contents) -> dict[str, int]:
+        passed = through(contents)
         _fill(target, passed, spaces, boot_id, files, access, ready)
         return {
             space.name: passed.counts.get(space.name, 0) for space in spaces if not space.volatile
         }
 
-    return _handed(source, spaces, hand_on)
+    return _use_contents(source, spaces, fill)
 
 
-def _handed(source: Store, spaces: Sequence[Space[Any]], use: Callable[[Contents], T]) -> T:
+def _use_contents(source: Store, spaces: Sequence[Space[Any]], use: Callable[[Contents], T]) -> T:
     if source.kind == "postgres":
         from holdfast.stores.postgres import maintenance
         from holdfast.stores.postgres.store import PostgresStore
 
         assert isinstance(source, PostgresStore)
-        with maintenance.contents(source, spaces) as everything:
-            return use(everything)
+        with maintenance.contents(source, spaces) as contents:
+            return use(contents)
     if source.kind == "files":
         from holdfast.stores.files import copy as files
         from holdfast.stores.files.store import FilesStore
 
         assert isinstance(source, FilesStore)
-        return files.handed(source, spaces, use)
+        return files.use_contents(source, spaces, use)
     from holdfast.stores.sqlite import copy as sqlite
     from holdfast.stores.sqlite.store import SqliteStore
 
     if not isinstance(source, SqliteStore):
         raise InvalidValue(f"a {source.kind} store cannot be copied: it ends with its process")
-    with sqlite.contents(source, spaces) as everything:
-        return use(everything)
+    with sqlite.contents(source, spaces) as contents:
+        return use(contents)
 
 
 def _fill(
     target: str,
-    everything: Contents,
+    contents: Contents,
     spaces: Sequence[Space[Any]],
     boot_id: str,
     files: FilesSettings,
@@ -180,13 +178,13 @@ def _fill(
     if kind == "sqlite" and rest:
         from holdfast.stores.sqlite import copy as sqlite
 
-        sqlite.fill(sqlite_path(rest), everything, spaces, access=access, ready=ready)
+        sqlite.fill(sqlite_path(rest), contents, spaces, access=access, ready=ready)
     elif kind == "files" and rest:
-        from holdfast.stores.files import copy as copying
+        from holdfast.stores.files import copy as files_copy
 
-        copying.fill(
+        files_copy.fill(
             sqlite_path(rest),
-            everything,
+            contents,
             spaces,
             given=files.folders,
             boot_id=boot_id,
@@ -194,20 +192,15 @@ def _fill(
             ready=ready,
         )
     elif kind in ("postgresql", "postgres"):
-        _fill_database(target, everything, spaces, boot_id)
+        with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
+            # After opening, which says how to install a missing driver.
+            from holdfast.stores.postgres import maintenance
+            from holdfast.stores.postgres.store import PostgresStore
+
+            assert isinstance(store, PostgresStore)
+            maintenance.fill(store, contents, spaces)
     else:
-        # Said before it is opened, which would make it.
+        # Refused before it is opened, because opening it would make it.
         raise InvalidValue(
             "that is no place for a copy: give sqlite:PATH, files:DIR or postgresql://..."
         )
-
-
-def _fill_database(
-    target: str, everything: Contents, spaces: Sequence[Space[Any]], boot_id: str
-) -> None:
-    with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
-        from holdfast.stores.postgres import maintenance
-        from holdfast.stores.postgres.store import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        maintenance.fill(store, everything, spaces)

@@ -1,4 +1,4 @@
-"""From a URL to a store. Only the store that is asked for is imported."""
+"""Opens the store that a URL names, and imports no other."""
 
 import os
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ def open_store(
 ) -> Store:
     """Open `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
-    Without `create` a SQLite file or a folder that is not there is not made either: it is read as
-    an empty store. Raises InvalidValue for another URL, and what the store itself raises when it
-    cannot be opened. `clock` serves the embedded stores; a database has its own. `access` says for
-    whom what they make is. `folders`, `files` and `shown` serve the files store; `folders` goes
-    before what `files` says of them, and is refused for any other store.
+    Without `create`, a SQLite file or a folder that does not exist reads as an empty store.
+    `clock` and `access`, the owner and group of new files, are for the embedded stores. `folders`,
+    `files` and `shown` are for the files store: `folders` overrides the folders of `files`, and is
+    refused for any other store. Raises InvalidValue for another URL, and whatever the store raises
+    when it cannot be opened.
     """
     scheme, separator, rest = url.partition(":")
     if "\0" in url:
@@ -47,25 +47,32 @@ def open_store(
     if scheme == "sqlite" and rest:
         path = sqlite_path(rest)
         if not create and not there(path):
-            from holdfast.stores.absent import AbsentStore
+            from holdfast.stores.memory import AbsentStore
 
             return AbsentStore(path, namespace=namespace, kind="sqlite")
         from holdfast.stores.sqlite.store import SqliteStore
 
         return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock, access=access)
     if scheme == "files" and rest:
-        settings = files or FilesSettings()
-        places = {**settings.folders, **(folders or {})}
-        return _open_files(
-            sqlite_path(rest),
-            namespace,
-            boot_id,
-            clock,
-            create,
-            settings,
-            places,
-            shown or {},
-            access,
+        root, settings = sqlite_path(rest), files or FilesSettings()
+        # An existing folder may hold another program's records, even if no store was ever opened
+        # on it.
+        if not create and not there(root):
+            from holdfast.stores.memory import AbsentStore
+
+            return AbsentStore(root, namespace=namespace, kind="files")
+        from holdfast.stores.files.store import FilesStore
+
+        return FilesStore(
+            root,
+            boot_id=boot_id,
+            namespace=namespace,
+            clock=clock,
+            folders={**settings.folders, **(folders or {})},
+            shown=shown,
+            retry_attempts=settings.retry_attempts,
+            retry_delay_s=settings.retry_delay_s,
+            access=access,
         )
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from holdfast.stores.postgres import open_postgres
@@ -76,35 +83,34 @@ def open_store(
 
         return MemoryStore(namespace=namespace, clock=clock)
     given = scheme + separator + ("..." if rest else "")
-    meant = f"; did you mean sqlite:{url}?" if _looks_like_a_path(url) else ""
+    is_path = url.startswith(("/", "./", "../", "~")) or (
+        ":" not in url and ("/" in url or url.endswith((".sqlite", ".db")))
+    )
+    meant = f"; did you mean sqlite:{url}?" if is_path else ""
     raise InvalidValue(f"{given!r} is not a store: give {FORMS}{meant}", store=given)
 
 
 def sqlite_path(text: str) -> Path:
-    """The path behind `sqlite:` or `files:`, with a leading ~ made out. Raises InvalidValue for
-    what cannot be a path.
-    """
+    """The path after `sqlite:` or `files:`, with a leading ~ expanded. Raises InvalidValue."""
     if "\0" in text:
         raise InvalidValue("the store's path has a NUL character in it: no path can")
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
         raise InvalidValue(
-            f"the locale has no letters for the store's path {text!a}: use a UTF-8 locale"
+            f"the locale cannot encode the store's path {text!a}: use a UTF-8 locale"
         ) from None
     expanded = os.path.expanduser(text)
     if expanded.startswith("~"):
         raise InvalidValue(
-            f"there is no home folder for {text!r}: set HOME, or write the store's whole path",
+            f"there is no home folder for {text!r}: set HOME, or give the store's whole path",
             path=text,
         )
     return Path(expanded)
 
 
 def there(path: Path) -> bool:
-    """Is there a file, or anything else, at this path? Raises StoreUnavailable when that cannot be
-    told.
-    """
+    """Does anything exist at this path? Raises StoreUnavailable when that cannot be seen."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -114,41 +120,3 @@ def there(path: Path) -> bool:
 
         raise opening_failed(path, error) from None
     return True
-
-
-def _open_files(
-    root: Path,
-    namespace: str,
-    boot_id: str,
-    clock: Clock | None,
-    create: bool,
-    settings: FilesSettings,
-    folders: Mapping[str, str],
-    shown: Mapping[Space[Any], Sign[Any]],
-    access: Access,
-) -> Store:
-    # A folder that is there may hold the records of another program, whether or not a store was
-    # ever opened on it.
-    if not create and not there(root):
-        from holdfast.stores.absent import AbsentStore
-
-        return AbsentStore(root, namespace=namespace, kind="files")
-    from holdfast.stores.files.store import FilesStore
-
-    return FilesStore(
-        root,
-        boot_id=boot_id,
-        namespace=namespace,
-        clock=clock,
-        folders=folders,
-        shown=shown,
-        retry_attempts=settings.retry_attempts,
-        retry_delay_s=settings.retry_delay_s,
-        access=access,
-    )
-
-
-def _looks_like_a_path(url: str) -> bool:
-    return url.startswith(("/", "./", "../", "~")) or (
-        ":" not in url and ("/" in url or url.endswith((".sqlite", ".db")))
-    )

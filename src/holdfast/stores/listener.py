@@ -1,4 +1,4 @@
-"""Sleeping on descriptors: what the listeners of all stores share."""
+"""Listeners that sleep on file descriptors, shared by all stores."""
 
 import math
 import os
@@ -15,8 +15,7 @@ from holdfast.kernel.store import Woken
 
 class FdListener:
     """A listener whose notices make one descriptor readable. It is closed once: at the end of its
-    `with` block, or when nothing refers to it any more, since an exception came before the block
-    began.
+    `with` block or, when an exception came before the block, with the last reference.
     """
 
     _close: Callable[[], None] | None = None
@@ -57,19 +56,17 @@ class FdListener:
 
 
 class Switchboard:
-    """Topics to listeners of this process: eventfds, so that a sleeper can watch other descriptors
-    too.
-    """
+    """The listeners of this process by topic: eventfds, which can be polled with others."""
 
     def __init__(self) -> None:
-        # A listener that was left to the garbage collector leaves at any moment, also amid what is
-        # done here.
+        # Re-entrant: the garbage collector may close a listener at any moment, also inside a block
+        # that holds the mutex.
         self._mutex = threading.RLock()
-        self._ears: dict[str, set[int]] = {}
+        self._fds: dict[str, set[int]] = {}
         self._numbers = count(1)
 
     def listen(self, topics: Sequence[str], *, address: str = "") -> FdListener:
-        """Open an ear for the topics and for an address of its own."""
+        """Open a listener for the topics and for an address of its own."""
         check_topics(topics)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         heard: tuple[str, ...] = tuple(topics)
@@ -78,7 +75,7 @@ class Switchboard:
                 own = f"@{address}{next(self._numbers)}"
                 heard = (*topics, own)
                 for topic in heard:
-                    self._ears.setdefault(topic, set()).add(fd)
+                    self._fds.setdefault(topic, set()).add(fd)
         except BaseException:
             self._leave(fd, heard)
             raise
@@ -87,35 +84,33 @@ class Switchboard:
     def notify(self, topic: str) -> None:
         """Wake the topic's listeners in this process."""
         with self._mutex:
-            for fd in tuple(self._ears.get(topic, ())):
+            for fd in tuple(self._fds.get(topic, ())):
                 os.eventfd_write(fd, 1)
 
     def after_fork(self) -> None:
-        """In a forked child: a thread that it lacks may have been waking listeners."""
+        """In a forked child: a thread that does not exist here may have held the mutex."""
         self._mutex = threading.RLock()
 
     def notify_all(self) -> None:
-        """Wake everyone to look again, as after a lost connection."""
+        """Wake every listener to look again, as after a lost connection."""
         with self._mutex:
-            for fd in {fd for fds in tuple(self._ears.values()) for fd in tuple(fds)}:
+            for fd in {fd for fds in tuple(self._fds.values()) for fd in tuple(fds)}:
                 os.eventfd_write(fd, 1)
 
     def _leave(self, fd: int, heard: Sequence[str]) -> None:
-        # Closed under the mutex: a notifier must never write to a number that already means another
-        # file.
+        # Closed under the mutex: a notifier must never write to a number that is already another
+        # file's.
         with self._mutex:
             for topic in heard:
-                ears = self._ears.get(topic, set())
-                ears.discard(fd)
-                if not ears:
-                    self._ears.pop(topic, None)
+                fds = self._fds.get(topic, set())
+                fds.discard(fd)
+                if not fds:
+                    self._fds.pop(topic, None)
             os.close(fd)
 
 
 def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
-    """Sleep until one of the descriptors is readable, hung up or the time is up; return those that
-    are.
-    """
+    """Sleep until a descriptor is readable or hung up, or the time is up; return those that are."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
@@ -128,7 +123,6 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
 
 
 def drain(fd: int) -> None:
-    """Read away what is there."""
     try:
         while os.read(fd, 4096):
             pass
@@ -137,7 +131,6 @@ def drain(fd: int) -> None:
 
 
 def check_topics(topics: Sequence[str]) -> None:
-    """Refuse more topics than one listener may have."""
     if len(topics) > LISTEN_TOPICS_MAX:
         raise InvalidValue(
             f"a listener may have {LISTEN_TOPICS_MAX} topics, not {len(topics)}", topics=len(topics)

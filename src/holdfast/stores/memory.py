@@ -1,8 +1,6 @@
-"""Records in this process's memory: for tests, and as the oracle that other stores are compared
-with.
+"""A store in this process's memory: for tests, and as the oracle for other stores.
 
-Promised: the port's semantics for the threads of one process. Not promised: anything after the
-process ends, or in another.
+It has the port's semantics for the threads of one process, and ends with the process.
 """
 
 import os
@@ -11,12 +9,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from threading import TIMEOUT_MAX
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, Passing, SystemClock
-from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
@@ -33,7 +32,7 @@ from holdfast.kernel.store import (
     Tx,
     spaces_of,
 )
-from holdfast.stores import plain
+from holdfast.stores import hotpath
 from holdfast.stores.checks import (
     ENDED,
     check_entry,
@@ -48,9 +47,9 @@ from holdfast.stores.checks import (
     places_of,
     same_residence,
 )
+from holdfast.stores.indexes import SortedIndexes
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.owned_lock import owned_lock
-from holdfast.stores.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -61,24 +60,20 @@ class _Stored(NamedTuple):
     places: list[bytes | None]
 
 
-class _Shelf(NamedTuple):
-    """The records of a space, and their order."""
-
+class _Table(NamedTuple):
     records: dict[str, _Stored]
-    ranks: Ranks
+    indexes: SortedIndexes
 
 
-class _World(NamedTuple):
-    """An immutable state of the whole store; a commit replaces it."""
+class _State(NamedTuple):
+    """The whole store at one revision, never changed: a commit replaces it."""
 
-    shelves: Mapping[str, _Shelf]
+    tables: Mapping[str, _Table]
     journal: tuple[Entry, ...]
     revision: int
 
 
 class MemoryStore:
-    """A store in memory."""
-
     kind = "memory"
     embedded = True
 
@@ -87,14 +82,14 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._gate = owned_lock()
         self._board = Switchboard()
-        self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
+        self._state = _State({}, (), token.first(token.next_era(0, self._clock.now())))
         self._journal = new_journal()
         self._closed = False
         _stores.add(self)
 
     def after_fork(self) -> None:
-        """In a forked child: go on with what was committed. A thread that the child lacks may have
-        been inside, and be waited for.
+        """In a forked child: keep the committed state and make the gate anew. A thread that does
+        not exist here may have held it.
         """
         self._gate = owned_lock()
         self._board.after_fork()
@@ -126,8 +121,8 @@ class MemoryStore:
             )
         mine = False
         try:
-            # As in the gate of SQLite files: an exception out of a signal's handler leaves nothing
-            # locked.
+            # As in the gate of SQLite files: an exception from a signal handler leaves nothing
+            # locked, wherever it is raised.
             try:
                 mine = gate.acquire(timeout=min(max(timeout_s, 0), TIMEOUT_MAX))
                 if not mine:
@@ -136,10 +131,10 @@ class MemoryStore:
                         "transaction",
                         outcome="none",
                     )
-                tx = _MemoryTx(self._world, self._clock.now(), {space.name for space in spaces})
+                tx = _MemoryTx(self._state, self._clock.now(), {space.name for space in spaces})
                 try:
                     result = body(tx)
-                    self._world = tx.world()
+                    self._state = tx.state()
                 finally:
                     tx.end()
             finally:
@@ -163,7 +158,7 @@ class MemoryStore:
         self._check_open()
         spaces = spaces_of(scope)
         same_residence(spaces)
-        tx = _MemoryReadTx(self._world, self._clock.now(), {space.name for space in spaces})
+        tx = _MemoryReadTx(self._state, self._clock.now(), {space.name for space in spaces})
         try:
             return body(tx)
         finally:
@@ -181,7 +176,7 @@ class MemoryStore:
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int | None:
-        return plain.put_new(self, space, items, timeout_s)
+        return hotpath.put_new(self, space, items, timeout_s)
 
     def delete_if(
         self,
@@ -191,7 +186,7 @@ class MemoryStore:
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int:
-        return plain.delete_if(self, space, keys, token, timeout_s)
+        return hotpath.delete_if(self, space, keys, token, timeout_s)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
@@ -202,7 +197,7 @@ class MemoryStore:
     ) -> Batch:
         self._check_open()
         check_limit(limit)
-        entries = self._world.journal
+        entries = self._state.journal
         if reverse:
             end = cursor_at(self._journal, [entries[-1].revision]) if entries else BEGINNING
             return Batch(list(entries[::-1][:limit]), end)
@@ -222,14 +217,39 @@ class MemoryStore:
             )
 
 
+class AbsentStore(MemoryStore):
+    """Stands for a SQLite file or a folder that does not exist: looking at it makes nothing.
+
+    It reads as an empty store, and does not notice when the store is made. Raises NotFound for a
+    change, and for listening, which no process could end.
+    """
+
+    def __init__(self, path: Path, *, namespace: str, kind: str) -> None:
+        super().__init__(namespace=namespace)
+        self.kind = kind
+        self.path = path
+
+    def transact(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._not_found()
+
+    def listen(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._not_found()
+
+    def _not_found(self) -> NotFound:
+        return NotFound(
+            f"there is no store {self.path} yet: connect with create=True to make it",
+            path=str(self.path),
+        )
+
+
 class _MemoryReadTx:
-    def __init__(self, world: _World, now: datetime, names: set[str]) -> None:
-        self._shelves = dict(world.shelves)
+    def __init__(self, state: _State, now: datetime, names: set[str]) -> None:
+        self._tables = dict(state.tables)
         self._names = names
         self.now = now
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
-        stored = self._shelf(space).records.get(key)
+        stored = self._table(space).records.get(key)
         return None if stored is None else Row(key, space.decode(key, stored.data), stored.revision)
 
     def range(
@@ -250,7 +270,7 @@ class _MemoryReadTx:
         keys = sorted(
             (
                 key
-                for key in self._shelf(space).records
+                for key in self._table(space).records
                 if low <= key and (high is None or key < high) and (end is None or key < end)
             ),
             reverse=reverse,
@@ -270,28 +290,28 @@ class _MemoryReadTx:
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
         check_limit(limit)
-        shelf = self._shelf(space)
-        keys = shelf.ranks.keys(
+        table = self._table(space)
+        keys = table.indexes.keys(
             index_number(space, index), *span(match, start, stop), reverse=reverse
         )
         return self._rows(space, list(islice(keys, limit)), damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        shelf = self._shelf(space)
+        table = self._table(space)
         return (
-            len(shelf.records)
+            len(table.records)
             if index is None
-            else shelf.ranks.count(index_number(space, index), *span(match))
+            else table.indexes.count(index_number(space, index), *span(match))
         )
 
     def end(self) -> None:
-        """From here on it can do nothing: its records are the store's."""
+        """Refuse every further call: the records are the store's now."""
         self._names = ENDED
 
-    def _shelf(self, space: Space[Any]) -> _Shelf:
+    def _table(self, space: Space[Any]) -> _Table:
         if space.name not in self._names:
             raise out_of_scope(space)
-        return self._shelves.get(space.name) or _Shelf({}, Ranks(len(space.indexes)))
+        return self._tables.get(space.name) or _Table({}, SortedIndexes(len(space.indexes)))
 
     def _rows(self, space: Space[R], keys: Sequence[str], damaged: Damage | None) -> list[Row[R]]:
         rows = []
@@ -306,11 +326,11 @@ class _MemoryReadTx:
 
 
 class _MemoryTx(_MemoryReadTx):
-    def __init__(self, world: _World, now: datetime, names: set[str]) -> None:
-        super().__init__(world, now, names)
+    def __init__(self, state: _State, now: datetime, names: set[str]) -> None:
+        super().__init__(state, now, names)
         self.topics: dict[str, None] = {}
-        self._journal = world.journal
-        self._last = world.revision
+        self._journal = state.journal
+        self._last = state.revision
         self._own: set[str] = set()
         self._revision: int | None = None
         self._appended = False
@@ -339,8 +359,8 @@ class _MemoryTx(_MemoryReadTx):
         but_for: Collection[str] = (),
         damaged: Damage | None = None,
     ) -> Row[R] | None:
-        for key in self._shelf(space).ranks.keys(index_number(space, index), *span(match)):
-            # One at a time: of a long line only the first is wanted.
+        for key in self._table(space).indexes.keys(index_number(space, index), *span(match)):
+            # One at a time: of a long queue only the first is decoded.
             if key not in but_for and (found := self._rows(space, [key], damaged)):
                 return found[0]
         return None
@@ -363,7 +383,7 @@ class _MemoryTx(_MemoryReadTx):
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         self._check_current()
         entries = self._journal
-        # The newest stays whatever a stepped clock says of its age.
+        # The newest stays, whatever age a stepped clock gives it.
         newest = enumerate(entries[::-1])
         kept = tuple(
             e for age, e in newest if age == 0 or (age < keep and (age < least or e.at >= before))
@@ -374,23 +394,23 @@ class _MemoryTx(_MemoryReadTx):
     def notify(self, topic: str) -> None:
         self.topics[topic] = None
 
-    def world(self) -> _World:
-        return _World(self._shelves, self._journal, self._last)
+    def state(self) -> _State:
+        return _State(self._tables, self._journal, self._last)
 
     def _check_current(self) -> None:
         if self._names is ENDED:
             raise has_ended()
 
     def _set(self, space: Space[Any], key: str, stored: _Stored | None) -> _Stored | None:
-        """Put a record in, or take it out; return the one that was there."""
-        shelf = self._shelf(space)
+        """Put a record, or remove it (None); return the previous one."""
+        table = self._table(space)
         if space.name not in self._own:
-            shelf = self._shelves[space.name] = _Shelf(dict(shelf.records), shelf.ranks.copy())
+            table = self._tables[space.name] = _Table(dict(table.records), table.indexes.copy())
             self._own.add(space.name)
-        old = shelf.records.pop(key, None)
+        old = table.records.pop(key, None)
         if stored is not None:
-            shelf.records[key] = stored
-        shelf.ranks.move(key, old and old.places, stored and stored.places)
+            table.records[key] = stored
+        table.indexes.move(key, old and old.places, stored and stored.places)
         return old
 
 

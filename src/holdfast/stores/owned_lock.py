@@ -1,7 +1,7 @@
-"""A lock that can be asked whether this thread has it.
+"""A lock that can be asked whether this thread holds it.
 
-An exception may come between the moment that a lock is taken and the moment that the caller knows
-it: Ctrl-C, a timer's signal. Whoever cleans up then has to ask the lock itself.
+Ctrl-C, or another signal's exception, may come between the moment a lock is acquired and the moment
+the caller knows. The cleanup then has to ask the lock itself.
 """
 
 import threading
@@ -9,17 +9,11 @@ from typing import Protocol, cast
 
 
 class OwnedLock(Protocol):
-    """The standard library's RLock, with the one method of it that `threading.Condition` uses
-    too.
-    """
+    """The standard library's RLock, with the method that `threading.Condition` uses too."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it. False when it was not free in time."""
-        ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
-    def release(self) -> None:
-        """Let it go. Raises RuntimeError when this thread does not have it."""
-        ...
+    def release(self) -> None: ...
 
     def __enter__(self) -> bool: ...
 
@@ -29,5 +23,4 @@ class OwnedLock(Protocol):
 
 
 def owned_lock() -> OwnedLock:
-    """A new one, which is free."""
     return cast(OwnedLock, threading.RLock())

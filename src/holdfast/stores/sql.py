@@ -1,8 +1,7 @@
-"""Spaces as tables, for every store that speaks SQL: the same columns, the same statements, one
-place.
+"""Spaces as tables, for every store that uses SQL.
 
 A space is a table `s_<space>` of (ns, key, rev, value) and a column `by_<index>` for each index,
-with the encoded tuple or NULL. What differs between databases is in a Dialect.
+with the encoded tuple or NULL. A Dialect has the differences between databases.
 """
 
 from abc import ABC, abstractmethod
@@ -19,21 +18,20 @@ from holdfast.stores.checks import check_key, check_limit, index_number, out_of_
 
 
 class Dialect(NamedTuple):
-    """How one database spells things."""
-
     mark: str
     """A parameter."""
     schema: str
-    """What stands before a table's name."""
+    """The prefix of a table's name."""
     dump: Callable[[bytes], bytearray | str]
-    """A record's bytes as the value column takes them."""
+    """Converts a record's bytes for the value column."""
     for_update: str = ""
-    """What makes a read lock its rows."""
+    """The suffix of a read that locks its rows."""
     skip_locked: str = ""
-    """What makes a read lock its rows and pass over those that others hold."""
+    """The suffix of a read that locks its rows and skips those that others hold."""
 
 
 Shape = tuple[bool, bool, bool, bool]
+"""Of a read: has an upper bound, goes backwards, has a limit, has an offset."""
 
 
 class Table:
@@ -59,18 +57,14 @@ class Table:
         self.selects: dict[tuple[str, Shape, str], str] = {}
 
     def putting(self, placed: tuple[bool, ...], dialect: Dialect) -> str:
-        """The statement `put` of a record that is in some of its indexes: only of those it takes a
-        place.
-        """
+        """`put` without parameters for the indexes that a record is not in. Built once."""
         m = dialect.mark
         row = f"({', '.join([m] * 4 + [m if there else 'NULL' for there in placed])})"
         self.puts[placed] = sql = self.put.replace(self.row, row)
         return sql
 
     def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
-        """A stretch of the records by a column, built once for each shape: (has an upper bound,
-        goes backwards, has a limit, has an offset).
-        """
+        """The statement that reads between bounds of a column, built once for each shape."""
         m, (bounded, reverse, limited, offset) = dialect.mark, shape
         down = " DESC" if reverse else ""
         sql = (
@@ -86,7 +80,7 @@ class Table:
         return sql
 
     def delete_if(self, keys: int, dialect: Dialect) -> str:
-        """Delete that many keys if they have a revision."""
+        """The statement that deletes so many keys if they have a revision."""
         marks = ", ".join([dialect.mark] * keys)
         return (
             f"DELETE FROM {self.name} WHERE ns = {dialect.mark} AND rev = {dialect.mark} AND key "
@@ -96,26 +90,22 @@ class Table:
 
 @lru_cache(maxsize=256)
 def table_of(space: Space[Any], dialect: Dialect) -> Table:
-    """The space's statements, built once."""
     return Table(space, dialect)
 
 
 def signature(space: Space[Any]) -> str:
-    """The indexes that a space declares, as the catalogue keeps them."""
+    """The indexes of a space, as the catalogue keeps them."""
     return ",".join(space.indexes)
 
 
 def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
-    """Does the catalogue's row (schema version, indexes) show the space as this program declares
-    it?
-
-    Raises SchemaTooNew when a newer program wrote it.
+    """Is the catalogue's row (schema version, indexes) what this program declares? Raises
+    SchemaTooNew when a newer program wrote it.
     """
     if found is not None and found[0] > space.schema_version:
         raise SchemaTooNew(
             f"space {space.name} was written by a newer holdfast (schema version {found[0]}, "
-            "known here up to "
-            f"{space.schema_version}): use a newer holdfast",
+            f"known here up to {space.schema_version}): use a newer holdfast",
             space=space.name,
             version=found[0],
         )
@@ -123,7 +113,7 @@ def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
 
 
 class SqlReadTx(ABC):
-    """The reading half of a transaction, over any cursor that runs SQL."""
+    """The reads of a transaction, over any cursor that runs SQL."""
 
     dialect: Dialect
     now: datetime
@@ -134,10 +124,10 @@ class SqlReadTx(ABC):
 
     @abstractmethod
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run a statement and return all its rows."""
+        """Run a statement; return its rows."""
 
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The same of one that locks the rows it finds."""
+        """Run a statement that locks the rows it finds; return them."""
         return self.rows(sql, parameters)
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:  # noqa: ARG002 - costs the same here
@@ -239,23 +229,21 @@ class SqlReadTx(ABC):
 
 
 class SqlTx(SqlReadTx, ABC):
-    """The writing half: everything but revisions, the journal and notices, which each database does
-    its own way.
+    """The writes of a transaction, except revisions, journal and notices, which each database does
+    in its own way.
     """
 
     @property
     @abstractmethod
     def revision(self) -> int:
-        """The transaction's number."""
+        """The revision of this transaction."""
 
     @abstractmethod
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
-        """Run a statement and return how many rows it changed."""
+        """Run a statement; return how many rows it changed."""
 
     def write(self, sql: str, parameters: Sequence[Any]) -> None:
-        """Run a statement of which nobody needs the count, so that a store across a network may
-        send it later.
-        """
+        """Run a statement whose count is not needed: a store over a network may send it later."""
         self.change(sql, parameters)
 
     def put(self, space: Space[R], key: str, record: R) -> None:
@@ -300,6 +288,6 @@ class SqlTx(SqlReadTx, ABC):
             passed += 1
 
     def row_of(self, space: Space[R], key: str, record: R, revision: int) -> list[Any]:
-        """A record as the parameters of an insert."""
+        """The parameters of an insert."""
         data = self.dialect.dump(space.encode(record))
         return [self._ns, key, revision, data, *space.index_keys(record)]

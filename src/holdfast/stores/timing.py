@@ -1,7 +1,5 @@
-"""How long the calls of a store take, in this process.
-
-Attached to one store object when somebody asks, so that a store that nobody asks about pays nothing
-at all.
+"""How long the calls of a store take in this process. Attached to one store object on request, so
+that no other store pays for it.
 """
 
 import os
@@ -19,34 +17,35 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OPERATIONS = ("transact", "read", "get", "put_new", "delete_if", "journal")
-"""The calls that are timed: those that reach the disk or the database."""
+"""The timed calls: those that reach the disk or the database."""
 
 
 class Times:
-    """What was measured so far. Safe for threads; a forked child begins with nothing."""
+    """The measurements so far. Safe for threads; a forked child starts without any."""
 
     def __init__(self) -> None:
-        self._begin_process()
+        self._start()
 
-    def _begin_process(self) -> None:
+    def _start_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            # A thread that does not exist in this child may have held the mutex.
+            self._start()
+
+    def _start(self) -> None:
         self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._counts = {operation: [0] * (len(BUCKETS_S) + 1) for operation in OPERATIONS}
         self._totals_s = dict.fromkeys(OPERATIONS, 0.0)
 
     def add(self, operation: str, took_s: float) -> None:
-        """One more call that took so long."""
-        if os.getpid() != self._pid:
-            # The mutex may have been held by a thread that this child does not have.
-            self._begin_process()
+        self._start_after_fork()
         with self._mutex:
             self._counts[operation][bisect_left(BUCKETS_S, took_s)] += 1
             self._totals_s[operation] += took_s
 
     def taken(self) -> dict[str, Histogram]:
         """The measurements by operation."""
-        if os.getpid() != self._pid:
-            self._begin_process()
+        self._start_after_fork()
         with self._mutex:
             return {
                 name: Histogram(tuple(counts), self._totals_s[name])
@@ -55,10 +54,8 @@ class Times:
 
 
 def measured(store: Store) -> Times:
-    """Measure every call of this store object from now on, those that fail included; return where
-    the times gather.
-
-    Asked again of the same object, it returns the same.
+    """Measure every call of this store object from now on, failed ones included. Return the
+    measurements; a second call for the same object returns the same.
     """
     found = getattr(store, "_times", None)
     if isinstance(found, Times):

@@ -1,14 +1,13 @@
-"""Who may use the files and folders that are made: their owner alone or, where it is configured, a
-group. Decided here alone, for stores and adapters alike.
+"""Modes, owners and groups of the files and folders that Holdfast makes: for their owner alone or,
+where it is configured, for a group.
 
-The modes are exact, whatever the umask. What lies beside something of ours takes after it, so that
-of all processes that share a store each makes files that the others can use, also those that were
-not told of the group.
+Modes are exact, whatever the umask. A new file takes the mode and group of the store it belongs to,
+so that all processes that share the store can use it, also one that has no group configured.
 
-Whoever may write a folder may put anything under any name in it: a link to a file of root's, a
-second name of it, a FIFO. So every name is opened without following links, from the folder it lies
-in, which is reached as `folder_walk` says; and what was opened is looked at before it is used.
-Modes and owners are set by descriptors, never by names.
+A user who can write a folder can put anything under any name in it: a link to one of root's files,
+a hard link to it, a FIFO. So each name is opened without following links, from its folder, which
+`folder_walk` reaches safely; and the opened file is checked before it is used. Modes and owners are
+set through descriptors, never through names.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ AnyPath = str | os.PathLike[str]
 
 _GROUP_WRITES = stat.S_IRGRP | stat.S_IWGRP
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A FIFO in a file's place must not block us before it is seen to be one."""
+"""Non-blocking, because a FIFO in a file's place would block the open for ever."""
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 5
 _RENAME_NOREPLACE = 1
@@ -49,11 +48,11 @@ LACKING = {
     ),
     errno.ENOLCK: ("its file system gives no locks", "choose a local file system that has them"),
 }
-"""What an error says that is not the file's fault, and what to do about it."""
+"""Errors that are not about the file: why, and what to do."""
 
 
 def unusable(path: AnyPath, error: OSError, advice: str = "check its folder") -> StoreUnavailable:
-    """What it means that the system does not let us use a file or folder, and what to do."""
+    """The error for a file or folder that the system does not let us use."""
     why, advice = LACKING.get(error.errno or 0, (error.strerror or str(error), advice))
     return StoreUnavailable(
         f"{os.fspath(path)} cannot be used ({why}): {advice}", path=os.fspath(path), outcome="none"
@@ -61,9 +60,8 @@ def unusable(path: AnyPath, error: OSError, advice: str = "check its folder") ->
 
 
 class Access(NamedTuple):
-    """The modes of new folders and files, and the group that shares them, if there is one. `owner`
-    is the user whose store it is, where there is one already; that user's files are trusted like
-    one's own.
+    """The modes of new folders and files, and the group that shares them, if any. `owner` is the
+    user of an existing store, whose files are trusted like one's own.
     """
 
     folder: int = 0o700
@@ -73,21 +71,18 @@ class Access(NamedTuple):
 
 
 PRIVATE = Access()
-"""For their owner alone."""
 
 
 def shared_by(gid: int) -> Access:
-    """For a group: what is made in such a folder is the group's too."""
+    """For a group. The set-group-id bit gives the group what is made in such a folder."""
     return Access(0o2775, 0o660, gid)
 
 
 def access_for(group: str | None) -> Access:
-    """As the settings say: for a group of that name, or for the owner alone. Raises InvalidValue
-    for an unknown group.
-    """
+    """For the group of that name, or the owner alone. Raises InvalidValue."""
     if group is None:
         return PRIVATE
-    # Most programs have no group to look up.
+    # Imported here, because most programs have no group to look up.
     import grp
 
     try:
@@ -100,9 +95,7 @@ def access_for(group: str | None) -> Access:
 
 
 def access_like(path: AnyPath) -> Access:
-    """That of a file or folder of ours: shared if its group may read and write it, else private,
-    also when it is not there.
-    """
+    """The access of an existing file or folder: shared if its group may read and write it."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -113,8 +106,8 @@ def access_like(path: AnyPath) -> Access:
 
 
 def in_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
-    """Do something to a name, in its open folder. Raises StoreUnavailable as `open_folder` does,
-    and what the work raises.
+    """Call `work` with a descriptor of the path's folder, and the last name. Raises as
+    `open_folder` does, and what the work raises.
     """
     head, name = os.path.split(os.fspath(path))
     while True:
@@ -124,52 +117,50 @@ def in_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
         except FileNotFoundError:
             if os.fstat(folder).st_nlink:
                 raise
-            # Another made the same folder and put his in its place: it was empty.
+            # Another process has just replaced this empty folder by its own: look again.
         finally:
             os.close(folder)
 
 
 def make_folder(path: AnyPath, access: Access = PRIVATE) -> None:
-    """Make a folder and those above it that are not there. Those that are stay as they are. Raises
-    OSError.
-    """
+    """Make a folder and the missing ones above it. Existing ones stay unchanged. Raises OSError."""
     for attempt in range(_ATTEMPTS):
         try:
             os.close(open_folder(path, lambda folder, name: make_folder_in(folder, name, access)))
             return
         except FileNotFoundError:
-            # Another may have put his in the place of one that was just made.
+            # Another process may have replaced a folder that was just made by its own.
             if attempt == _ATTEMPTS - 1:
                 raise
 
 
 def make_one_folder(path: AnyPath, access: Access = PRIVATE) -> None:
-    """Make a folder in one that is there, unless it is there itself. Raises OSError."""
+    """Make a folder in an existing one, unless it exists. Raises OSError."""
     in_folder(path, lambda folder, name: make_folder_in(folder, name, access))
     os.close(open_folder(path))
 
 
 def make_private_folder(path: AnyPath) -> None:
-    """Make a folder for this user alone, and those above it that are not there; close it to others
-    if it is there.
+    """Make a folder for this user alone, and the missing ones above it; close an existing one to
+    others.
 
-    Raises OSError, and StoreUnavailable for a folder that somebody else may have put there.
+    Raises OSError, and StoreUnavailable for a folder that another user may have put there.
     """
     make_folder(path)
     fd = open_private_folder(path)
     try:
-        # Not by `fchmod`, which a descriptor of this kind does not allow.
+        # Not by `fchmod`, which an O_PATH descriptor does not allow.
         os.chmod(f"/proc/self/fd/{fd}", PRIVATE.folder)
     finally:
         os.close(fd)
 
 
 def open_private_folder(path: AnyPath) -> int:
-    """A descriptor of a folder that is this user's, or root's, or that nobody but its own user can
+    """A descriptor of a folder that belongs to this user or to root, or that only its owner can
     have put there.
 
-    Raises OSError, and StoreUnavailable for any other: its owner could read and write what lies in
-    it.
+    Raises OSError, and StoreUnavailable for any other folder, whose owner could read and write the
+    files in it.
     """
     fd = open_folder(path)
     found = os.fstat(fd)
@@ -185,9 +176,7 @@ def open_private_folder(path: AnyPath) -> int:
 
 
 def in_private_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
-    """Do something to a name in its folder, which `open_private_folder` takes for ours. Raises as
-    that does.
-    """
+    """As `in_folder`, with a folder that `open_private_folder` accepts. Raises as that does."""
     head, name = os.path.split(os.fspath(path))
     folder = open_private_folder(head)
     try:
@@ -197,7 +186,7 @@ def in_private_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
 
 
 def read_private_file(path: AnyPath) -> bytes:
-    """What is in a file of a folder that is ours. Raises as `in_private_folder` and `open_file` do,
+    """The content of a file in a private folder. Raises as `in_private_folder` and `open_file` do,
     and FileNotFoundError.
     """
     fd = in_private_folder(
@@ -208,10 +197,10 @@ def read_private_file(path: AnyPath) -> bytes:
 
 
 def open_file(path: AnyPath, flags: int, access: Access = PRIVATE, *, make: bool = True) -> int:
-    """Open a plain file, which is made if it is not there and `make` is not False; close-on-exec.
+    """Open a plain file, close-on-exec; with `make`, a missing one is made.
 
-    Raises StoreUnavailable for a link, for what is no plain file and, in a folder that others can
-    write, for a file that nobody whom `access` names would have made. Raises OSError.
+    Raises OSError. Raises StoreUnavailable for a link, for anything but a plain file and, in a
+    folder that others can write, for a file that no user of `access` would have made.
     """
     return in_folder(
         path, lambda folder, name: open_file_in(folder, name, flags, access, shown=path, make=make)
@@ -227,7 +216,8 @@ def open_file_in(
     shown: AnyPath,
     make: bool = True,
 ) -> int:
-    """The same in an open folder."""
+    """As `open_file`, in an open folder."""
+    # Truncated later: the file may not be ours.
     opened = (flags & ~os.O_TRUNC) | _SAFELY
     while True:
         try:
@@ -253,7 +243,6 @@ def open_file_in(
             writing=flags & os.O_ACCMODE != os.O_RDONLY,
         )
         if flags & os.O_TRUNC:
-            # Only now: it is ours.
             os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
@@ -264,11 +253,10 @@ def open_file_in(
 def refuse_planted(
     path: AnyPath, found: os.stat_result, around: os.stat_result, access: Access, *, writing: bool
 ) -> None:
-    """Raise StoreUnavailable for a file that is not to be used, by what it and its folder are.
+    """Raise StoreUnavailable for a file that another user may have planted.
 
-    In a folder that others can write, they may have linked any file to its name. So it must be one
-    that they may use without us, the group's; or one of the users who may be here, with no second
-    name elsewhere.
+    In a folder that others can write, they can link any file to this name. So the file must be the
+    group's, which they can use without us; or belong to a trusted user and have no second name.
     """
     if not stat.S_ISREG(found.st_mode):
         raise untrusted(
@@ -279,51 +267,42 @@ def refuse_planted(
     wanted = _GROUP_WRITES if writing else stat.S_IRGRP
     if found.st_gid == access.gid and found.st_mode & wanted == wanted:
         return
-    if not writing:
-        if found.st_nlink > 1 and not found.st_mode & stat.S_IROTH:
-            raise untrusted(
-                path, "it has a second name elsewhere, in a folder that others can write"
-            )
-    elif found.st_nlink > 1:
+    if found.st_nlink > 1 and (writing or not found.st_mode & stat.S_IROTH):
         raise untrusted(path, "it has a second name elsewhere, in a folder that others can write")
-    elif found.st_uid not in (os.geteuid(), 0, access.owner, around.st_uid):
+    if writing and found.st_uid not in (os.geteuid(), 0, access.owner, around.st_uid):
         raise untrusted(
             path, f"it is a file of user {found.st_uid}, in a folder that others can write"
         )
 
 
 def check_names(paths: list[Path], access: Access) -> None:
-    """Look at names in one folder that another library opens by itself. Those that are not there
-    are as good. Raises StoreUnavailable and OSError.
-    """
+    """Check files of one folder that a library opens by name. Raises StoreUnavailable, OSError."""
 
     def look(folder: int, _: str) -> None:
         around = os.fstat(folder)
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-                # A name that is just removed may have none any more.
                 refuse_planted(path, found, around, access, writing=True)
 
     in_folder(paths[0], look)
 
 
 def read_file(path: AnyPath, access: Access = PRIVATE) -> bytes:
-    """What is in a file. Raises as `open_file` does, and FileNotFoundError."""
+    """The content of a file. Raises as `open_file` does, and FileNotFoundError."""
     with open(open_file(path, os.O_RDONLY, access, make=False), "rb") as file:
         return file.read()
 
 
 def replace_file(path: AnyPath, data: bytes, access: Access = PRIVATE) -> None:
-    """Replace a file whole, or make it; what is in its place, a link too, goes. Nothing is left
-    beside it where that cannot be done. Not promised: that it survives a power loss. Raises
-    OSError, and StoreUnavailable for its folder.
+    """Replace a file, or a link in its place, whole or not at all; or make it. It need not survive
+    a power loss. Raises OSError, and StoreUnavailable for its folder.
     """
     in_folder(path, lambda folder, name: replace_file_in(folder, name, data, access))
 
 
 def replace_file_in(folder: int, name: str, data: bytes, access: Access = PRIVATE) -> None:
-    """The same in an open folder."""
+    """As `replace_file`, in an open folder."""
     draft = _draft(name)
     fd = os.open(draft, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
     try:
@@ -338,48 +317,51 @@ def replace_file_in(folder: int, name: str, data: bytes, access: Access = PRIVAT
 
 
 def remove_file(path: AnyPath) -> None:
-    """Remove a name, if it is there. Raises OSError, and StoreUnavailable for its folder."""
+    """Remove a file, if it exists. Raises OSError, and StoreUnavailable for its folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         in_folder(path, lambda folder, name: os.unlink(name, dir_fd=folder))
 
 
 def dress(fd: int, access: Access) -> None:
-    """Give a new file, by its descriptor, its mode and group. Raises OSError."""
+    """Give a new file its mode and group. Raises OSError."""
     if access.gid is not None:
         os.fchown(fd, -1, access.gid)
     os.fchmod(fd, access.file)
 
 
-def match_owner(path: AnyPath, original: AnyPath) -> None:
-    """Give a file the mode and, as far as this process may, the owner and group of another.
+def dress_like(fd: int, original: os.stat_result) -> None:
+    """Give a file another one's mode and, where allowed, owner and group. Raises OSError."""
+    for owner in (original.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, owner, original.st_gid)
+            break
+    os.fchmod(fd, stat.S_IMODE(original.st_mode) & 0o777)
 
-    Raises OSError, and StoreUnavailable for what is no plain file with one name.
+
+def match_owner(path: AnyPath, original: AnyPath) -> None:
+    """As `dress_like`, by paths. Raises OSError, and StoreUnavailable for anything but a plain file
+    with one name.
     """
     found = os.lstat(original)
     fd = open_file(path, os.O_RDONLY, make=False)
     try:
         if os.fstat(fd).st_nlink > 1:
             raise untrusted(path, "it has a second name elsewhere")
-        for owner in (found.st_uid, -1):
-            with contextlib.suppress(PermissionError):
-                os.fchown(fd, owner, found.st_gid)
-                break
-        os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
+        dress_like(fd, found)
     finally:
         os.close(fd)
 
 
 def make_node(path: AnyPath, kind: int, access: Access = PRIVATE) -> None:
     """Make an empty file (`S_IFREG`) or a FIFO (`S_IFIFO`) without opening it under its name.
-    Raises OSError, FileExistsError when there is something.
+    Raises OSError, FileExistsError when the name is taken.
     """
     in_folder(path, lambda folder, name: make_node_in(folder, name, kind, access))
 
 
 def check_shared(folder: Path, access: Access) -> None:
-    """Refuse a folder that was there already and in which a group cannot work: what is made there
-    by others would not be the group's. Raises StoreUnavailable that says how to mend it, and
-    OSError.
+    """Refuse an existing folder in which a group cannot work: new files of other users would not be
+    the group's. Raises OSError, and StoreUnavailable with the commands that correct it.
     """
     if access.gid is None:
         return
@@ -387,16 +369,16 @@ def check_shared(folder: Path, access: Access) -> None:
     if found.st_gid == access.gid and found.st_mode & 0o2070 == 0o2070:
         return
     raise StoreUnavailable(
-        f"{folder} is to be shared by group {access.gid} and is not: `chgrp {access.gid} {folder} "
-        f"&& chmod 2775 {folder}`",
+        f"{folder} is not shared by group {access.gid}: run `chgrp {access.gid} {folder} && chmod "
+        f"2775 {folder}`",
         path=str(folder),
         outcome="none",
     )
 
 
 def _rename_new(folder: int, old: str, new: str) -> None:
-    """Rename within a folder. Raises FileExistsError where the new name is taken: a plain rename
-    would put a new folder in the place of an empty one, in which another member works already.
+    """Rename within a folder. Raises FileExistsError when the new name is taken: a plain rename
+    would replace an empty folder in which another process already works.
     """
     try:
         import ctypes
@@ -407,19 +389,18 @@ def _rename_new(folder: int, old: str, new: str) -> None:
         )
         error = ctypes.get_errno() if failed else 0
     except (ImportError, AttributeError):
-        # A Python or a C library without it, or a process that lost the right to read its own
-        # modules.
+        # A Python or C library without it, or a process that may no longer read its own modules.
         error = errno.ENOSYS
     if error in (errno.ENOSYS, errno.EINVAL):
-        # EINVAL: the file system does not know the flag.
+        # EINVAL: the file system does not support the flag.
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
     elif error:
         raise OSError(error, os.strerror(error), new)
 
 
 def make_folder_in(folder: int, name: str, access: Access) -> None:
-    """Make a folder unless something has its name. A group's has its mode from the first moment on:
-    another of the group may want to work in it at once.
+    """Make a folder, unless the name is taken. A group's folder is made under another name and
+    renamed with its final mode: another member may use it at once.
     """
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -448,15 +429,14 @@ def make_folder_in(folder: int, name: str, access: Access) -> None:
             raise
         with contextlib.suppress(OSError):
             os.rmdir(draft, dir_fd=folder)
-        # There is something already, which the caller looks at.
+        # The name was taken meanwhile: the caller checks what is there.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
 
 
 def _made(folder: int, name: str, flags: int, access: Access) -> int:
     if access.gid is not None:
-        # Under its name it has its mode from the first moment on: another of the group may open it
-        # at once.
+        # Made with its final mode: another member may open it at once.
         make_node_in(folder, name, stat.S_IFREG, access)
         return os.open(name, flags, dir_fd=folder)
     fd = os.open(name, flags | _NEW, access.file, dir_fd=folder)
@@ -469,10 +449,10 @@ def _made(folder: int, name: str, flags: int, access: Access) -> int:
 
 
 def make_node_in(folder: int, name: str, kind: int, access: Access) -> None:
-    """The same as `make_node` in an open folder."""
+    """As `make_node`, in an open folder."""
     if access.gid is None:
         os.mknod(name, kind | access.file, dir_fd=folder)
-        # Of a descriptor of this kind SQLite's locks do not depend.
+        # O_PATH: closing any other descriptor would drop this process's SQLite locks on the file.
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(fd)

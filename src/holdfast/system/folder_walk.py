@@ -1,9 +1,9 @@
-"""The way to a folder, one name at a time: no symbolic link is followed that somebody else could
-have put there.
+"""Opens a folder one name at a time, and follows no symbolic link that another user could have put
+there.
 
-A folder that a group shares can be changed by every member: any name in it may be replaced by a
-link that leads to a file of root's. A link counts as the user's own where this user or root made
-it, or where nobody else can change the folder it lies in.
+Every member of a group can change a shared folder, and replace any name in it by a link to one of
+root's files. A link is trusted when this user or root made it, or when nobody else can write its
+folder.
 """
 
 import contextlib
@@ -16,17 +16,16 @@ from holdfast.kernel.errors import StoreUnavailable
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40
-"""As many as the kernel follows."""
+"""The kernel's own limit."""
 
 Maker = Callable[[int, str], None]
-"""Makes the folder of that name in an open one."""
+"""Makes a folder of that name in an open folder."""
 
 
 def open_folder(path: str | os.PathLike[str], make: Maker | None = None) -> int:
-    """A descriptor of a folder, for use as `dir_fd`; `make` makes each one on the way that is not
-    there.
+    """A descriptor of a folder, for use as `dir_fd`; `make` makes the missing folders on the way.
 
-    Raises StoreUnavailable for a link that another user could have put there, and OSError.
+    Raises OSError, and StoreUnavailable for a link that another user could have put there.
     """
     fd, _, left = _walk(os.fspath(path), make)
     if left:
@@ -36,9 +35,7 @@ def open_folder(path: str | os.PathLike[str], make: Maker | None = None) -> int:
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """The same path without links, whether or not anything is there. Raises StoreUnavailable as
-    `open_folder` does.
-    """
+    """The path without links, existing or not. Raises StoreUnavailable as `open_folder` does."""
     unresolved = os.path.join(os.getcwd(), path)
     for _ in range(_LINKS_MAX):
         head, name = os.path.split(unresolved.rstrip("/"))
@@ -53,7 +50,7 @@ def resolve(path: str | os.PathLike[str]) -> str:
             finally:
                 os.close(fd)
         except OSError:
-            # It cannot be looked at: whoever opens it learns why.
+            # It cannot be read: opening it will show why.
             break
         if target is None:
             return os.path.normpath(os.path.join(real, *left, name))
@@ -69,7 +66,7 @@ def others_can_write(folder: os.stat_result) -> bool:
 
 
 def is_exposed(path: str) -> bool:
-    """Can others replace a folder, or one on the way to it? Where that cannot be told, they can."""
+    """Can others replace a folder, or one on the way to it? True where that cannot be seen."""
     fd = os.open("/", _FOLDER)
     try:
         for part in filter(None, path.split("/")):
@@ -88,8 +85,8 @@ def is_exposed(path: str) -> bool:
 
 
 def link_target(folder: int, name: str, shown: str) -> str | None:
-    """Where a link in an open folder leads; None for what is no link. Raises StoreUnavailable for
-    one that is not to be followed.
+    """The target of a link in an open folder; None for anything else. Raises StoreUnavailable for
+    an untrusted link.
     """
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -107,12 +104,11 @@ def link_target(folder: int, name: str, shown: str) -> str | None:
 
 
 def untrusted(path: str | os.PathLike[str], why: str) -> StoreUnavailable:
-    """Something is in a file's or folder's place that was not put there by Holdfast."""
+    """The error for a file or folder that another user may have put there."""
     shown = os.fspath(path)
     return StoreUnavailable(
         f"{shown} is not used ({why}): find out who put it there, and remove it or give a path "
-        "without it; what a link leads "
-        "to was not touched",
+        "without it; the target of a link was not touched",
         path=shown,
         why=why,
         outcome="none",
@@ -120,8 +116,8 @@ def untrusted(path: str | os.PathLike[str], why: str) -> StoreUnavailable:
 
 
 def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
-    """The last folder on a path that is there, its path without links, and the names that are left.
-    With `make`, none are.
+    """Open the last existing folder on a path. Return its descriptor, its path without links, and
+    the names left, of which there are none with `make`.
     """
     at = os.open("/" if path.startswith("/") else ".", _FOLDER)
     real = "/" if path.startswith("/") else os.getcwd()
@@ -138,11 +134,7 @@ def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
             except FileNotFoundError:
                 if make is not None:
                     raise
-                return (
-                    at,
-                    real,
-                    [each for each in (part, *reversed(parts)) if each not in ("", ".")],
-                )
+                return at, real, [each for each in (part, *parts[::-1]) if each not in ("", ".")]
             except NotADirectoryError:
                 target = link_target(at, part, shown)
                 if target is None:
@@ -155,8 +147,8 @@ def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
                 if not target.startswith("/"):
                     continue
                 below, shown = os.open("/", _FOLDER), "/"
-            # Replaced before it is closed: after an error the last one is closed, and must not be
-            # another's number by then.
+            # Assigned before the old one is closed: the error path closes `at`, which must not be
+            # a closed number that another thread has opened again.
             left, at = at, below
             os.close(left)
             real = os.path.dirname(real) if part == ".." else shown

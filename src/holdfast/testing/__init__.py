@@ -1,3 +1,3 @@
-"""Shipped for whoever writes a store or a program on Holdfast: the conformance suite, ManualClock,
-fault points, the power-loss simulator, and the linearizability checker.
+"""For users who write a store or test a program on Holdfast: the conformance suite, ManualClock and
+fault points.
 """

@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock for tests, which moves only on demand."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,8 +6,8 @@ from holdfast.kernel.clock import Passing
 
 
 class ManualClock:
-    """Starts at a fixed instant. `advance` lets time pass; `step` sets the clock, as somebody sets
-    a machine's.
+    """Starts at a fixed instant. `advance` lets time pass; `step` sets the clock, as an
+    administrator sets a machine's.
     """
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
@@ -21,10 +21,10 @@ class ManualClock:
         return Passing(f"manual-{id(self)}", self._passed_s)
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass. Negative ones step the clock back, since time does not."""
+        """Let so many seconds pass. Negative seconds only step the clock back."""
         self._at += timedelta(seconds=seconds)
         self._passed_s += max(seconds, 0.0)
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward, or back, while no time passes."""
+        """Set the clock forward or back, while no time passes."""
         self._at += timedelta(seconds=seconds)

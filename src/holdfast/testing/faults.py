@@ -1,11 +1,11 @@
-"""Arm the program's fault points: count them, then kill, stop or fail the process at any one of
-them.
+"""Fault points: count the points that some work reaches, then kill, stop or fail the process at any
+one of them.
 
-Those are counted that the thread reaches which runs the work, by itself or through the gate's: what
-is done in the background at any moment would make the numbers others each time.
+    names = faults.recorded(work)                      # every point that the work reaches, in order
+    with faults.armed(at=7, action=faults.kill): ...   # die at the eighth
 
-names = faults.recorded(lambda: work())            # every point that the work reaches, in order
-with faults.armed(at=7, action=faults.kill): ...   # die at the eighth
+Only points of the calling thread count, and of the gate thread that works for it. Background
+threads would change the numbers at each run.
 """
 
 import os
@@ -18,21 +18,21 @@ from holdfast.kernel import faults as points
 
 Action = Callable[[str], None]
 
-_WORKS_FOR_OTHERS = "holdfast-gate"
+_GATE_THREAD = "holdfast-gate"
 
 
 def kill(point: str) -> None:
-    """Die at once, as by kill -9: no handler, no finaliser, no flush."""
+    """Die by SIGKILL: no handler, no finaliser, no flush."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop(point: str) -> None:
-    """Stand still until somebody sends SIGCONT."""
+    """Stop until a SIGCONT comes."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def recorded(work: Callable[[], object]) -> list[str]:
-    """Run the work and return the points it reached."""
+    """Run the work; return the points that it reached."""
     names: list[str] = []
     with _hooked(_here(names.append)):
         work()
@@ -41,8 +41,8 @@ def recorded(work: Callable[[], object]) -> list[str]:
 
 @contextmanager
 def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Iterator[None]:
-    """Run the block and act when it reaches its point number `at`, counted from 0. `passing` is
-    told of each until then, that one included.
+    """Run the block, and call `action` at its point number `at`, counted from 0. `passing` is
+    called at each point up to that one.
     """
     passed = 0
 
@@ -60,7 +60,7 @@ def armed(*, at: int, action: Action, passing: Action = lambda _: None) -> Itera
 
 @contextmanager
 def at_point(name: str, action: Action) -> Iterator[None]:
-    """Run the block and act whenever it reaches the point of that name."""
+    """Run the block, and call `action` whenever it reaches the point of that name."""
 
     def act(point: str) -> None:
         if point == name:
@@ -71,11 +71,11 @@ def at_point(name: str, action: Action) -> Iterator[None]:
 
 
 def _here(act: Action) -> Action:
-    """Act for the thread that is this one, and for the one that works for others."""
+    """The same action, for this thread and the gate thread alone."""
     me = threading.get_ident()
 
     def act_here(point: str) -> None:
-        if threading.get_ident() == me or threading.current_thread().name == _WORKS_FOR_OTHERS:
+        if threading.get_ident() == me or threading.current_thread().name == _GATE_THREAD:
             act(point)
 
     return act_here

@@ -1,15 +1,18 @@
-"""Plain files that people read, for records with a layout; an inner SQLite store for all else.
+"""Plain files that people read, for records with a layout; an inner SQLite store for all others.
 
-store.py        the port: the latch, and the order of a change
-transaction.py  the transaction: reads and writes of files, or of the inner store
-snapshot.py     one moment of files and inner store; inotify
-cache.py        what this process has read, and whether it is still valid
-documents.py    JSON of a file: keys as file names, records as documents
-redo.py         what the files of a committed change must hold, and writing them
-disk.py         reading and replacing files so that they survive a power loss
-folders.py      the folders of a store, their locks and their owners
+store.py        the port, and the order of stage, commit, apply and clear
+latch.py        turns to change files, locks of other programs, recovery after a kill
+transaction.py  a transaction over files and inner store, and the files it changes
+snapshot.py     consistent reads without a lock
+records.py      the records of a space, and a transaction's overlay over them
+cache.py        what this process has read, and whether it is still current
+inotify.py      changed names in a folder, from the kernel
+documents.py    JSON of a file; keys as file names
+redo.py         the redo log: committed changes of files, and their application
+disk.py         files that are read and replaced so that they survive a power loss
+folders.py      where everything is; ownership.py: which store owns a folder
 signs.py        files that only show volatile records
-repair.py       damaged files: set aside and restored; folders without a record
+repair.py       damaged files, and folders without a record
 maintenance.py  check, backup and restore
 copy.py         copies to and from another store
 """

@@ -1,8 +1,5 @@
-"""The files of a store as this process last read them, read again where anything shows that they
-were changed.
-
-The files of one space that has a file for each record, as this process last saw them, and which of
-them to look at again.
+"""The files of a store as this process last read them. A file is read again when its signature
+shows that some program has changed it.
 """
 
 import os
@@ -16,59 +13,69 @@ from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.space import R, Space
-from holdfast.stores.files import documents
-from holdfast.stores.files import documents as naming
 from holdfast.stores.files.disk import (
     Disk,
+    Location,
     Signature,
-    Spot,
-    Unfit,
+    UnusableFile,
     signature_of,
     signature_of_stat,
     unreadable,
 )
-from holdfast.stores.files.documents import NO_FILE, Sheet, Unsound, documents_of, parse
+from holdfast.stores.files.documents import (
+    NO_FILE,
+    DamagedFile,
+    ParsedFile,
+    Pattern,
+    check_file_name,
+    documents_of,
+    is_hashed,
+    key_of,
+    parse,
+    pattern_of,
+)
 from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.record_set import Entry, Pile, damaged
+from holdfast.stores.files.inotify import FolderWatch
+from holdfast.stores.files.records import Entry, RecordSet, damaged
 from holdfast.stores.files.redo import Change, content_of
-from holdfast.stores.files.watch import Watch
 
 Keys = Callable[[], Iterable[str]]
-"""Every key that the store knows of a space, to tell the keys of hashed names."""
+"""Returns every key of a space that the store knows, to map hashed file names to keys."""
+
+Pending = Mapping[Location, Change]
+"""Committed changes that may not be in their files yet."""
 
 
-class Drawer(Generic[R]):
-    """The records of a folder. Safe for threads, which wait for each other here: what one was told
-    of, no other is told again.
+class FolderCache(Generic[R]):
+    """The records of a space with one file for each. Safe for threads, by a mutex: what the kernel
+    reported to one thread, it does not report to another.
 
-    A file is read again when its signature has changed. In a folder of many files the kernel tells
-    whose to look at; else each is looked at, every time.
+    In a folder with many files inotify reports the files to look at. In any other folder each file
+    is looked at, every time.
     """
 
     def __init__(self, space: Space[R], layout: FilePerRecord[R], folder: Path, disk: Disk) -> None:
         self._space = space
         self._disk = disk
-        self._pattern = documents.pattern_of(layout.name)
+        self._pattern = pattern_of(layout.name)
         self._folder = folder / self._pattern.base
         self._mutex = threading.Lock()
-        self._watch = Watch(self._folder)
-        self._pile = Pile(space, layout.wire, {})
+        self._watch = FolderWatch(self._folder)
+        self._records = RecordSet(space, layout.wire, {})
         self._news: dict[str, Entry[R] | None] = {}
-        """What was learnt since the pile was made."""
+        """What was read since the record set was made."""
         self._signatures: dict[str, Signature] = {}
-        """By key; not of a file that was so young when it was read that its signature proves
-        nothing.
-        """
+        """By key. A file that was too young when it was read has none here."""
         self._keys: dict[str, str] = {}
         """By the name in the folder."""
         self._suspects: set[str] = set()
-        """Names to look at. They stay until that has succeeded."""
+        """Names to look at. Each stays until that has succeeded."""
         self._any_suspect = True
 
     def one(self, key: str) -> Entry[R] | None:
-        """The record in the file of a key. Raises StoreUnavailable."""
+        """The entry under a key. Raises StoreUnavailable."""
         with self._mutex:
-            signature = signature_of(self._spot(key).path)
+            signature = signature_of(self._location(key).path)
             if signature is None:
                 return None
             if signature == self._signatures.get(key):
@@ -78,35 +85,33 @@ class Drawer(Generic[R]):
                 self._learn(self._pattern.component(key), key, signature, entry)
             return entry
 
-    def all(self, known: Keys) -> Pile[R]:
-        """The records of all files. Raises StoreUnavailable."""
+    def all(self, known: Keys) -> RecordSet[R]:
+        """Every record. Raises StoreUnavailable."""
         with self._mutex:
-            told = self._told()
-            if told is None:
+            changed = self._changed_names()
+            if changed is None:
                 self._any_suspect = True
             else:
-                self._suspects.update(filter(self._pattern.inner, told))
+                self._suspects.update(filter(self._pattern.name_in, changed))
             if self._any_suspect:
                 self._look_at_all(known)
             else:
                 for name in list(self._suspects):
                     self._look_at(name, signature_of(self._path(name)), known)
             if self._news:
-                self._pile, self._news = self._pile.changed(self._news), {}
-            return self._pile
+                self._records, self._news = self._records.changed(self._news), {}
+            return self._records
 
-    def wrote(self, key: str, entry: Entry[R] | None) -> None:
-        """This process has just put a record in its place, with nobody else at the latch; None:
-        it has removed it.
-        """
+    def remember(self, key: str, entry: Entry[R] | None) -> None:
+        """At the latch: note that this process has just written or removed (None) a file."""
         with self._mutex:
-            signature = None if entry is None else signature_of(self._spot(key).path)
+            signature = None if entry is None else signature_of(self._location(key).path)
             self._learn(self._pattern.component(key), key, signature, entry)
 
-    def _told(self) -> set[str] | None:
-        """The names that the kernel tells of. It tells of this folder alone, not of those in it."""
+    def _changed_names(self) -> set[str] | None:
+        # inotify watches this folder, not those in it.
         if self._pattern.rest or len(self._keys) < FILES_WATCHED_FROM:
-            self._watch.end()
+            self._watch.stop()
             return None
         return self._watch.changed()
 
@@ -118,21 +123,18 @@ class Drawer(Generic[R]):
         for name in self._keys.keys() - seen:
             self._look_at(name, None, known)
         self._suspects &= seen
+        # Only now: a scan that fails half-way must be repeated.
         self._any_suspect = False
 
     def _look_at(self, name: str, signature: Signature | None, known: Keys) -> None:
-        key = self._keys.get(name) or self._key_of(name, known)
+        key = self._keys.get(name) or _key_of(self._pattern.name_in(name), known)
         if key is not None and (signature is None or signature != self._signatures.get(key)):
             signature, entry = (None, None) if signature is None else self._read(key)
             self._learn(name, key, signature, entry)
         self._suspects.discard(name)
-        if key is None and documents.hashed(name.removeprefix(self._pattern.prefix)):
-            # Only the store can tell whose it is, and may be about to.
+        if key is None and is_hashed(name.removeprefix(self._pattern.prefix)):
+            # The store may be about to commit the key of this hash.
             self._suspects.add(name)
-
-    def _key_of(self, name: str, known: Keys) -> str | None:
-        inner = self._pattern.inner(name) or ""
-        return documents.key_of(inner, known() if documents.hashed(inner) else ())
 
     def _learn(
         self, name: str, key: str, signature: Signature | None, entry: Entry[R] | None
@@ -149,23 +151,22 @@ class Drawer(Generic[R]):
             self._signatures[key] = signature
 
     def _known(self, key: str) -> Entry[R] | None:
-        return self._news[key] if key in self._news else self._pile.entries.get(key)
+        return self._news[key] if key in self._news else self._records.entries.get(key)
 
     def _read(self, key: str) -> tuple[Signature | None, Entry[R] | None]:
         try:
-            found = self._disk.read(self._spot(key))
-        except Unfit as error:
+            found = self._disk.read(self._location(key))
+        except UnusableFile as error:
             return None, Entry(None, error=damaged(self._space, key, str(error), malformed=True))
         if found is None:
             return None, None
-        return found.signature if found.sure else None, entry_of(self._space, key, found.data)
+        return found.signature if found.sure else None, _entry_of(self._space, key, found.data)
 
     def _listed(self) -> Iterator[tuple[str, Signature | None]]:
-        """Every name of the folder that may be a record's, and the signature of its file."""
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
-                    if self._pattern.inner(entry.name):
+                    if self._pattern.name_in(entry.name):
                         yield entry.name, self._signature(entry)
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -181,259 +182,226 @@ class Drawer(Generic[R]):
             return None
 
     def _path(self, name: str) -> str:
-        return f"{self._folder}/{self._pattern.beneath(name)}"
+        return f"{self._folder}/{self._pattern.path_of_component(name)}"
 
-    def _spot(self, key: str) -> Spot:
-        return Spot(self._folder, self._pattern.path(key))
-
-
-def entry_of(space: Space[R], key: str, data: bytes) -> Entry[R]:
-    """What stands in the file of a record."""
-    try:
-        return Entry(parse(data))
-    except ValueError as error:
-        return Entry(None, error=damaged(space, key, str(error), malformed=True))
+    def _location(self, key: str) -> Location:
+        return Location(self._folder, self._pattern.path(key))
 
 
-Pending = Mapping[Spot, Change]
-
-
-class _Seen(NamedTuple):
+class _KnownFile(NamedTuple):
     signature: Signature | None
-    """None when the file was so young that this proves nothing."""
-    sheet: Sheet
+    """None when the file was too young for its signature to prove anything."""
+    file: ParsedFile
 
 
-class _Drawn(NamedTuple):
-    sheet: Sheet
-    pile: Pile[Any]
+class _KnownRecords(NamedTuple):
+    file: ParsedFile
+    records: RecordSet[Any]
 
 
-class Cabinet:
-    """What was read, by file and by space. Everything in it is replaced and never changed, so
-    threads share it.
-    """
+class FileCache:
+    """What was read, by file and by space. Threads share the values, which are never changed."""
 
     def __init__(self, folders: Folders, disk: Disk) -> None:
         self.folders = folders
         self.disk = disk
-        self._sheets: dict[Path, _Seen] = {}
-        self._drawn: dict[Space[Any], _Drawn] = {}
-        self._drawers: dict[Space[Any], Drawer[Any]] = {}
+        self._files: dict[Path, _KnownFile] = {}
+        self._records: dict[Space[Any], _KnownRecords] = {}
+        self._folder_caches: dict[Space[Any], FolderCache[Any]] = {}
 
-    def sheet(self, space: Space[Any], layout: OneFile[Any], pending: Pending) -> Sheet:
-        """The file of a layout. Raises Unsound for one that is no JSON, or StoreUnavailable."""
-        spot = self.spot(layout)
-        if spot in pending:
-            try:
-                data = content_of(self.disk, pending[spot])
-            except Unfit as error:
-                raise Unsound(spot, layout, space, str(error)) from None
-            return NO_FILE if data is None else _sheet(spot, layout, space, data)
-        path = spot.path
-        known = self._sheets.get(path)
-        if (
-            known is not None
-            and known.signature is not None
-            and known.signature == signature_of(path)
-        ):
-            return known.sheet
+    def file(self, space: Space[Any], layout: OneFile[Any], pending: Pending) -> ParsedFile:
+        """The one file of a layout. Raises DamagedFile for no JSON, and StoreUnavailable."""
+        location = self.location(layout)
+        known = self._files.get(location.path)
         try:
-            found = self.disk.read(spot)
-        except Unfit as error:
-            raise Unsound(spot, layout, space, str(error)) from None
-        if found is None:
-            return NO_FILE
-        same = known is not None and known.sheet.data == found.data
-        sheet = (
-            known.sheet if known is not None and same else _sheet(spot, layout, space, found.data)
-        )
-        self._sheets[path] = _Seen(found.signature if found.sure else None, sheet)
-        return sheet
+            if location in pending:
+                data = content_of(self.disk, pending[location])
+                return NO_FILE if data is None else _parsed(data)
+            if (
+                known is not None
+                and known.signature is not None
+                and known.signature == signature_of(location.path)
+            ):
+                return known.file
+            found = self.disk.read(location)
+            if found is None:
+                return NO_FILE
+            same = known is not None and known.file.data == found.data
+            file = known.file if known is not None and same else _parsed(found.data)
+        except (UnusableFile, ValueError) as error:
+            raise DamagedFile(location, layout, space, str(error)) from None
+        self._files[location.path] = _KnownFile(found.signature if found.sure else None, file)
+        return file
 
-    def drawn(self, space: Space[R], layout: OneFile[R], pending: Pending) -> tuple[Sheet, Pile[R]]:
-        """The file of a space, and its records. Raises Unsound or StoreUnavailable."""
-        sheet = self.sheet(space, layout, pending)
-        known = self._drawn.get(space)
-        if known is not None and known.sheet is sheet:
+    def file_records(
+        self, space: Space[R], layout: OneFile[R], pending: Pending
+    ) -> tuple[ParsedFile, RecordSet[R]]:
+        """The one file of a space, and its records. Raises DamagedFile or StoreUnavailable."""
+        file = self.file(space, layout, pending)
+        known = self._records.get(space)
+        if known is not None and known.file is file:
             return known
         try:
-            documents = documents_of(layout, sheet)
+            documents = documents_of(layout, file)
         except ValueError as error:
-            raise Unsound(self.spot(layout), layout, space, str(error)) from None
-        # What did not change keeps what was worked out of it.
-        before = {} if known is None else known.pile.entries
+            raise DamagedFile(self.location(layout), layout, space, str(error)) from None
+        # An unchanged document keeps its entry, and so its decoded record.
+        before = {} if known is None else known.records.entries
         entries: dict[str, Entry[R]] = {}
         for key, document in documents.items():
             old = before.get(key)
-            entries[key] = (
-                old if old is not None and _same(old.document, document) else Entry(document)
-            )
-        pile = Pile(space, layout.wire, entries)
-        self._drawn[space] = _Drawn(sheet, pile)
-        return sheet, pile
+            is_same = old is not None and _is_same_json(old.document, document)
+            entries[key] = old if old is not None and is_same else Entry(document)
+        records = RecordSet(space, layout.wire, entries)
+        self._records[space] = _KnownRecords(file, records)
+        return file, records
 
-    def wrote(self, spot: Spot, sheet: Sheet, drawn: Mapping[Space[Any], Pile[Any]]) -> None:
-        """Remember what this process has just put in a file's place, with nobody else at the
-        latch.
-        """
-        self._sheets[spot.path] = _Seen(signature_of(spot.path), sheet)
-        for space, pile in drawn.items():
-            self._drawn[space] = _Drawn(sheet, pile)
-
-    def wrote_card(
-        self, space: Space[R], layout: FilePerRecord[R], key: str, entry: Entry[R] | None
-    ) -> None:
-        """The same of a file for one record; None: it is gone."""
-        self._drawer(space, layout).wrote(key, entry)
-
-    def card(
+    def record(
         self, space: Space[R], layout: FilePerRecord[R], key: str, pending: Pending
     ) -> Entry[R] | None:
-        """The record in the file of a key. Raises StoreUnavailable."""
-        if pending and (spot := self.spot_of(layout, key)) in pending:
-            return _written(space, key, pending[spot])
-        return self._drawer(space, layout).one(key)
+        """The record in a key's own file. Raises StoreUnavailable."""
+        if pending and (location := self.location_of(layout, key)) in pending:
+            return _pending_entry(space, key, pending[location])
+        return self._folder_cache(space, layout).one(key)
 
-    def cards(
+    def records(
         self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys
-    ) -> Pile[R]:
-        """The records of all files of a space. Raises StoreUnavailable."""
-        pile = self._drawer(space, layout).all(known_keys)
+    ) -> RecordSet[R]:
+        """The records of a space with a file for each. Raises StoreUnavailable."""
+        records = self._folder_cache(space, layout).all(known_keys)
         if not pending:
-            return pile
-        pattern = naming.pattern_of(layout.name)
-        folder = self.folders.of(layout.folder) / pattern.base
+            return records
+        folder, pattern = self._folder(layout)
         written: dict[str, Entry[R] | None] = {}
-        for spot, change in pending.items():
-            inner = pattern.within(spot.name) if spot.folder == folder else None
-            key = (
-                naming.key_of(inner, known_keys() if naming.hashed(inner) else ())
-                if inner
-                else None
-            )
+        for location, change in pending.items():
+            name = pattern.name_in_path(location.name) if location.folder == folder else None
+            key = _key_of(name, known_keys)
             if key is not None:
-                written[key] = _written(space, key, change)
-        return pile.changed(written)
+                written[key] = _pending_entry(space, key, change)
+        return records.changed(written)
 
-    def refuse_gone(self, layout: FilePerRecord[Any], pending: Pending, known_keys: Keys) -> None:
-        """Raise StoreCorrupt when the folder of a space is gone that has records: most likely it
-        is not mounted.
+    def remember_file(
+        self, location: Location, file: ParsedFile, records: Mapping[Space[Any], RecordSet[Any]]
+    ) -> None:
+        """Note that this process has just written a file, at the latch."""
+        self._files[location.path] = _KnownFile(signature_of(location.path), file)
+        for space, found in records.items():
+            self._records[space] = _KnownRecords(file, found)
+
+    def remember_record(
+        self, space: Space[R], layout: FilePerRecord[R], key: str, entry: Entry[R] | None
+    ) -> None:
+        """Note that this process has just written a record's own file, or removed it (None)."""
+        self._folder_cache(space, layout).remember(key, entry)
+
+    def refuse_missing_folder(
+        self, layout: FilePerRecord[Any], pending: Pending, known_keys: Keys
+    ) -> None:
+        """Raise StoreCorrupt when the folder of a space with records does not exist: most likely it
+        is not mounted, and the records would seem deleted.
         """
-        folder = self.folders.of(layout.folder) / naming.pattern_of(layout.name).base
+        folder, _ = self._folder(layout)
         if (
             folder.is_dir()
-            or any(spot.folder == folder for spot in pending)
+            or any(location.folder == folder for location in pending)
             or not any(True for _ in known_keys())
         ):
             return
         raise StoreCorrupt(
-            f"{folder} is gone, with the records in it: mount it or put it back, or make the "
-            "folder to go on without them",
+            f"{folder} is gone, with the records in it: mount it or put it back, or make an empty "
+            "folder to continue without them",
             path=str(folder),
             aside=None,
             restored=False,
             why="it is gone",
         )
 
-    def spot(self, layout: OneFile[Any]) -> Spot:
+    def location(self, layout: OneFile[Any]) -> Location:
         """Where a layout's one file is."""
-        return Spot(self.folders.of(layout.folder), naming.checked(layout.name))
+        return Location(self.folders.of(layout.folder), check_file_name(layout.name))
 
-    def spot_of(self, layout: FilePerRecord[Any], key: str) -> Spot:
+    def location_of(self, layout: FilePerRecord[Any], key: str) -> Location:
         """Where the file of a key is."""
-        pattern = naming.pattern_of(layout.name)
-        return Spot(self.folders.of(layout.folder) / pattern.base, pattern.path(key))
-
-    def lock_of(self, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
-        """The file that other programs of a layout lock around each change; None where there is
-        none.
-        """
-        return None if layout.lock is None else self.folders.of(layout.folder) / layout.lock
+        folder, pattern = self._folder(layout)
+        return Location(folder, pattern.path(key))
 
     def forget(self) -> None:
-        """Read everything anew from here on."""
-        self._sheets, self._drawn, self._drawers = {}, {}, {}
+        """Read every file again from now on."""
+        self._files, self._records, self._folder_caches = {}, {}, {}
 
-    def _drawer(self, space: Space[R], layout: FilePerRecord[R]) -> Drawer[R]:
-        known = self._drawers.get(space)
+    def _folder(self, layout: FilePerRecord[Any]) -> tuple[Path, Pattern]:
+        pattern = pattern_of(layout.name)
+        return self.folders.of(layout.folder) / pattern.base, pattern
+
+    def _folder_cache(self, space: Space[R], layout: FilePerRecord[R]) -> FolderCache[R]:
+        known = self._folder_caches.get(space)
         if known is None:
-            # Another thread may have made one meanwhile: all are to use the same.
-            known = self._drawers.setdefault(
-                space, Drawer(space, layout, self.folders.of(layout.folder), self.disk)
+            # Another thread may have made one meanwhile, and all must share one.
+            known = self._folder_caches.setdefault(
+                space, FolderCache(space, layout, self.folders.of(layout.folder), self.disk)
             )
         return known
 
 
-class SheetSource(Generic[R]):
-    """The entries of a space that has one file."""
-
-    def __init__(self, pile: Pile[R]) -> None:
-        self._pile = pile
-
-    def one(self, key: str) -> Entry[R] | None:
-        """The entry under a key."""
-        return self._pile.entries.get(key)
-
-    def all(self) -> Pile[R]:
-        """Every entry."""
-        return self._pile
-
-
-class CardSource(Generic[R]):
-    """The entries of a space with a file for each, read when they are asked for. `still` is
-    called after each reading, and raises when what was read may be of another time than the
-    rest.
+class FolderSource(Generic[R]):
+    """The entries of a space with a file for each, read when they are needed. `check` is called
+    after each read, and raises when the files may have changed since the snapshot began.
     """
 
     def __init__(
         self,
-        cabinet: Cabinet,
+        cache: FileCache,
         space: Space[R],
         layout: FilePerRecord[R],
         pending: Pending,
         keys: Keys,
-        still: Callable[[], None],
+        check: Callable[[], None],
     ) -> None:
-        self._cabinet = cabinet
+        self._cache = cache
         self._space = space
         self._layout = layout
         self._pending = pending
         self._keys = keys
-        self._still = still
-        self._all: Pile[R] | None = None
+        self._check = check
+        self._all: RecordSet[R] | None = None
 
     def one(self, key: str) -> Entry[R] | None:
-        """The entry under a key."""
         if self._all is not None:
             return self._all.entries.get(key)
-        entry = self._cabinet.card(self._space, self._layout, key, self._pending)
-        self._still()
+        entry = self._cache.record(self._space, self._layout, key, self._pending)
+        self._check()
         return entry
 
-    def all(self) -> Pile[R]:
-        """Every entry."""
+    def all(self) -> RecordSet[R]:
         if self._all is None:
-            found = self._cabinet.cards(self._space, self._layout, self._pending, self._keys)
-            self._still()
+            found = self._cache.records(self._space, self._layout, self._pending, self._keys)
+            self._check()
             self._all = found
         return self._all
 
 
-def _sheet(spot: Spot, layout: OneFile[Any], space: Space[Any], data: bytes) -> Sheet:
+def _key_of(name: str | None, known: Keys) -> str | None:
+    return key_of(name, known() if is_hashed(name) else ()) if name else None
+
+
+def _parsed(data: bytes) -> ParsedFile:
+    """Raises ValueError for bytes that are no JSON."""
+    file = ParsedFile(data)
+    file.value  # noqa: B018 - parsed for its error
+    return file
+
+
+def _entry_of(space: Space[R], key: str, data: bytes) -> Entry[R]:
     try:
-        sheet = Sheet(data)
-        sheet.value  # noqa: B018 - it is no file of ours if that cannot be read
+        return Entry(parse(data))
     except ValueError as error:
-        raise Unsound(spot, layout, space, str(error)) from None
-    return sheet
+        return Entry(None, error=damaged(space, key, str(error), malformed=True))
 
 
-def _written(space: Space[R], key: str, change: Change) -> Entry[R] | None:
-    """A record whose file may not be there yet."""
-    return None if change.data is None else entry_of(space, key, change.data)
+def _pending_entry(space: Space[R], key: str, change: Change) -> Entry[R] | None:
+    return None if change.data is None else _entry_of(space, key, change.data)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON, and not only to Python, for which 1 is True and 1.0."""
+def _is_same_json(one: Any, other: Any) -> bool:
+    """Equal as JSON: for Python 1, 1.0 and True are equal too."""
     return one is other or (one == other and to_json(one) == to_json(other))

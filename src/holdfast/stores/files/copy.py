@@ -1,4 +1,4 @@
-"""All of a files store for another, and a files store made of all of another."""
+"""Copies of a whole files store to another store, and from another store to a new files store."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,23 +12,22 @@ from holdfast.kernel.errors import Collision, StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Contents, Kept
-from holdfast.stores.files.cache import Cabinet
-from holdfast.stores.files.disk import Disk, Spot
-from holdfast.stores.files.documents import Unsound, render, with_documents
-from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.maintenance import Part, all_locks, entries_of, parts_of, recover
-from holdfast.stores.files.record_set import Entry
+from holdfast.stores.copy import Contents, StoredRecord
+from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.disk import Disk, Location
+from holdfast.stores.files.documents import DamagedFile, render, with_documents
+from holdfast.stores.files.folders import Folders, file_layout, lock_path
+from holdfast.stores.files.maintenance import NamespaceFiles, all_locks, open_namespaces
+from holdfast.stores.files.records import Entry
 from holdfast.stores.files.redo import (
     GENERATIONS,
     REDO,
     Change,
     Mark,
-    laid_out,
-    numbered,
-    shadow_of,
+    redo_rows,
+    revision_space,
 )
-from holdfast.stores.files.store import FilesStore, make
+from holdfast.stores.files.store import FilesStore, make_root
 from holdfast.stores.files.transaction import ADOPTED
 from holdfast.stores.sqlite import copy
 from holdfast.system.access import PRIVATE, Access
@@ -38,38 +37,41 @@ T = TypeVar("T")
 Spaces = Sequence[Space[Any]]
 Given = Mapping[str, str | Path]
 
+_MARK = GENERATIONS.encode(Mark())
 
-def handed(store: FilesStore, spaces: Spaces, use: Callable[[Contents], T]) -> T:
-    """Hand over what the store holds, files and all, as of one moment, and return what is made of
-    it. Others wait meanwhile.
 
-    Raises SchemaTooNew for an unknown space, StoreCorrupt for a damaged file; the records raise
-    RecordInvalid.
+def use_contents(store: FilesStore, spaces: Spaces, use: Callable[[Contents], T]) -> T:
+    """Call `use` with everything in the store, files included, as of one moment. Other changes wait
+    meanwhile.
+
+    Raises SchemaTooNew for an unknown space, and StoreCorrupt for a damaged file; the iterator of
+    records raises RecordInvalid.
     """
 
     def work() -> T:
-        with parts_of(store) as parts:
-            for part in parts:
-                recover(store, part)
-            with copy.contents(store.inner, _inner(spaces)) as inner:
+        with open_namespaces(store) as namespaces:
+            for each in namespaces:
+                each.recover()
+            with copy.contents(store.inner, _inner_spaces(spaces)) as inner:
                 found = [
-                    _Found(part, space, _entries(part, space))
-                    for part in parts
+                    _FoundRecords(each, space, _entries(each, space))
+                    for each in namespaces
                     for space in spaces
-                    if laid_out(space)
+                    if file_layout(space)
                 ]
                 counts = {space.name: inner.counts.get(space.name, 0) for space in spaces}
+                # The inner store counts revisions. A record that a person added has none.
                 counts |= dict.fromkeys((one.space.name for one in found), 0)
                 for one in found:
                     counts[one.space.name] += len(one.entries)
-                return use(Contents(inner.era, counts, _kept(inner, found), inner.journal))
+                return use(Contents(inner.era, counts, _records(inner, found), inner.journal))
 
-    return store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+    return store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def fill(
     root: Path,
-    all_of: Contents,
+    contents: Contents,
     spaces: Spaces,
     *,
     given: Given,
@@ -77,152 +79,138 @@ def fill(
     access: Access = PRIVATE,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a new store of the contents of another, whole or not at all, in an era beyond all of
-    theirs.
+    """Make a new store of another one's contents, all or nothing, in a later era.
 
-    What is made is an inner store with a redo record of every file: killed behind that, the next
-    change brings them up. Raises Collision when the folder holds such files, and as that of a
-    SQLite store does. `ready` is called once all is written, and may raise to leave it undone.
+    It first makes an inner store with a redo record of every file: killed after that, the next
+    change writes the files. `ready` is called once everything is written, and may raise to undo it.
+    Raises Collision when the folder has such files, and as `fill` of a SQLite store does.
     """
-    desks = _Desks(Path(root), given)
+    caches = _NewCaches(Path(root), given)
     for space in spaces:
-        _refuse_full(desks.of("default"), space)
-    make(Path(root), access)
-    own = desks.of("default").folders.own
-    records = _inner_records(all_of, desks)
+        _refuse_existing(caches.of("default"), space)
+    make_root(Path(root), access)
     copy.fill(
-        own / "store.sqlite",
-        all_of._replace(records=records),
-        _inner(spaces),
+        caches.of("default").folders.own / "store.sqlite",
+        contents._replace(records=_inner_records(contents, caches)),
+        _inner_spaces(spaces),
         access=access,
         ready=ready,
     )
-    for namespace in sorted(desks.seen):
+    for namespace in sorted(caches.made):
         with closing(
             FilesStore(root, boot_id=boot_id, namespace=namespace, folders=given, access=access)
         ) as store:
-            store.alone(lambda: None, TRANSACT_TIMEOUT_S)
+            store.exclusively(lambda: None, TRANSACT_TIMEOUT_S)
 
 
-class _Found(NamedTuple):
-    """The records of a space in the files of a namespace."""
-
-    part: Part
+class _FoundRecords(NamedTuple):
+    files: NamespaceFiles
     space: Space[Any]
     entries: Mapping[str, Entry[Any]]
 
 
-class _Desks:
-    """The files of each namespace of a store that is being made."""
+class _NewCaches:
+    """The files of each namespace of a new store."""
 
     def __init__(self, root: Path, given: Given) -> None:
         self._root = root
         self._given = given
-        self.seen: dict[str, Cabinet] = {}
+        self.made: dict[str, FileCache] = {}
 
-    def of(self, namespace: str) -> Cabinet:
-        """Those of one."""
-        if namespace not in self.seen:
-            self.seen[namespace] = Cabinet(Folders(self._root, namespace, self._given), Disk(1, 0))
-        return self.seen[namespace]
+    def of(self, namespace: str) -> FileCache:
+        if namespace not in self.made:
+            folders = Folders(self._root, namespace, self._given)
+            self.made[namespace] = FileCache(folders, Disk(1, 0))
+        return self.made[namespace]
 
 
-def _inner(spaces: Spaces) -> list[Space[Any]]:
-    """What the inner store has in the place of these spaces."""
+def _inner_spaces(spaces: Spaces) -> list[Space[Any]]:
     return [
-        *(shadow_of(space) if laid_out(space) else space for space in spaces),
+        *(revision_space(space) if file_layout(space) else space for space in spaces),
         REDO,
         GENERATIONS,
     ]
 
 
-def _entries(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+def _entries(files: NamespaceFiles, space: Space[Any]) -> Mapping[str, Entry[Any]]:
     try:
-        return entries_of(part, space)
-    except Unsound as unsound:
+        return files.entries(space)
+    except DamagedFile as damage:
         raise StoreCorrupt(
-            f"{unsound.spot.path} is damaged ({unsound.why}): read the store once, which restores "
-            "it, and copy again",
-            path=str(unsound.spot.path),
+            f"{damage.location.path} is damaged ({damage.why}): read the store once, which "
+            "restores it, and copy again",
+            path=str(damage.location.path),
         ) from None
 
 
-def _kept(inner: Contents, found: Sequence[_Found]) -> Iterator[Kept]:
-    """Every record: those of the inner store as they are, and those in files with the revisions
-    that it knows of them.
-    """
-    laid = {one.space.name for one in found}
+def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[StoredRecord]:
+    """The records of the inner store, then those in files with their revisions in it."""
+    in_files = {one.space.name for one in found}
     revisions: dict[tuple[str, str, str], int] = {}
     for kept in inner.records:
-        if kept.space.name in laid:
+        if kept.space.name in in_files:
             revisions[kept.space.name, kept.namespace, kept.key] = kept.revision
         elif kept.space not in (REDO, GENERATIONS):
             yield kept
-    for part, space, entries in found:
-        layout = laid_out(space)
+    for files, space, entries in found:
+        layout = file_layout(space)
         assert layout is not None
         for key in sorted(entries):
-            revision = revisions.get((space.name, part.namespace, key), ADOPTED)
+            revision = revisions.get((space.name, files.namespace, key), ADOPTED)
             record = entries[key].record(space, key, layout.wire)
-            yield Kept(space, part.namespace, key, revision, space.encode(record))
+            yield StoredRecord(space, files.namespace, key, revision, space.encode(record))
 
 
-def _inner_records(all_of: Contents, desks: _Desks) -> Iterator[Kept]:
-    """The records as the inner store has them: of those in files the revisions, and what the files
-    are to hold.
-    """
+def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[StoredRecord]:
+    """The inner store's records: for a record in files its revision, and a redo record of all."""
     documents: dict[str, dict[Space[Any], dict[str, Any]]] = {}
-    for kept in all_of.records:
-        layout = laid_out(kept.space)
+    for kept in contents.records:
+        layout = file_layout(kept.space)
         if layout is None:
             yield kept
             continue
         document = to_plain(layout.wire.write(kept.space.decode(kept.key, kept.value)))
         documents.setdefault(kept.namespace, {}).setdefault(kept.space, {})[kept.key] = document
-        yield Kept(shadow_of(kept.space), kept.namespace, kept.key, kept.revision, _MARK)
-    revision = token.first(all_of.era)
+        yield StoredRecord(
+            revision_space(kept.space), kept.namespace, kept.key, kept.revision, _MARK
+        )
+    revision = token.first(contents.era)
     for namespace, by_space in documents.items():
-        cabinet = desks.of(namespace)
-        for key, part in numbered(cabinet.folders, _changes(cabinet, by_space)):
-            yield Kept(REDO, namespace, key, revision, REDO.encode(part))
+        cache = caches.of(namespace)
+        for key, part in redo_rows(cache.folders, _changes(cache, by_space)):
+            yield StoredRecord(REDO, namespace, key, revision, REDO.encode(part))
         for space in by_space:
-            yield Kept(GENERATIONS, namespace, space.name, revision, _MARK)
+            yield StoredRecord(GENERATIONS, namespace, space.name, revision, _MARK)
 
 
 def _changes(
-    cabinet: Cabinet, by_space: Mapping[Space[Any], Mapping[str, Any]]
+    cache: FileCache, by_space: Mapping[Space[Any], Mapping[str, Any]]
 ) -> Iterator[Change]:
-    sheets: dict[Spot, Any] = {}
-    locks: dict[Spot, Path | None] = {}
+    files: dict[Location, tuple[Any, Path | None]] = {}
     for space, documents in by_space.items():
-        layout = laid_out(space)
+        layout = file_layout(space)
+        assert layout is not None
+        lock = lock_path(cache.folders, layout)
         if isinstance(layout, OneFile):
-            spot = cabinet.spot(layout)
-            sheets[spot] = with_documents(layout, sheets.get(spot), documents)
-            locks[spot] = cabinet.lock_of(layout)
-        elif isinstance(layout, FilePerRecord):
-            for key, document in documents.items():
-                yield Change(
-                    cabinet.spot_of(layout, key),
-                    render(document),
-                    keep=False,
-                    lock=cabinet.lock_of(layout),
-                )
-    for spot, value in sheets.items():
-        yield Change(spot, render(value), keep=False, lock=locks[spot])
+            location = cache.location(layout)
+            value, _ = files.get(location, (None, None))
+            files[location] = with_documents(layout, value, documents), lock
+            continue
+        for key, document in documents.items():
+            location = cache.location_of(layout, key)
+            yield Change(location, render(document), keep=False, lock=lock)
+    for location, (value, lock) in files.items():
+        yield Change(location, render(value), keep=False, lock=lock)
 
 
-def _refuse_full(cabinet: Cabinet, space: Space[Any]) -> None:
-    layout = laid_out(space)
-    there: Path | None = None
-    if isinstance(layout, OneFile) and os.path.lexists(cabinet.spot(layout).path):
-        there = cabinet.spot(layout).path
+def _refuse_existing(cache: FileCache, space: Space[Any]) -> None:
+    layout = file_layout(space)
+    existing: Path | None = None
+    if isinstance(layout, OneFile) and os.path.lexists(cache.location(layout).path):
+        existing = cache.location(layout).path
     elif isinstance(layout, FilePerRecord) and (
-        cards := cabinet.cards(space, layout, {}, tuple).entries
+        entries := cache.records(space, layout, {}, tuple).entries
     ):
-        there = cabinet.spot_of(layout, min(cards)).path
-    if there is not None:
-        raise Collision(f"the target holds {there}: a copy goes to a new store", path=str(there))
-
-
-_MARK = GENERATIONS.encode(Mark())
+        existing = cache.location_of(layout, min(entries)).path
+    if existing is not None:
+        raise Collision(f"the target has {existing}: a copy needs a new store", path=str(existing))

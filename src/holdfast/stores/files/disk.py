@@ -1,10 +1,9 @@
-"""Files on a disk: read whole, replaced whole, and there after a power loss once `settle` has
-returned.
+"""Files on a disk, read whole and replaced whole so that they survive a power loss.
 
-A file is replaced by writing a temporary one beside it, syncing that, renaming it over the old one
-and syncing the folder. The temporary file's name is always the same, since only one writer is at
-the latch: what a killed one leaves, the next uses up. Symbolic links in the place of a file, or of
-a folder made for one, are never followed.
+A file is replaced in four steps: write a temporary file beside it and sync that (`stage`), rename
+it over the old file (`place`), sync the folder (`settle`). The temporary name is always the same,
+because only one writer is at the latch: the next writer reuses what a killed one left. A symbolic
+link in the place of a file, or of a folder made for one, is never followed.
 """
 
 import contextlib
@@ -22,41 +21,52 @@ from typing import NamedTuple, TypeVar
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.filesystem import sync_names
-from holdfast.system.access import LACKING, PRIVATE, Access, dress, make_folder, make_folder_in
+from holdfast.system.access import (
+    LACKING,
+    PRIVATE,
+    Access,
+    dress,
+    dress_like,
+    make_folder,
+    make_folder_in,
+)
 from holdfast.system.folder_walk import open_folder, others_can_write
 
 T = TypeVar("T")
 
 _PERMANENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
-"""What another try cannot mend: the name itself is not what it should be."""
+"""Errors about the name itself, which another attempt cannot change."""
 
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-"""What file systems say that have no second names for a file, or no more."""
+"""How file systems refuse a hard link that they do not support."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Non-blocking, because a FIFO in a file's place would block the open for ever."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
 """FS_IOC_GETFLAGS: a file's attributes, as `lsattr` shows them."""
 _FIXED = 0x10 | 0x20
-"""FS_IMMUTABLE_FL and FS_APPEND_FL: such a file keeps its name, whoever asks."""
+"""FS_IMMUTABLE_FL and FS_APPEND_FL: not even root can rename or remove such a file."""
 
 _RACY_NS = 50_000_000
-"""How old a change must be before its time proves anything: clocks of file systems tick in steps of
-some milliseconds.
+"""A younger change time proves nothing: clocks of file systems tick in steps of milliseconds, so
+that a second change in the same tick leaves the signature as it was.
 """
 
 
-class Unfit(Exception):
-    """What is at the place of a file is no plain file, or cannot be changed; `advice` says what to
-    do. It never leaves the store.
-    """
+class UnusableFile(Exception):
+    """No plain file that can be changed is in a file's place. Never leaves the store."""
 
     def __init__(self, why: str, advice: str = "check what is there") -> None:
         super().__init__(why)
         self.advice = advice
 
 
-class Spot(NamedTuple):
-    """A file's place: a folder that is there for many files, and below it a path of plain names
-    that is this file's.
+class Location(NamedTuple):
+    """Where a file is: `folder` holds many files and stays; `name` is this file's path below it,
+    whose folders come and go with the file.
     """
 
     folder: Path
@@ -64,12 +74,16 @@ class Spot(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The whole path."""
         return self.folder / self.name
+
+    def sibling(self, rename: Callable[[str], str]) -> "Location":
+        """The location in the same folder whose last name is `rename` of this one's."""
+        head, slash, last = self.name.rpartition("/")
+        return Location(self.folder, f"{head}{slash}{rename(last)}")
 
 
 class Signature(NamedTuple):
-    """What changes when a file is changed, by whomever."""
+    """What changes whenever a file is changed, by any program."""
 
     inode: int
     bytes: int
@@ -77,10 +91,8 @@ class Signature(NamedTuple):
     ctime_ns: int
 
 
-class Found(NamedTuple):
-    """A file's content. `sure` is False when the file is so young that a further change could leave
-    no trace.
-    """
+class FileContent(NamedTuple):
+    """A file as it was read. Without `sure`, a later change could have the same signature."""
 
     data: bytes
     signature: Signature
@@ -88,139 +100,125 @@ class Found(NamedTuple):
 
 
 class Disk:
-    """Reads and replaces files; tries again `attempts` times, `delay_s` apart, when the system
-    reports an error.
+    """Reads and replaces files. A system error that may pass is retried: `attempts` times in all,
+    `delay_s` apart.
     """
 
     def __init__(self, attempts: int, delay_s: float, access: Access = PRIVATE) -> None:
         self._access = access
         self._attempts = attempts
         self._delay_s = delay_s
-        self._named: set[Path] = set()
+        self._synced_folders: set[Path] = set()
 
-    def patiently(self, work: Callable[[], T]) -> T:
-        """Do it, again while the system reports an error that may pass. Raises the last OSError."""
+    def retry(self, work: Callable[[], T]) -> T:
+        """Call `work` until it raises no error that may pass. Raises the last OSError."""
         for _ in range(self._attempts - 1):
             try:
                 return work()
             except OSError as error:
                 if error.errno in _PERMANENT:
                     raise
-            # An error of a disk that passes tells nobody when it has.
+            # A disk does not notify anybody when an error has passed.
             time.sleep(self._delay_s)
         return work()
 
-    def eventually(self, look: Callable[[], T | None]) -> T | None:
-        """What a look finds, or a further one as often as anything is tried here; None when none of
-        them finds anything.
-        """
-        found = look()
+    def retry_until_found(self, find: Callable[[], T | None]) -> T | None:
+        """Call `find` until it returns something; None after as many attempts as `retry` makes."""
+        found = find()
         for _ in range(self._attempts - 1):
             if found is None:
-                # Nobody tells when a file that is just being written is whole.
+                # Nothing signals that another program has finished writing a file.
                 time.sleep(self._delay_s)
-                found = look()
+                found = find()
         return found
 
-    def read(self, spot: Spot) -> Found | None:
-        """The file's content; None when there is no file. Raises Unfit for anything else in its
-        place, or StoreUnavailable.
-        """
+    def read(self, location: Location) -> FileContent | None:
+        """The file's content; None when there is none. Raises UnusableFile and StoreUnavailable."""
         try:
-            return self.patiently(lambda: _read(spot))
+            return self.retry(lambda: _read(location))
         except OSError as error:
-            raise unreadable(spot.path, error) from None
+            raise unreadable(location.path, error) from None
 
-    def stage(self, spot: Spot, data: bytes) -> int:
-        """Write the temporary file beside a file's place, synced, with the mode and group of the
-        file that it is to replace. Return its time in nanoseconds. Folders that are not there are
-        made. Raises StoreUnavailable, and then nothing but a temporary file is left.
+    def stage(self, location: Location, data: bytes) -> int:
+        """Write and sync the temporary file that is to replace a file, with that file's mode and
+        group. Missing folders are made. Return the temporary file's time in nanoseconds. Raises
+        StoreUnavailable, which leaves at most a temporary file.
         """
         try:
-            return self.patiently(lambda: self._stage(spot, data))
-        except (OSError, Unfit) as error:
-            raise _unwritable(spot.path, error) from None
+            return self.retry(lambda: self._stage(location, data))
+        except (OSError, UnusableFile) as error:
+            raise _unwritable(location.path, error) from None
 
-    def place(self, spot: Spot, *, keep: bool) -> None:
-        """Put the staged file in its place; with `keep`, the one that was there stays beside it as
-        `.bak`.
-        """
-        with _parent(spot) as (folder, name):
+    def place(self, location: Location, *, keep: bool) -> None:
+        """Rename the staged file into its place; with `keep`, the old file stays as `.bak`."""
+        with _parent(location) as (folder, name):
             if keep:
-                _keep(folder, name)
+                _keep_previous(folder, name)
             faults.reach("files.rename.before")
             os.rename(temporary(name), name, src_dir_fd=folder, dst_dir_fd=folder)
             faults.reach("files.rename.after")
 
-    def check_removable(self, spot: Spot) -> None:
-        """Raise StoreUnavailable for a file that `remove` would not get rid of: behind a link, a
-        folder, in a closed one, or fixed in its place.
+    def check_removable(self, location: Location) -> None:
+        """Raise StoreUnavailable for a file that `remove` could not remove: behind a link, a
+        folder, in a closed folder, immutable or mounted over.
         """
         try:
-            with contextlib.suppress(FileNotFoundError), _parent(spot) as (folder, name):
+            with contextlib.suppress(FileNotFoundError), _parent(location) as (folder, name):
                 _refuse_fixed(name, folder, _lstat(name, folder))
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except (OSError, Unfit) as error:
-            raise _unwritable(spot.path, error) from None
+        except (OSError, UnusableFile) as error:
+            raise _unwritable(location.path, error) from None
 
-    def remove(self, spot: Spot) -> None:
-        """Remove a file, if it is there, and the folders made for it that are empty then. A folder
-        in its place, or a link on the way to it, is somebody else's and stays.
+    def remove(self, location: Location) -> None:
+        """Remove a file, if it exists, and the folders made for it that are empty then. A folder in
+        its place, or a link on the way to it, belongs to somebody else and stays.
         """
         with (
-            contextlib.suppress(FileNotFoundError, IsADirectoryError, Unfit),
-            _parent(spot) as (folder, name),
+            contextlib.suppress(FileNotFoundError, IsADirectoryError, UnusableFile),
+            _parent(location) as (folder, name),
         ):
             faults.reach("files.unlink.before")
             os.unlink(name, dir_fd=folder)
             faults.reach("files.unlink.after")
-        _remove_empty(spot)
+        _remove_empty_folders(location)
 
-    def unstage(self, spot: Spot) -> None:
-        """Take away what `stage` left, after all. Best effort: what stays is used up by the next
-        that stages.
-        """
-        with contextlib.suppress(OSError, Unfit), _parent(spot) as (folder, name):
+    def unstage(self, location: Location) -> None:
+        """Remove a staged file. Best effort: the next `stage` replaces what stays."""
+        with contextlib.suppress(OSError, UnusableFile), _parent(location) as (folder, name):
             os.unlink(temporary(name), dir_fd=folder)
-        _remove_empty(spot)
+        _remove_empty_folders(location)
 
-    def settle(self, spot: Spot) -> None:
-        """Return once the names of a file's folder, and of those above it that were made for it,
-        survive a power loss.
-        """
+    def settle(self, location: Location) -> None:
+        """Sync the names in the file's folder, and in those made for it."""
         faults.reach("files.folder_sync.before")
-        for parent in spot.path.parents:
+        for parent in location.path.parents:
             with contextlib.suppress(FileNotFoundError):
-                sync(parent)
-            if parent == spot.folder:
+                sync_folder(parent)
+            if parent == location.folder:
                 break
         faults.reach("files.folder_sync.after")
 
-    def _stage(self, spot: Spot, data: bytes) -> int:
-        self._make_folder(spot.folder)
-        with _parent(spot, make=self._access) as (folder, name):
+    def _stage(self, location: Location, data: bytes) -> int:
+        self._make_folder(location.folder)
+        with _parent(location, make=self._access) as (folder, name):
             old = _lstat(name, folder)
             _refuse_fixed(name, folder, old)
             staged = temporary(name)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged, dir_fd=folder)
             faults.reach("files.write.before")
-            fd = os.open(
-                staged,
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-                dir_fd=folder,
-            )
+            fd = os.open(staged, _NEW, 0o600, dir_fd=folder)
             try:
                 _dress(fd, old, self._access)
                 _write(fd, data)
-                # To the nanosecond, which no file of another program has: the kernel's own time
-                # stands still for milliseconds, and a removed file's number is soon another's. Or a
-                # change right after ours might leave no trace.
+                # A time to the nanosecond, unlike that of any other program's file. The kernel's
+                # own file time stands still for milliseconds, and inode numbers are reused: a
+                # change right after ours could leave the same signature and go unnoticed.
                 now_ns = time.time_ns()
                 os.utime(fd, ns=(now_ns, now_ns))
                 faults.reach("files.write.after")
+                # Before the rename: a power loss could otherwise leave an empty file in its place.
                 os.fsync(fd)
                 faults.reach("files.sync.after")
             finally:
@@ -228,21 +226,20 @@ class Disk:
             return now_ns
 
     def _make_folder(self, folder: Path) -> None:
-        """Sync its name too if it is empty: whoever made it may have been killed before. With a
-        file in it, that was done.
-        """
-        if folder in self._named and folder.is_dir():
+        if folder in self._synced_folders and folder.is_dir():
             return
         make_folder(folder, self._access)
         with os.scandir(folder) as entries:
-            fresh = all(entry.name.startswith(".") for entry in entries)
-        if fresh:
+            empty = all(entry.name.startswith(".") for entry in entries)
+        # The process that made an empty folder may have been killed before it synced the folder's
+        # own name. A folder with a file in it has been synced.
+        if empty:
             sync_names(folder)
-        self._named.add(folder)
+        self._synced_folders.add(folder)
 
 
 def temporary(name: str) -> str:
-    """The name under which a file's next content is written."""
+    """The name under which a file's next content is staged."""
     return f".{name}.tmp"
 
 
@@ -252,9 +249,7 @@ def backup_of(name: str) -> str:
 
 
 def signature_of(path: Path | str) -> Signature | None:
-    """A file's signature; None when there is nothing. Raises StoreUnavailable when that cannot be
-    told.
-    """
+    """The signature of a file; None when there is none. Raises StoreUnavailable."""
     try:
         return signature_of_stat(os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -264,11 +259,10 @@ def signature_of(path: Path | str) -> Signature | None:
 
 
 def signature_of_stat(found: os.stat_result) -> Signature:
-    """The same of a file that was looked at already."""
     return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power loss."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -277,9 +271,9 @@ def sync(folder: Path) -> None:
         os.close(fd)
 
 
-def sync_file(spot: Spot) -> None:
-    """Make a file's content survive a power loss, whoever wrote it."""
-    with _parent(spot) as (folder, name):
+def sync_file(location: Location) -> None:
+    """Make a file's content survive a power loss, whichever program wrote it."""
+    with _parent(location) as (folder, name):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             os.fsync(fd)
@@ -288,76 +282,65 @@ def sync_file(spot: Spot) -> None:
 
 
 def unreadable(path: Path | str, error: OSError) -> StoreUnavailable:
-    """What it means that a file or folder cannot be read. `tried` says that it was tried as often
-    as is configured already.
-    """
+    """The error for a file or folder that cannot be read, after all retries."""
     why, advice = LACKING.get(
         error.errno or 0, (os.strerror(error.errno or 0), "check its permissions and the disk")
     )
     return StoreUnavailable(
-        f"cannot read {path} ({why}): {advice}",
-        path=str(path),
-        outcome="none",
-        tried=True,
+        f"cannot read {path} ({why}): {advice}", path=str(path), outcome="none", tried=True
     )
 
 
-def _unwritable(path: Path, error: Exception) -> StoreUnavailable:
-    number = error.errno if isinstance(error, OSError) else None
-    why = str(error) if number is None else os.strerror(number)
-    advice = (
-        "free some space"
-        if number in (errno.ENOSPC, errno.EDQUOT)
-        else "check what is there, its permissions and the disk"
-    )
-    why, advice = LACKING.get(number or 0, (why, advice))
-    advice = error.advice if isinstance(error, Unfit) else advice
+def _unwritable(path: Path, error: OSError | UnusableFile) -> StoreUnavailable:
+    if isinstance(error, UnusableFile):
+        why, advice = str(error), error.advice
+    elif error.errno is None:
+        why, advice = str(error), "check what is there, its permissions and the disk"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        why, advice = os.strerror(error.errno), "free some space"
+    else:
+        otherwise = os.strerror(error.errno), "check what is there, its permissions and the disk"
+        why, advice = LACKING.get(error.errno, otherwise)
     return StoreUnavailable(
         f"cannot write {path} ({why}): {advice}", path=str(path), outcome="none", tried=True
     )
 
 
-def _read(spot: Spot) -> Found | None:
+def _read(location: Location) -> FileContent | None:
     try:
-        with _parent(spot) as (folder, name):
-            fd = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-            )
+        with _parent(location) as (folder, name):
+            fd = os.open(name, _READ, dir_fd=folder)
             around = os.fstat(folder)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Unfit("it is a symbolic link") from None
+            raise UnusableFile("it is a symbolic link") from None
         raise
     try:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
-            raise Unfit("it is no plain file")
-        if before.st_nlink > 1 and others_can_write(around) and not _is_seen_by_all(before, around):
-            raise Unfit(
+            raise UnusableFile("it is no plain file")
+        # Somebody who can write the folder may have hard-linked a secret file to this name, to
+        # have it shown to them. A file that they can read anyway is no secret.
+        secret = not before.st_mode & stat.S_IROTH and not (
+            before.st_gid == around.st_gid and before.st_mode & stat.S_IRGRP
+        )
+        if before.st_nlink > 1 and secret and others_can_write(around):
+            raise UnusableFile(
                 "it has a second name elsewhere, and others can write its folder", "remove it"
             )
         data = _read_all(fd, before.st_size)
         signature = signature_of_stat(os.fstat(fd))
-        sure = (
-            signature == signature_of_stat(before)
-            and time.time_ns() - max(signature.mtime_ns, signature.ctime_ns) > _RACY_NS
-        )
-        return Found(data, signature, sure)
+        unchanged = signature == signature_of_stat(before)
+        age_ns = time.time_ns() - max(signature.mtime_ns, signature.ctime_ns)
+        return FileContent(data, signature, unchanged and age_ns > _RACY_NS)
     finally:
         os.close(fd)
 
 
-def _is_seen_by_all(found: os.stat_result, around: os.stat_result) -> bool:
-    """May those who can write the folder read the file by themselves?"""
-    return bool(found.st_mode & stat.S_IROTH) or (
-        found.st_gid == around.st_gid and bool(found.st_mode & stat.S_IRGRP)
-    )
-
-
 def _read_all(fd: int, size: int) -> bytes:
-    # One byte more than there should be: so the end is seen without a further call.
+    # One byte more than expected: a short read then shows the end without a further call.
     parts = [os.read(fd, size + 1)]
     while len(parts[-1]) > 0 and sum(map(len, parts)) != size:
         parts.append(os.read(fd, size + 1))
@@ -371,77 +354,68 @@ def _write(fd: int, data: bytes) -> None:
 
 
 @contextmanager
-def _parent(spot: Spot, *, make: Access | None = None) -> Iterator[tuple[int, str]]:
+def _parent(location: Location, *, make: Access | None = None) -> Iterator[tuple[int, str]]:
     """A descriptor of the folder that a file is in, reached through no symbolic link, and the
-    file's name there.
+    file's name there. With `make`, missing folders are made.
     """
-    *between, name = spot.name.split("/")
-    fd = open_folder(spot.folder)
+    *between, name = location.name.split("/")
+    fd = open_folder(location.folder)
     try:
         for depth, part in enumerate(between):
             try:
-                fd = _step(fd, part, make=make)
+                if make is not None:
+                    make_folder_in(fd, part, make)
+                below = os.open(part, _FOLDER, dir_fd=fd)
             except NotADirectoryError:
-                raise _no_folder(Path(spot.folder, *between[: depth + 1])) from None
+                # The kernel reports this for a link as well.
+                raise _not_a_folder(Path(location.folder, *between[: depth + 1])) from None
+            os.close(fd)
+            fd = below
         yield fd, name
     finally:
         os.close(fd)
 
 
-def _step(folder: int, part: str, *, make: Access | None) -> int:
-    """Go down into a folder. The one above is closed, unless this raises. Raises NotADirectoryError
-    for a link as well.
-    """
-    if make is not None:
-        make_folder_in(folder, part, make)
-    below = os.open(
-        part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-    )
-    os.close(folder)
-    return below
-
-
-def _no_folder(path: Path) -> Unfit:
+def _not_a_folder(path: Path) -> UnusableFile:
     if path.is_symlink():
-        return Unfit(
+        return UnusableFile(
             f"{path} is a symbolic link, and links are not followed",
             "remove the link; what it leads to stays",
         )
-    return Unfit(f"{path} is no folder", "move it away")
+    return UnusableFile(f"{path} is no folder", "move it away")
 
 
 def _refuse_fixed(name: str, folder: int, found: os.stat_result | None) -> None:
-    """Raise Unfit for what can be neither replaced nor removed although its folder may be written.
+    """Raise UnusableFile for a file that cannot be replaced or removed although its folder may be
+    written.
 
-    Asked before the commit: behind it, the files could not follow, and every later change would
-    wait for that.
+    Checked before the commit: afterwards the files could never follow the committed change, and
+    every later change would be refused.
     """
     if found is None:
         return
     if stat.S_ISDIR(found.st_mode):
-        raise Unfit("it is a folder")
+        raise UnusableFile("it is a folder")
     around = os.fstat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
-        raise Unfit("it is another user's, in a folder where only its owner may remove it")
+        raise UnusableFile("it is another user's, in a folder where only its owner may remove it")
     if not stat.S_ISREG(found.st_mode):
         return
     try:
-        fd = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-        )
+        fd = os.open(name, _READ, dir_fd=folder)
     except OSError:
-        # Gone, or closed to this user: then nothing more is to be learnt of it.
+        # Removed, or closed to this user: its attributes cannot be read.
         return
     try:
-        if _flags(fd) & _FIXED:
-            raise Unfit("it is immutable or append-only", "free it with `chattr -ia`")
-        if _mount(fd) != _mount(folder):
-            raise Unfit("a file is mounted over it", "free it with `umount`")
+        if _attributes(fd) & _FIXED:
+            raise UnusableFile("it is immutable or append-only", "free it with `chattr -ia`")
+        if _mount_id(fd) != _mount_id(folder):
+            raise UnusableFile("a file is mounted over it", "free it with `umount`")
     finally:
         os.close(fd)
 
 
-def _flags(fd: int) -> int:
+def _attributes(fd: int) -> int:
     try:
         found: int = struct.unpack("i", fcntl.ioctl(fd, _GET_FLAGS, struct.pack("l", 0))[:4])[0]
     except OSError:
@@ -450,18 +424,15 @@ def _flags(fd: int) -> int:
     return found
 
 
-def _mount(fd: int) -> str:
-    """The id of the mount that a file was opened through. A device number would not do: a folder
-    may be mounted into itself.
-    """
+def _mount_id(fd: int) -> str:
+    # Not the device number: it is the same when a folder is mounted into itself.
     with open(f"/proc/self/fdinfo/{fd}") as info:
         return next((line for line in info if line.startswith("mnt_id:")), "")
 
 
-def _remove_empty(spot: Spot) -> None:
-    """Remove the folders that were made for this file, as long as nobody keeps anything in them."""
-    for parent in spot.path.parents:
-        if parent == spot.folder:
+def _remove_empty_folders(location: Location) -> None:
+    for parent in location.path.parents:
+        if parent == location.folder:
             return
         try:
             os.rmdir(parent)
@@ -477,23 +448,17 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
 
 
 def _dress(fd: int, old: os.stat_result | None, access: Access) -> None:
-    """Give a new file the mode, and as far as this is allowed the owner and group, of the one it
-    replaces.
-    """
+    """Give a new file the mode, owner and group of the one that it replaces."""
     if old is None or not stat.S_ISREG(old.st_mode):
         dress(fd, access)
-        return
-    for owner in (old.st_uid, -1):
-        try:
-            os.fchown(fd, owner, old.st_gid)
-            break
-        except PermissionError:
-            continue
-    os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
+    else:
+        dress_like(fd, old)
 
 
-def _keep(folder: int, name: str) -> None:
-    """Let the file under its name be the previous version."""
+def _keep_previous(folder: int, name: str) -> None:
+    """Keep a file's content as `.bak`. By a link and a rename: the file itself never lacks its
+    name, and a `.bak` is always whole.
+    """
     old = temporary(backup_of(name))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(old, dir_fd=folder)
@@ -512,13 +477,10 @@ def _keep(folder: int, name: str) -> None:
 
 
 def _copy(folder: int, name: str, copy: str) -> None:
-    """Where the file system has no links."""
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         found = os.fstat(source)
-        target = os.open(
-            copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
-        )
+        target = os.open(copy, _NEW, 0o600, dir_fd=folder)
         try:
             _dress(target, found, PRIVATE)
             _write(target, _read_all(source, found.st_size))

@@ -1,22 +1,24 @@
-"""Where everything lies: the root, what is the store's own in it, and the folder of each layout."""
+"""Where a files store keeps everything: its root, its own folder, and the folder of each layout."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.names import check_id
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
+from holdfast.kernel.space import Space
 from holdfast.system.folder_walk import resolve
 
 OWN = ".holdfast"
-"""The folder below the root for what the layouts have no place for."""
+"""The folder below the root for everything that no layout has a file for."""
 
 
 class Folders:
-    """The places of one store in one namespace.
+    """The folders of one store in one namespace.
 
-    A layout's folder lies below the root under its own name, unless `given` says where; a path
-    given there may be relative to the root. Other namespaces than the default have folders of their
-    own below the store's.
+    A layout's folder is below the root, unless `given` says where; a given path may be relative to
+    the root. Namespaces other than the default have their folders below the store's own.
     """
 
     def __init__(self, root: Path, namespace: str, given: Mapping[str, str | Path]) -> None:
@@ -28,18 +30,33 @@ class Folders:
         }
 
     def of(self, folder: str) -> Path:
-        """The folder of that name. Raises InvalidValue for what cannot be one."""
+        """The path of a layout's folder. Raises InvalidName for a name that cannot be one."""
         check_id(folder, "folder")
         if self._namespace != DEFAULT_NAMESPACE:
             return self.own / "namespaces" / self._namespace / folder
         return Path(self._given.get(folder) or self.root / folder)
 
-    def told(self, path: Path) -> str:
-        """A path as a redo record keeps it: relative below the root, so that the whole may be
-        moved.
-        """
+    def to_text(self, path: Path) -> str:
+        """A path for a redo record: relative below the root, so that a store can be moved."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
-    def found(self, told: str) -> Path:
-        """The same back again."""
-        return self.root / told
+    def from_text(self, text: str) -> Path:
+        return self.root / text
+
+
+def file_layout(space: Space[Any]) -> OneFile[Any] | FilePerRecord[Any] | None:
+    """The layout of a space that is kept in files; None for one in the inner store."""
+    layout = space.layout
+    return layout if isinstance(layout, OneFile | FilePerRecord) and not space.volatile else None
+
+
+def lock_path(folders: Folders, layout: OneFile[Any] | FilePerRecord[Any]) -> Path | None:
+    """The file that other programs lock while they change this layout's files, if there is one."""
+    return None if layout.lock is None else folders.of(layout.folder) / layout.lock
+
+
+def lock_paths(folders: Folders, spaces: Iterable[Space[Any]]) -> tuple[Path, ...]:
+    """The lock files of these spaces, in the order in which they are to be taken."""
+    layouts = (layout for space in spaces if (layout := file_layout(space)) is not None)
+    paths = (lock_path(folders, layout) for layout in layouts)
+    return tuple(sorted({path for path in paths if path is not None}))

@@ -1,8 +1,8 @@
 """Check, backup and restore of a files store.
 
-A backup is one file: the inner store, with a redo record in it that holds every file. So a restore
-is that of the inner store, after which the files are brought up as after any change: killed at any
-moment, it is done or not begun.
+A backup is one file: the inner store with a redo record of every file. To restore it is to restore
+the inner store; then the redo record is applied, as after any change. Killed at any moment, a
+restore is complete or has not begun.
 """
 
 import os
@@ -23,15 +23,22 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import redo
-from holdfast.stores.files.apply import bring_up
-from holdfast.stores.files.cache import Cabinet
-from holdfast.stores.files.disk import Spot, Unfit, backup_of
-from holdfast.stores.files.documents import Unsound, documents_of, pattern_of
-from holdfast.stores.files.folder_lock import locks_of
-from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.record_set import Entry
-from holdfast.stores.files.redo import GENERATIONS, REDO, Change, laid_out, shadow_of
+from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.disk import Location, UnusableFile, backup_of
+from holdfast.stores.files.documents import DamagedFile, documents_of, pattern_of
+from holdfast.stores.files.folders import Folders, file_layout, lock_path, lock_paths
+from holdfast.stores.files.records import Entry
+from holdfast.stores.files.redo import (
+    GENERATIONS,
+    REDO,
+    Change,
+    apply_changes,
+    clear_redo,
+    read_redo,
+    redo_rows,
+    revision_space,
+    write_redo,
+)
 from holdfast.stores.files.repair import GONE
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sql import table_of
@@ -42,56 +49,135 @@ from holdfast.system.access import access_like, make_one_folder
 Spaces = Sequence[Space[Any]]
 
 
-class Part(NamedTuple):
+class NamespaceFiles(NamedTuple):
     """The files of a namespace, and its part of the inner store."""
 
     namespace: str
-    cabinet: Cabinet
+    cache: FileCache
     inner: SqliteStore
 
-    def pending(self) -> dict[Spot, Change]:
-        """The changes whose files may not be as they should yet."""
-        return self.inner.read(lambda tx: redo.pending(tx, self.cabinet.folders), scope=[REDO])
+    def pending(self) -> dict[Location, Change]:
+        """The committed changes that may not be in their files yet."""
+        return self.inner.read(lambda tx: read_redo(tx, self.cache.folders), scope=[REDO])
 
     def keys(self, space: Space[Any]) -> list[str]:
-        """Every key that the inner store knows of a space in files."""
-        shadow = shadow_of(space)
-        return self.inner.read(lambda tx: [row.key for row in tx.range(shadow)], scope=[shadow])
+        """Every key of a space in files that the inner store knows."""
+        known = revision_space(space)
+        return self.inner.read(lambda tx: [row.key for row in tx.range(known)], scope=[known])
+
+    def entries(self, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+        """The records of a space in files, damaged ones included. Raises DamagedFile, StoreCorrupt
+        or StoreUnavailable.
+        """
+        layout, pending = file_layout(space), self.pending()
+        if isinstance(layout, OneFile):
+            file, records = self.cache.file_records(space, layout, pending)
+            if file.data is None and self.inner.get(GENERATIONS, space.name) is not None:
+                raise DamagedFile(self.cache.location(layout), layout, space, GONE)
+            return records.entries
+        assert layout is not None
+        self.cache.refuse_missing_folder(layout, pending, lambda: self.keys(space))
+        return self.cache.records(space, layout, pending, lambda: self.keys(space)).entries
+
+    def recover(self) -> None:
+        """At the latch: apply the redo record. Raises LockTimeout and StoreUnavailable."""
+        folders = self.cache.folders
+        try:
+            # In a durable transaction: after a power loss no file may be ahead of the inner store.
+            left = self.inner.transact(lambda tx: read_redo(tx, folders), scope=[REDO])
+            apply_changes(self.cache.disk, left.values(), staged=False)
+        except LockTimeout:
+            # A LockTimeout is an OSError too, but no error of the disk.
+            raise
+        except (OSError, UnusableFile) as error:
+            raise StoreUnavailable(
+                f"the last change could not be completed in the files of {folders.root} ({error}): "
+                "correct that, and the next change completes it",
+                path=str(folders.root),
+                outcome="unknown",
+            ) from None
+        self.inner.transact(clear_redo, scope=[REDO], durable=False)
+
+    def locations(self, spaces: Spaces) -> list[Location]:
+        """Where every existing file of the spaces is."""
+        found: dict[Location, None] = {}
+        for space in spaces:
+            layout = file_layout(space)
+            if isinstance(layout, OneFile):
+                found[self.cache.location(layout)] = None
+            elif isinstance(layout, FilePerRecord):
+                records = self.cache.records(space, layout, {}, lambda s=space: self.keys(s))  # type: ignore[misc]
+                found |= {
+                    self.cache.location_of(layout, key): None for key in sorted(records.entries)
+                }
+        return [location for location in found if os.path.lexists(location.path)]
+
+    def shared_files(self, spaces: Spaces) -> list[Location]:
+        """Where the files of several records are, whether or not they exist."""
+        layouts = map(file_layout, spaces)
+        return [self.cache.location(layout) for layout in layouts if isinstance(layout, OneFile)]
+
+    def locks(self, spaces: Spaces) -> dict[Path, Path]:
+        """The lock of each folder that other programs change too, by the folder."""
+        layouts = [layout for space in spaces if (layout := file_layout(space)) is not None]
+        paths = (lock_path(self.cache.folders, layout) for layout in layouts)
+        return {path.parent: path for path in paths if path is not None}
+
+    def current_files(self, spaces: Spaces) -> list[Change]:
+        """Every file as it is now. Raises StoreCorrupt for one that is no plain file."""
+        changes = []
+        locks = self.locks(spaces)
+        # Kept as `.bak` when they are restored, as at any change. Otherwise a `.bak` of before the
+        # restore would stay, and could replace restored records later.
+        kept = set(self.shared_files(spaces))
+        for location in self.locations(spaces):
+            try:
+                found = self.cache.disk.read(location)
+            except UnusableFile as error:
+                raise StoreCorrupt(
+                    f"{location.path} cannot be backed up: {error}. Move it away and try again",
+                    path=str(location.path),
+                ) from None
+            if found is not None:
+                lock = locks.get(location.folder)
+                changes.append(Change(location, found.data, keep=location in kept, lock=lock))
+        return changes
 
 
 def check(store: FilesStore, spaces: Spaces) -> list[str]:
-    """Look at every file, record and journal entry and return what is wrong, a line each; nothing
-    is changed.
-    """
-    inner = [shadow_of(space) if laid_out(space) else space for space in spaces]
+    """A line for each problem of a file, record or journal entry. Changes nothing."""
+    inner = [revision_space(space) if file_layout(space) else space for space in spaces]
     found = maintenance.check(store.inner, [*inner, REDO, GENERATIONS])
-    with parts_of(store) as parts:
-        for part in parts:
+    with open_namespaces(store) as namespaces:
+        for each in namespaces:
             for space in spaces:
-                found += [f"{part.namespace}: {wrong}" for wrong in _wrong(part, space)]
+                found += [f"{each.namespace}: {problem}" for problem in _problems(each, space)]
     return found
 
 
 def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
-    """A record as it lies in its file, damaged or not. Raises NotFound, and StoreCorrupt for a file
-    of which nothing can be read.
+    """A record as it is in its file, damaged or not. Raises NotFound, and StoreCorrupt for a file
+    that cannot be read.
     """
-    layout = laid_out(space)
+    layout = file_layout(space)
     if layout is None:
         return maintenance.content(store.inner, space, key)
-    part = Part(store.namespace, store.cabinet, store.inner)
+    files = NamespaceFiles(store.namespace, store.cache, store.inner)
     found: bytes | None = None
     if isinstance(layout, OneFile):
-        # Any read mends such a file, if that can be done, and tells of it.
+        # A read restores a damaged file, if that can be done, and reports it.
         store.read(lambda _: None, scope=[space])
-        entry = entries_of(part, space).get(key)
+        entry = files.entries(space).get(key)
         found = None if entry is None else to_json(entry.document)
     else:
-        pending = part.pending()
-        spot = store.cabinet.spot_of(layout, key)
-        with suppress(Unfit):
-            read = store.disk.read(spot)
-            found = pending[spot].data if spot in pending else None if read is None else read.data
+        pending = files.pending()
+        location = store.cache.location_of(layout, key)
+        with suppress(UnusableFile):
+            read = store.disk.read(location)
+            if location in pending:
+                found = pending[location].data
+            elif read is not None:
+                found = read.data
     if found is None:
         raise NotFound(
             f"there is no {space.name}/{key} in namespace {store.namespace}",
@@ -103,63 +189,59 @@ def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
 
 def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
     """Write the inner store and all files, of all namespaces and as of one moment, to one new file.
-    Others wait meanwhile.
+    Other changes wait meanwhile.
 
-    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written,
+    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written, and
     StoreCorrupt for a damaged file.
     """
 
     def work() -> None:
-        with parts_of(store) as parts:
-            for part in parts:
-                recover(store, part)
-            # Into the copy alone: in the store itself, killed before they were gone, they would
-            # outrank what a person writes into the files after that.
-            found = [(part, _changes(part, spaces)) for part in parts]
-            maintenance.backup(store.inner, target, lambda raw: _keep_all(raw, found))
+        with open_namespaces(store) as namespaces:
+            found = _recovered_files(namespaces, spaces)
+            # The redo record goes into the copy alone. In the store, a kill before its removal
+            # would let it overwrite what a person writes into the files afterwards.
+            maintenance.backup(store.inner, target, lambda raw: _put_files(raw, found))
 
-    store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+    store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def restore(
     store: FilesStore, spaces: Spaces, source: Path, *, boot_id: str, save: bool = True
 ) -> Path | None:
-    """Put a backup in the store's place, files and all, in a new era. Files of records that it does
-    not have are removed. Return where the replaced store is saved, as a backup with all files in
-    it; None without `save`.
+    """Replace the store by a backup, files included, in a new era. Files of records that the backup
+    does not have are removed. Return where the replaced store is saved, as a backup with all its
+    files; None without `save`.
 
-    Killed at any moment, it is done when the next change is made, or was not begun. Raises as that
+    Killed at any moment, it is completed by the next change or has not begun. Raises as a restore
     of a SQLite store does, and StoreCorrupt for a file that cannot be saved.
     """
 
     def work() -> Path | None:
-        with parts_of(store) as parts, _copied(store, source) as prepared:
+        with open_namespaces(store) as namespaces, _copied(store, source) as prepared:
             saving = None
             if save:
-                for part in parts:
-                    recover(store, part)
-                found = [(part, _changes(part, spaces)) for part in parts]
-                saving = maintenance.Saving(complete=lambda raw: _keep_all(raw, found))
-            for part in parts:
-                _complete(prepared, part, spaces, boot_id)
+                found = _recovered_files(namespaces, spaces)
+                saving = maintenance.Saving(complete=lambda raw: _put_files(raw, found))
+            for each in namespaces:
+                _add_removals(prepared, each, spaces, boot_id)
             saved = maintenance.restore(store.inner.path, prepared, boot_id=boot_id, saving=saving)
-        with parts_of(store) as parts:
-            for part in parts:
-                recover(store, part)
-        store.cabinet.forget()
+        with open_namespaces(store) as namespaces:
+            for each in namespaces:
+                each.recover()
+        store.cache.forget()
         return saved
 
-    return store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+    return store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def replace_inner(
     root: Path, given: Mapping[str, str], spaces: Spaces, source: Path, *, boot_id: str
 ) -> Path | None:
-    """Put a backup in the place of a store whose inner store cannot be opened. Return where the
-    damaged one is saved: every file of the store is then in the folder `<saved>-files`.
+    """Replace a store whose inner store cannot be opened by a backup. Return where the damaged one
+    is saved; its files are then copied to the folder `<saved>-files`.
 
-    The files are brought up when the store is opened next; those of records that the backup does
-    not have stay.
+    The backup's files are written when the store is next opened. Files of records that the backup
+    does not have stay.
     """
     own = Folders(root, DEFAULT_NAMESPACE, given).own
 
@@ -169,8 +251,8 @@ def replace_inner(
         make_one_folder(temporary, access_like(own))
         try:
             for namespace in _namespaces(own):
-                for place in _places(Folders(root, namespace, given), spaces):
-                    _copy_place(place, temporary / namespace, without=own)
+                for each in _existing(Folders(root, namespace, given), spaces):
+                    _copy_tree(each, temporary / namespace, without=own)
             _sync_tree(temporary)
             os.rename(temporary, target)
         except shutil.Error as error:
@@ -186,32 +268,170 @@ def replace_inner(
     )
 
 
-def _places(folders: Folders, spaces: Spaces) -> set[Spot]:
-    """The files of several records with the versions before them, and the folders of files of one
-    record, by their layouts alone.
+def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
+    """The locks of shared folders, of all namespaces, in their order."""
+    folders = (store.folders_of(namespace) for namespace in _namespaces_of(store))
+    return tuple(sorted({path for each in folders for path in lock_paths(each, spaces)}))
+
+
+@contextmanager
+def open_namespaces(store: FilesStore) -> Iterator[list[NamespaceFiles]]:
+    """Every namespace that has files."""
+    with ExitStack() as stack:
+        found = []
+        for name in _namespaces_of(store):
+            if name == store.namespace:
+                found.append(NamespaceFiles(name, store.cache, store.inner))
+                continue
+            cache, inner = store.open_namespace(name)
+            found.append(NamespaceFiles(name, cache, stack.enter_context(closing(inner))))
+        yield found
+
+
+def _namespaces_of(store: FilesStore) -> list[str]:
+    return sorted({store.namespace, *_namespaces(store.folders.own)})
+
+
+def _namespaces(own: Path) -> list[str]:
+    """The default namespace, and those that have a folder."""
+    folder = own / "namespaces"
+    return sorted({DEFAULT_NAMESPACE, *(os.listdir(folder) if folder.is_dir() else [])})
+
+
+def _recovered_files(
+    namespaces: Iterable[NamespaceFiles], spaces: Spaces
+) -> list[tuple[NamespaceFiles, list[Change]]]:
+    for each in namespaces:
+        each.recover()
+    return [(each, each.current_files(spaces)) for each in namespaces]
+
+
+def _put_files(
+    raw: sqlite3.Connection, found: Iterable[tuple[NamespaceFiles, list[Change]]]
+) -> None:
+    """Write a redo record of the files into a copy of the inner store."""
+    table = table_of(REDO, schema.DIALECT)
+    for space in (REDO, GENERATIONS):
+        schema.declare(raw, space)
+    raw.execute(f"DELETE FROM {table.name}")
+    last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+    for files, changes in found:
+        rows = redo_rows(files.cache.folders, changes)
+        raw.executemany(
+            table.insert, ((files.namespace, key, last, REDO.encode(row)) for key, row in rows)
+        )
+
+
+def _add_removals(prepared: Path, files: NamespaceFiles, spaces: Spaces, boot_id: str) -> None:
+    """Let the redo record of a backup also remove the files that the backup does not have. Raises
+    StoreCorrupt for a backup of another kind of store.
     """
-    found: set[Spot] = set()
+    folders, locks = files.cache.folders, files.locks(spaces)
+    locations = [*files.locations(spaces), *files.shared_files(spaces)]
+    with closing(SqliteStore(prepared, boot_id=boot_id, namespace=files.namespace)) as copy:
+        with copy.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            if not schema.is_current(connection.raw, GENERATIONS):
+                raise StoreCorrupt(
+                    "this is a backup of another kind of store: give one of a files store"
+                )
+
+        def extend(tx: Tx) -> None:
+            changes = read_redo(tx, folders)
+            removed = []
+            for location in locations:
+                if location not in changes:
+                    removed.append(location)
+                    # Its `.bak` too, from which the file could be restored later.
+                    if os.path.lexists((before := location.sibling(backup_of)).path):
+                        removed.append(before)
+            gone = [
+                Change(location, None, keep=False, lock=locks.get(location.folder))
+                for location in removed
+            ]
+            write_redo(tx, folders, [*changes.values(), *gone])
+
+        copy.transact(extend, scope=[REDO])
+
+
+@contextmanager
+def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
+    """A private copy of a backup, in a folder of its own: opening it makes files beside it."""
+    if not source.is_file():
+        raise NotFound(
+            f"there is no backup {source}: give a file that `holdfast store backup` made",
+            path=str(source),
+        )
+    folder = store.folders.own / f"restore-{secrets.token_hex(4)}"
+    make_one_folder(folder)
+    try:
+        try:
+            copy = shutil.copyfile(source, folder / "store.sqlite")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot copy {source} ({error.strerror}): check it and the disk", outcome="none"
+            ) from None
+        # Outside the inner `try`: a LockTimeout of the block is an OSError, but no failure to copy.
+        yield Path(copy)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _problems(files: NamespaceFiles, space: Space[Any]) -> Iterator[str]:
+    layout = file_layout(space)
+    if layout is None:
+        return
+    try:
+        entries = files.entries(space)
+        if isinstance(layout, OneFile):
+            yield from _problems_of_backup(files.cache, space, layout)
+    except (DamagedFile, StoreCorrupt, StoreUnavailable) as error:
+        yield str(error)
+        return
+    for key in sorted(entries):
+        try:
+            entries[key].places(space, key, layout.wire)
+        except Corrupt as error:
+            yield error.message
+
+
+def _problems_of_backup(cache: FileCache, space: Space[Any], layout: OneFile[Any]) -> Iterator[str]:
+    """Is the previous version of a file fit to restore it from?"""
+    path = cache.location(layout).path
+    kept = replace(layout, name=backup_of(layout.name))
+    try:
+        documents_of(kept, cache.file(space, kept, {}))
+    except (DamagedFile, ValueError) as error:
+        yield (
+            f"{backup_of(str(path))}, the previous version, is damaged ({error}): the next change "
+            "replaces it"
+        )
+
+
+def _existing(folders: Folders, spaces: Spaces) -> set[Location]:
+    """The files of several records with their `.bak`, and the folders of the others."""
+    found: set[Location] = set()
     for space in spaces:
-        layout = laid_out(space)
+        layout = file_layout(space)
         if isinstance(layout, OneFile):
             folder = folders.of(layout.folder)
-            found |= {Spot(folder, layout.name), Spot(folder, backup_of(layout.name))}
+            found |= {Location(folder, layout.name), Location(folder, backup_of(layout.name))}
         elif layout is not None:
-            found.add(Spot(folders.of(layout.folder), pattern_of(layout.name).base))
-    return {spot for spot in found if spot.path.exists()}
+            found.add(Location(folders.of(layout.folder), pattern_of(layout.name).base))
+    return {location for location in found if location.path.exists()}
 
 
-def _copy_place(spot: Spot, target: Path, *, without: Path) -> None:
-    """Copy a file or a folder as it is. `without` is the store's own folder, into which it is
-    copied.
-    """
-    copy = target / spot.folder.name / spot.name
+def _copy_tree(location: Location, target: Path, *, without: Path) -> None:
+    """Copy a file or a folder, except `without`, the store's own folder: the target is in it."""
+    copy = target / location.folder.name / location.name
     copy.parent.mkdir(parents=True, exist_ok=True)
-    if spot.path.is_dir():
-        skipped = lambda folder, _: [without.name] if Path(folder) == without.parent else []  # noqa: E731
-        shutil.copytree(spot.path, copy, symlinks=True, ignore=skipped, dirs_exist_ok=True)
+    if location.path.is_dir():
+
+        def skip(folder: str, _: list[str]) -> list[str]:
+            return [without.name] if Path(folder) == without.parent else []
+
+        shutil.copytree(location.path, copy, symlinks=True, ignore=skip, dirs_exist_ok=True)
     else:
-        shutil.copy2(spot.path, copy, follow_symlinks=False)
+        shutil.copy2(location.path, copy, follow_symlinks=False)
 
 
 def _sync_tree(folder: Path) -> None:
@@ -223,239 +443,3 @@ def _sync_tree(folder: Path) -> None:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
-
-
-def _wrong(part: Part, space: Space[Any]) -> Iterator[str]:
-    layout, cabinet = laid_out(space), part.cabinet
-    if layout is None:
-        return
-    try:
-        entries = entries_of(part, space)
-        if isinstance(layout, OneFile):
-            yield from _wrong_copy(cabinet, space, layout)
-    except (Unsound, StoreCorrupt, StoreUnavailable) as error:
-        yield str(error)
-        return
-    for key in sorted(entries):
-        try:
-            entries[key].places(space, key, layout.wire)
-        except Corrupt as error:
-            yield error.message
-
-
-def _wrong_copy(cabinet: Cabinet, space: Space[Any], layout: OneFile[Any]) -> Iterator[str]:
-    """Is the previous version of a file fit to restore it from?"""
-    spot = cabinet.spot(layout)
-    kept = replace(layout, name=backup_of(layout.name))
-    try:
-        documents_of(kept, cabinet.sheet(space, kept, {}))
-    except (Unsound, ValueError) as error:
-        path = backup_of(str(spot.path))
-        yield f"{path}, the version before, is damaged ({error}): the next change makes it anew"
-
-
-def _changes(part: Part, spaces: Spaces) -> list[Change]:
-    """Every file as it is."""
-    changes = []
-    locks = _locks(part, spaces)
-    # So that a restore keeps the version before it, as any change does, and not one that is older
-    # still.
-    whole = {
-        part.cabinet.spot(layout)
-        for space in spaces
-        if isinstance(layout := laid_out(space), OneFile)
-    }
-    for spot in _spots(part, spaces):
-        try:
-            found = part.cabinet.disk.read(spot)
-        except Unfit as error:
-            raise StoreCorrupt(
-                f"{spot.path} cannot be backed up: {error}. Move it away and try again",
-                path=str(spot.path),
-            ) from None
-        if found is not None:
-            changes.append(
-                Change(spot, found.data, keep=spot in whole, lock=locks.get(spot.folder))
-            )
-    return changes
-
-
-def _keep_all(raw: sqlite3.Connection, found: Iterable[tuple[Part, list[Change]]]) -> None:
-    """Write a redo record of the files into a copy of the inner store."""
-    table = table_of(REDO, schema.DIALECT)
-    for space in (REDO, GENERATIONS):
-        schema.declare(raw, space)
-    raw.execute(f"DELETE FROM {table.name}")
-    last = raw.execute(schema.LAST_REVISION).fetchone()[0]
-    for part, changes in found:
-        rows = redo.numbered(part.cabinet.folders, changes)
-        raw.executemany(
-            table.insert, ((part.namespace, key, last, REDO.encode(row)) for key, row in rows)
-        )
-
-
-def _spots(part: Part, spaces: Spaces) -> Iterator[Spot]:
-    """The place of every file that is there."""
-    seen: set[Spot] = set()
-    for space in spaces:
-        layout = laid_out(space)
-        if isinstance(layout, OneFile):
-            spots = [part.cabinet.spot(layout)]
-        elif isinstance(layout, FilePerRecord):
-            cards = part.cabinet.cards(space, layout, {}, lambda space=space: part.keys(space))  # type: ignore[misc]
-            spots = [part.cabinet.spot_of(layout, key) for key in sorted(cards.entries)]
-        else:
-            continue
-        yield from (spot for spot in spots if spot not in seen and os.path.lexists(spot.path))
-        seen.update(spots)
-
-
-def _locks(part: Part, spaces: Spaces) -> dict[Path, Path]:
-    """The lock of each folder that other programs change too, by the folder."""
-    layouts = [layout for space in spaces if (layout := laid_out(space)) is not None]
-    return {
-        lock.parent: lock
-        for layout in layouts
-        if (lock := part.cabinet.lock_of(layout)) is not None
-    }
-
-
-def _sheets(part: Part, spaces: Spaces) -> list[Spot]:
-    """The place of every file of several records, whether or not there is one."""
-    return [
-        part.cabinet.spot(layout)
-        for space in spaces
-        if isinstance(layout := laid_out(space), OneFile)
-    ]
-
-
-def entries_of(part: Part, space: Space[Any]) -> Mapping[str, Entry[Any]]:
-    """The records of a space that lies in files, damaged ones included. Raises Unsound,
-    StoreCorrupt or StoreUnavailable.
-    """
-    layout, pending = laid_out(space), part.pending()
-    if isinstance(layout, OneFile):
-        sheet, pile = part.cabinet.drawn(space, layout, pending)
-        if sheet.data is None and part.inner.get(GENERATIONS, space.name) is not None:
-            raise Unsound(part.cabinet.spot(layout), layout, space, GONE)
-        return pile.entries
-    assert layout is not None
-    part.cabinet.refuse_gone(layout, pending, lambda: part.keys(space))
-    return part.cabinet.cards(space, layout, pending, lambda: part.keys(space)).entries
-
-
-def recover(store: FilesStore, part: Part) -> None:
-    """At the latch: bring the files of a namespace up to what was committed. Raises LockTimeout and
-    StoreUnavailable.
-    """
-    try:
-        # In a durable transaction, as no file may be ahead of the inner store.
-        left = part.inner.transact(lambda tx: redo.pending(tx, part.cabinet.folders), scope=[REDO])
-        bring_up(store.disk, left.values(), staged=False)
-    except LockTimeout:
-        # An OSError too, but not one of the disk's.
-        raise
-    except (OSError, Unfit) as error:
-        raise StoreUnavailable(
-            f"the files of {store.root} cannot be brought up ({error}): mend that, and the next "
-            "change brings them up",
-            path=str(store.root),
-            outcome="unknown",
-        ) from None
-    part.inner.transact(redo.clear, scope=[REDO], durable=False)
-
-
-def _complete(prepared: Path, part: Part, spaces: Spaces, boot_id: str) -> None:
-    """Let the redo record of a backup also remove the files that it does not have. Raises
-    StoreCorrupt for a backup of another kind of store.
-    """
-    folders, locks = part.cabinet.folders, _locks(part, spaces)
-    spots = [*_spots(part, spaces), *_sheets(part, spaces)]
-    with closing(SqliteStore(prepared, boot_id=boot_id, namespace=part.namespace)) as copy:
-        with copy.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-            if not schema.is_current(connection.raw, GENERATIONS):
-                raise StoreCorrupt(
-                    "this is a backup of another kind of store: give one of a files store"
-                )
-
-        def extend(tx: Tx) -> None:
-            changes = redo.pending(tx, folders)
-            missing = [spot for spot in spots if spot not in changes]
-            gone = [
-                Change(spot, None, keep=False, lock=locks.get(spot.folder))
-                for spot in _also_before(missing)
-            ]
-            redo.keep(tx, folders, [*changes.values(), *gone])
-
-        copy.transact(extend, scope=[REDO])
-
-
-def _also_before(spots: Iterable[Spot]) -> Iterator[Spot]:
-    """Files, and the versions before them: what is not in a backup must not come back from there
-    either.
-    """
-    for spot in spots:
-        yield spot
-        head, slash, last = spot.name.rpartition("/")
-        if os.path.lexists((before := Spot(spot.folder, f"{head}{slash}{backup_of(last)}")).path):
-            yield before
-
-
-@contextmanager
-def _copied(store: FilesStore, source: Path) -> Iterator[Path]:
-    """A private copy of a backup, in a folder of its own since opening a store makes files beside
-    it.
-    """
-    if not source.is_file():
-        raise NotFound(
-            f"there is no backup {source}: give a file that `holdfast store backup` made",
-            path=str(source),
-        )
-    folder = store.cabinet.folders.own / f"restore-{secrets.token_hex(4)}"
-    make_one_folder(folder)
-    try:
-        try:
-            copy = shutil.copyfile(source, folder / "store.sqlite")
-        except OSError as error:
-            raise StoreUnavailable(
-                f"cannot copy {source} ({error.strerror}): check it and the disk", outcome="none"
-            ) from None
-        # Outside of that: what fails in the block, such as a wait for a lock, is no failure to
-        # copy.
-        yield Path(copy)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
-    """The lock of every folder, in all namespaces, that other programs change too; in their
-    order.
-    """
-    found = {
-        path for name in _namespaces_of(store) for path in locks_of(store.folders_of(name), spaces)
-    }
-    return tuple(sorted(found))
-
-
-def _namespaces_of(store: FilesStore) -> list[str]:
-    return sorted({store.namespace, *_namespaces(store.cabinet.folders.own)})
-
-
-@contextmanager
-def parts_of(store: FilesStore) -> Iterator[list[Part]]:
-    """Every namespace that has files."""
-    with ExitStack() as open_ones:
-        parts = []
-        for name in _namespaces_of(store):
-            if name == store.namespace:
-                parts.append(Part(name, store.cabinet, store.inner))
-                continue
-            cabinet, inner = store.elsewhere(name)
-            parts.append(Part(name, cabinet, open_ones.enter_context(closing(inner))))
-        yield parts
-
-
-def _namespaces(own: Path) -> list[str]:
-    """The default namespace, and those that have a folder."""
-    folder = own / "namespaces"
-    return sorted({DEFAULT_NAMESPACE, *(os.listdir(folder) if folder.is_dir() else [])})

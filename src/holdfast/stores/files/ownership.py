@@ -1,5 +1,5 @@
-"""Whose a folder is that lies outside of its store's root: two stores do not wait for each
-other, so that none may have two.
+"""The owner of a folder outside its store's root. Two stores do not lock each other out, so that a
+folder must not belong to both.
 """
 
 import contextlib
@@ -8,26 +8,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.kernel.errors import Held, StoreUnavailable
-from holdfast.stores.files.disk import sync
+from holdfast.stores.files.disk import sync_folder
 from holdfast.stores.files.folders import OWN, Folders
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.system.access import Access, access_like, dress, in_folder, read_file, replace_file
 
 MARK = ".holdfast-store"
-"""The file in such a folder that names the root of the store it belongs to."""
+"""The file in such a folder that names the root of the owning store."""
 
 
 def claim_all(folders: Folders, names: Iterable[str], access: Access) -> None:
-    """Take the folders that lie elsewhere for this store, and see that none of its own is
-    another's.
+    """Claim the folders outside the root for this store, and check that no folder inside belongs
+    to another.
 
-    A folder that is not there yet is taken when a store is next opened on it. Raises Held, naming
-    the store that has it, or StoreUnavailable.
+    A folder that does not exist is claimed when a store is next opened on it. Raises Held, which
+    names the owning store, or StoreUnavailable.
     """
     root = folders.root
     for place in {folders.of(name) for name in names}:
         if place.is_dir() and not place.is_relative_to(root):
-            _refuse_inner(place, root)
+            # It may be the root of another store, or a layout's folder below one.
+            for owner in (place, place.parent):
+                if owner != root and _is_store(owner):
+                    raise _owned(place, owner, "or give that store")
             _claim(place, root, access)
     try:
         with os.scandir(root) as found:
@@ -45,22 +48,18 @@ def _claim(place: Path, root: Path, access: Access) -> None:
     except FileExistsError:
         _refuse_claimed(place, root)
         with contextlib.suppress(OSError):
-            if not _lives(Path(_text(mark))):
-                # That store is gone, or was moved.
+            if not _is_store(Path(_read_mark(mark))):
+                # The owning store was deleted or moved.
                 replace_file(mark, os.fsencode(root), access)
         return
     except OSError as error:
         raise opening_failed(mark, error) from None
-    sync(place)
+    sync_folder(place)
 
 
 def _write_mark(folder: int, name: str, root: Path, access: Access) -> None:
-    fd = os.open(
-        name,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-        dir_fd=folder,
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o600, dir_fd=folder)
     try:
         dress(fd, access)
         os.write(fd, os.fsencode(root))
@@ -70,33 +69,25 @@ def _write_mark(folder: int, name: str, root: Path, access: Access) -> None:
 
 
 def _refuse_claimed(place: Path, root: Path) -> None:
-    owner = _text(place / MARK)
-    if owner and Path(owner) != root and _lives(Path(owner)):
-        raise _taken(place, Path(owner), f"or remove {place / MARK} if that store is used no more")
+    owner = _read_mark(place / MARK)
+    if owner and Path(owner) != root and _is_store(Path(owner)):
+        raise _owned(place, Path(owner), f"or remove {place / MARK} if that store is not in use")
 
 
-def _refuse_inner(place: Path, root: Path) -> None:
-    """A folder may be the root of another store, or the place that one has below its root."""
-    for owner in (place, place.parent):
-        if owner != root and _lives(owner):
-            raise _taken(place, owner, "or give that store")
-
-
-def _taken(place: Path, owner: Path, else_: str) -> Held:
+def _owned(place: Path, owner: Path, alternative: str) -> Held:
     return Held(
         f"{place} belongs to the store files:{owner}, and two stores on one folder would "
-        "overwrite each other: give this one "
-        f"another folder, {else_}",
+        f"overwrite each other: give this one another folder, {alternative}",
         path=str(place),
         holder=f"files:{owner}",
     )
 
 
-def _lives(root: Path) -> bool:
+def _is_store(root: Path) -> bool:
     return (root / OWN / "store.sqlite").exists()
 
 
-def _text(mark: Path) -> str:
+def _read_mark(mark: Path) -> str:
     try:
         return os.fsdecode(read_file(mark, access_like(mark.parent)))
     except (OSError, StoreUnavailable):

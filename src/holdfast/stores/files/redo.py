@@ -1,8 +1,8 @@
-"""The redo record: what the files of a transaction are to hold, committed in the inner store before
-any of them is touched.
+"""The redo log: what the files of a change must hold, committed in the inner store before any of
+them is touched, and applied to the files afterwards.
 
-While it is there, the files may be as before, as after or anything between; whoever is at the latch
-next brings them up. A reader takes what it says for what the files hold.
+While a redo record exists, each of its files may still be the old one, or be the new one. The next
+process at the latch applies the record again. A reader takes the record's content for the file's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,36 +11,44 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import Record, to_json
-from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.stores.files.disk import Disk, Found, Spot, Unfit, temporary
+from holdfast.stores.files.disk import (
+    Disk,
+    FileContent,
+    Location,
+    UnusableFile,
+    sync_file,
+    temporary,
+)
 from holdfast.stores.files.documents import parse, render
 from holdfast.stores.files.folders import Folders
 
 _PART_BYTES = 700_000
-"""So much of a file in a row: in base64 and with what stands around it, it is below the bound of a
-record. A file may be of any size.
+"""Bytes of a file in one row. In base64 and with the other fields, a row stays below the bound of a
+record, while a file may have any size.
 """
 
 Stamp = tuple[int, int]
-"""A staged file's time in nanoseconds, and its bytes."""
+"""A staged file's time in nanoseconds, and its size."""
 
 
 class Change(NamedTuple):
-    """A file as it is to be. No `data`: it is to be gone. `keep`: the one before is kept beside it.
+    """The new content of a file; without `data` the file is to be removed. With `keep` the previous
+    file stays as `.bak`.
 
-    `lock` is what other programs hold while they change that file. `before` is the digest of what
-    the change was decided by: a file that is another by now was changed by such a program since,
-    and stays. Empty: there was no file. None: it does not matter what is there.
+    `lock` is the file that other programs lock while they change this one. `before` is the digest
+    of the content that the change was decided by; it is empty when there was no file, and None when
+    it does not matter. A file with neither that content nor the new one was changed by such a
+    program since, and stays as it is.
 
-    A redo record of a file with many records keeps only `delta`, the documents that are new, and
-    not `data`: else each change of one record would write all of them twice. `stamp` tells the file
-    that was staged, whose time is like no other's; without it, the documents are put into the file
-    that is there, which may be done any number of times.
+    The redo record of a file with many records has only `delta`, the changed documents, in place of
+    `data`: otherwise each change of one record would write all of them twice. `stamp` identifies
+    the staged file, whose time no other file has. Where that file is gone, the documents are merged
+    into the file in its place, which may be repeated any number of times.
     """
 
-    spot: Spot
+    location: Location
     data: bytes | None
     keep: bool
     lock: Path | None = None
@@ -49,8 +57,8 @@ class Change(NamedTuple):
     stamp: Stamp | None = None
 
 
-class Part(Record, frozen=True, kw_only=True):
-    """A part of a change; `more` says that the next one goes on with the same file."""
+class RedoPart(Record, frozen=True, kw_only=True):
+    """A row of a redo record. With `more`, the next row continues the same file."""
 
     folder: str
     name: str
@@ -60,25 +68,23 @@ class Part(Record, frozen=True, kw_only=True):
     lock: str | None = None
     before: str | None = None
     stamp: Stamp | None = None
-    """With one, `data` is a delta."""
+    """With a stamp, `data` is a delta."""
 
 
 class Mark(Record, frozen=True, kw_only=True):
-    """A record of which only the revision is of interest."""
+    """A record that exists for its revision alone."""
 
 
-class _Parts(Space[Part]):
-    """The space of parts, which are made here alone and within the bound: reading each again to be
-    sure would cost as much as writing it.
-    """
-
-    def encode(self, record: Part) -> bytes:
+class _RedoSpace(Space[RedoPart]):
+    def encode(self, record: RedoPart) -> bytes:
+        # Rows are made here alone and within the bound. The usual check reads each one back, which
+        # costs as much as writing it.
         return to_json(record)
 
 
-REDO = _Parts("files_redo", Part)
+REDO = _RedoSpace("files_redo", RedoPart)
 GENERATIONS = Space("files_generations", Mark)
-"""By the name of a space: when its files were last changed."""
+"""By the name of a space: the revision at which its files were last changed."""
 
 
 def _key(number: int) -> str:
@@ -86,126 +92,182 @@ def _key(number: int) -> str:
 
 
 FIRST = _key(0)
-"""Where a redo record begins, if there is one."""
+"""The first row of a redo record, if there is one."""
 
 
-def digest(data: bytes | None) -> str:
-    """What tells the content of a file from any other; empty when there is no file."""
-    return "" if data is None else blake2b(data, digest_size=16).hexdigest()
-
-
-def keep(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
-    """Write the redo record of the changes, in their transaction."""
-    for key, part in numbered(folders, changes):
+def write_redo(tx: Tx, folders: Folders, changes: Iterable[Change]) -> None:
+    """Write the redo record of the changes in their transaction."""
+    for key, part in redo_rows(folders, changes):
         tx.put(REDO, key, part)
 
 
-def numbered(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, Part]]:
-    """The parts of a redo record of these changes, by their keys."""
+def redo_rows(folders: Folders, changes: Iterable[Change]) -> Iterator[tuple[str, RedoPart]]:
+    """The rows of a redo record, with their keys."""
     number = 0
-    for spot, whole, kept, lock, before, delta, stamp in changes:
-        locked = None if lock is None else folders.told(lock)
-        data = whole if delta is None or stamp is None else delta
-        stamp = None if delta is None else stamp
-        pieces = (
-            [None]
-            if data is None
-            else [data[at : at + _PART_BYTES] for at in range(0, max(len(data), 1), _PART_BYTES)]
-        )
-        for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            part = Part(
-                folder=folders.told(spot.folder),
-                name=spot.name,
-                data=piece,
-                keep=kept,
-                more=left > 0,
-                lock=locked,
-                before=before,
-                stamp=stamp,
+    for change in changes:
+        is_delta = change.delta is not None and change.stamp is not None
+        data = change.delta if is_delta else change.data
+        pieces: list[bytes | None] = [None]
+        if data is not None:
+            starts = range(0, max(len(data), 1), _PART_BYTES)
+            pieces = [data[start : start + _PART_BYTES] for start in starts]
+        for nth, piece in enumerate(pieces, start=1):
+            yield (
+                _key(number),
+                RedoPart(
+                    folder=folders.to_text(change.location.folder),
+                    name=change.location.name,
+                    data=piece,
+                    keep=change.keep,
+                    more=nth < len(pieces),
+                    lock=None if change.lock is None else folders.to_text(change.lock),
+                    before=change.before,
+                    stamp=change.stamp if is_delta else None,
+                ),
             )
-            yield _key(number), part
             number += 1
 
 
-def pending(tx: ReadTx, folders: Folders) -> dict[Spot, Change]:
-    """The changes whose files may not be as they should yet."""
-    found: dict[Spot, Change] = {}
+def read_redo(tx: ReadTx, folders: Folders) -> dict[Location, Change]:
+    """The committed changes that may not be in their files yet."""
+    found: dict[Location, Change] = {}
     pieces: list[bytes] = []
     for _, part, _ in tx.range(REDO):
         if part.data is not None:
             pieces.append(part.data)
         if not part.more:
-            spot = Spot(folders.found(part.folder), part.name)
-            lock = None if part.lock is None else folders.found(part.lock)
+            location = Location(folders.from_text(part.folder), part.name)
+            lock = None if part.lock is None else folders.from_text(part.lock)
             data = None if part.data is None else b"".join(pieces)
             whole, delta = (data, None) if part.stamp is None else (None, data)
-            found[spot] = Change(spot, whole, part.keep, lock, part.before, delta, part.stamp)
+            found[location] = Change(
+                location, whole, part.keep, lock, part.before, delta, part.stamp
+            )
             pieces = []
     return found
 
 
-def resolved(disk: Disk, change: Change) -> Change:
-    """The change with all that its file is to hold. Raises Unfit and StoreUnavailable."""
-    return (
-        change
-        if change.delta is None
-        else change._replace(data=content_of(disk, change), delta=None, stamp=None)
-    )
-
-
-def content_of(disk: Disk, change: Change) -> bytes | None:
-    """What the file of a redo record is to hold; None: it is to be gone. Raises Unfit, when only
-    the documents that are new are known and the file that they belong in is damaged or gone, and
-    StoreUnavailable.
+def clear_redo(tx: Tx) -> None:
+    """Remove the redo record. Only once its files hold the change and are synced: otherwise a power
+    loss could take back a committed change.
     """
-    if change.delta is None:
-        return change.data
-    there = disk.read(change.spot)
-    for found in (there, _read_staged(disk, change.spot)):
-        if found is not None and (found.signature.mtime_ns, found.signature.bytes) == change.stamp:
-            return found.data
-    try:
-        value = None if there is None else parse(there.data)
-    except ValueError as error:
-        raise Unfit(str(error)) from None
-    if not isinstance(value, dict):
-        raise Unfit("it is gone" if there is None else "it is not a JSON object")
-    new = parse(change.delta)
-    gone = {key for key, document in new.items() if document is None}
-    return render({key: document for key, document in {**value, **new}.items() if key not in gone})
-
-
-def _read_staged(disk: Disk, spot: Spot) -> Found | None:
-    head, slash, last = spot.name.rpartition("/")
-    try:
-        return disk.read(Spot(spot.folder, f"{head}{slash}{temporary(last)}"))
-    except Unfit:
-        return None
-
-
-def clear(tx: Tx) -> None:
-    """Remove the redo record: the files are as they should be, and stay so through a power loss."""
     number = 0
     while tx.delete(REDO, _key(number)):
         number += 1
 
 
-_shadows: dict[tuple[str, int], Space[Mark]] = {}
-
-
-def shadow_of(space: Space[Any]) -> Space[Mark]:
-    """The inner space that keeps the revisions of a space in files, and which version of a program
-    wrote it.
+def content_of(disk: Disk, change: Change) -> bytes | None:
+    """What the file of a redo record must hold; None when it must not exist. Raises
+    StoreUnavailable, and UnusableFile when only the delta is known and the file to merge it into is
+    damaged or gone.
     """
-    known = _shadows.get((space.name, space.schema_version))
+    if change.delta is None:
+        return change.data
+    current = disk.read(change.location)
+    for found in (current, _read_staged(disk, change.location)):
+        if found is not None and (found.signature.mtime_ns, found.signature.bytes) == change.stamp:
+            return found.data
+    try:
+        value = None if current is None else parse(current.data)
+    except ValueError as error:
+        raise UnusableFile(str(error)) from None
+    if not isinstance(value, dict):
+        raise UnusableFile("it is gone" if current is None else "it is not a JSON object")
+    new = parse(change.delta)
+    removed = {key for key, document in new.items() if document is None}
+    return render({key: value for key, value in {**value, **new}.items() if key not in removed})
+
+
+def _read_staged(disk: Disk, location: Location) -> FileContent | None:
+    try:
+        return disk.read(location.sibling(temporary))
+    except UnusableFile:
+        return None
+
+
+def with_before(disk: Disk, changes: Iterable[Change]) -> list[Change]:
+    """The changes with the digests of the files that they are decided by, where other programs
+    change those too. Raises StoreUnavailable.
+    """
+    return [
+        change if change.lock is None else change._replace(before=_digest_on(disk, change.location))
+        for change in changes
+    ]
+
+
+def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> list[Location]:
+    """Make the files hold the changes, and sync them. May be repeated any number of times. With
+    `staged`, this process has just staged the files; without it, the changes are a redo record's.
+
+    Return the files that another program has changed since, which stay as they are. Raises OSError,
+    UnusableFile or StoreUnavailable; then some files are still the old ones.
+    """
+    folders: dict[Any, Location] = {}
+    overtaken = []
+    for change in changes if staged else [_resolved(disk, change) for change in changes]:
+        if not staged and change.before is not None:
+            expected = (change.before, _digest(change.data))
+            if _digest_on(disk, change.location) not in expected:
+                overtaken.append(change.location)
+                continue
+        disk.retry(lambda change=change: _apply(disk, change, staged=staged))  # type: ignore[misc]
+        folders[change.location.folder, change.location.path.parent] = change.location
+    # One sync for each folder, after all renames.
+    for location in folders.values():
+        disk.retry(lambda location=location: disk.settle(location))  # type: ignore[misc]
+    return overtaken
+
+
+def _resolved(disk: Disk, change: Change) -> Change:
+    if change.delta is None:
+        return change
+    return change._replace(data=content_of(disk, change), delta=None, stamp=None)
+
+
+def _apply(disk: Disk, change: Change, *, staged: bool) -> None:
+    location, data = change.location, change.data
+    if data is None:
+        disk.remove(location)
+        return
+    if staged:
+        try:
+            disk.place(location, keep=change.keep)
+            return
+        except FileNotFoundError:
+            # An earlier attempt renamed it already, or somebody removed the temporary file.
+            pass
+    found = disk.read(location)
+    if found is not None and found.data == data:
+        # The process that wrote it may have been killed before it synced.
+        sync_file(location)
+        return
+    disk.stage(location, data)
+    disk.place(location, keep=change.keep)
+
+
+def _digest_on(disk: Disk, location: Location) -> str:
+    try:
+        found = disk.read(location)
+    except UnusableFile as error:
+        # No plain file: any file that another program puts there has a different digest.
+        return str(error)
+    return _digest(None if found is None else found.data)
+
+
+def _digest(data: bytes | None) -> str:
+    return "" if data is None else blake2b(data, digest_size=16).hexdigest()
+
+
+_revision_spaces: dict[tuple[str, int], Space[Mark]] = {}
+
+
+def revision_space(space: Space[Any]) -> Space[Mark]:
+    """The inner space with the revisions of a space in files. It has the same schema version, so
+    that an older program refuses a newer store.
+    """
+    known = _revision_spaces.get((space.name, space.schema_version))
     if known is None:
         upgrades = dict.fromkeys(range(1, space.schema_version), dict)
         known = Space(space.name, Mark, schema_version=space.schema_version, upgrades=upgrades)
-        _shadows[space.name, space.schema_version] = known
+        _revision_spaces[space.name, space.schema_version] = known
     return known
-
-
-def laid_out(space: Space[Any]) -> OneFile[Any] | FilePerRecord[Any] | None:
-    """How a space lies in files; None when it does not."""
-    layout = space.layout
-    return layout if isinstance(layout, OneFile | FilePerRecord) and not space.volatile else None

@@ -1,35 +1,32 @@
 """Signs: files that show volatile records to people and are never read back.
 
-They follow the records a moment later. Whoever changed one brings its sign in step under a lock of
-their own, by what the store says then, so the last to write shows the latest. A sign never fails
-the change that it tells of, nor keeps it waiting for long; one that a killed or stopped process
-left behind is put right by the next change of that record, or when a store is opened.
+A sign follows its record a moment later. The process that changed the record writes the sign, under
+a gate of its own and from the store's current state, so that the last writer shows the latest
+state. A sign never fails the change that it shows, nor delays it for long. The next change of the
+record, or the next opening of the store, corrects a sign that a killed or stopped process left.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row, Store, Tx
-from holdfast.stores.files import documents
-from holdfast.stores.files.documents import parse, render
+from holdfast.stores.files.documents import parse, pattern_of, render
 from holdfast.stores.files.folders import Folders
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, make_folder, read_file, remove_file, replace_file
 
 _TURN_S = 1.0
-"""How long the turn to write signs is waited for: whoever is stopped in the middle must keep nobody
-else from a change.
+"""How long a writer of signs waits for its turn: a process stopped inside the gate must not hold up
+any change.
 """
 
-_SETTLED_FAILURES = (OSError, HoldfastError, ValueError, TypeError)
+_IGNORED = (OSError, HoldfastError, ValueError, TypeError)
 
 
 class Signs:
@@ -45,34 +42,34 @@ class Signs:
         self._gate = self._new_gate()
 
     def of(self, space: Space[Any]) -> Sign[Any] | None:
-        """How a space is shown; None when it is not."""
+        """The sign of a space; None for one that is not shown."""
         return self._shown.get(space) or (space.layout if isinstance(space.layout, Sign) else None)
 
-    def follow(self, touched: Mapping[Space[Any], Iterable[str]]) -> None:
-        """Bring the signs of these records in step."""
-        self._alone(lambda: self._follow(touched))
+    def update(self, changed: Mapping[Space[Any], Iterable[str]]) -> None:
+        """Write the signs of changed records, given by their keys."""
 
-    def _follow(self, touched: Mapping[Space[Any], Iterable[str]]) -> None:
-        for space, keys in touched.items():
-            sign = self.of(space)
-            for key in keys:
-                if sign is not None:
-                    self._show(sign, key, self._store.get(space, key))
+        def work() -> None:
+            for space, keys in changed.items():
+                sign = self.of(space)
+                for key in keys:
+                    if sign is not None:
+                        self._show(sign, key, self._store.get(space, key))
 
-    def begin(self) -> None:
-        """Bring every sign in step, and take away those of records that are gone."""
-        self._alone(self._begin)
+        self._in_turn(work)
+
+    def update_all(self) -> None:
+        """Write every sign, and remove those of records that are gone."""
+        self._in_turn(self._update_all)
 
     def close(self) -> None:
-        """Show nothing more."""
         self._gate.close()
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's turn to the parent. Raises StoreUnavailable."""
+        """In a forked child: leave the parent's gate to the parent. Raises StoreUnavailable."""
         self._gate.abandon()
         self._gate = self._new_gate()
 
-    def _begin(self) -> None:
+    def _update_all(self) -> None:
         for space, sign in self._shown.items():
             damaged: Damage = []
             rows = self._store.read(
@@ -80,70 +77,59 @@ class Signs:
                 scope=[space],
             )
             kept = {path for row in rows if (path := self._show(sign, row.key, row))}
-            for path in self._present(sign):
-                if path not in kept and _ours(path, self._access):
+            for path in self._existing(sign):
+                if path not in kept and self._is_ours(path):
                     remove_file(path)
 
     def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
-        called = sign.called(key)
-        if called is None:
+        name = sign.called(key)
+        if name is None:
             return None
-        pattern = documents.pattern_of(sign.name)
-        path = self._folders.of(sign.folder) / pattern.base / pattern.path(called)
+        pattern = pattern_of(sign.name)
+        path = self._folders.of(sign.folder) / pattern.base / pattern.path(name)
         document = None if row is None else sign.show(row.record)
         if document is None:
             remove_file(path)
             return None
-        _write(path, render(document), self._access)
+        make_folder(path.parent, self._access)
+        # Replaced whole, but not synced: what it shows ends with the boot anyway.
+        replace_file(path, render(document), self._access)
         return path
 
-    def _present(self, sign: Sign[Any]) -> list[Path]:
-        pattern = documents.pattern_of(sign.name)
+    def _existing(self, sign: Sign[Any]) -> list[Path]:
+        pattern = pattern_of(sign.name)
         base = self._folders.of(sign.folder) / pattern.base
         names = os.listdir(base) if base.is_dir() else []
-        paths = [
-            base / name / pattern.rest if pattern.rest else base / name
-            for name in names
-            if pattern.inner(name)
-        ]
+        paths = [base / pattern.path_of_component(name) for name in names if pattern.name_in(name)]
         return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+    def _is_ours(self, path: Path) -> bool:
+        # Other programs keep lock files under such names.
+        try:
+            return isinstance(parse(read_file(path, self._access)), dict)
+        except (OSError, ValueError, StoreUnavailable):
+            return False
 
     def _new_gate(self) -> Gate:
         return Gate(self._folders.own / "signs", self._access)
 
-    def _alone(self, work: Callable[[], None]) -> None:
-        """Write signs while nobody else does; not at all, if that cannot be soon."""
-        with contextlib.suppress(*_SETTLED_FAILURES):
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(*_IGNORED):
             self._gate.run(work, _TURN_S)
 
 
-class NotingTx:
-    """A transaction of the inner store that notes which shown records it has touched."""
+class TrackingTx:
+    """A transaction of the inner store that notes the keys of shown records it changes. Every other
+    attribute is the inner transaction's.
+    """
 
     def __init__(self, tx: Tx, signs: Signs) -> None:
         self._tx = tx
         self._signs = signs
-        self.touched: dict[Space[Any], set[str]] = {}
+        self.changed: dict[Space[Any], set[str]] = {}
 
-    @property
-    def now(self) -> datetime:
-        return self._tx.now
-
-    @property
-    def revision(self) -> int:
-        return self._tx.revision
-
-    def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        return self._tx.get(space, key, expected=expected)
-
-    def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
-        return self._tx.range(space, **how)
-
-    def find(self, space: Space[R], index: str, match: Parts = (), **how: Any) -> list[Row[R]]:
-        return self._tx.find(space, index, match, **how)
-
-    def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        return self._tx.count(space, index, match)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         self._note(space, key)
@@ -153,42 +139,6 @@ class NotingTx:
         self._note(space, key)
         return self._tx.delete(space, key)
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
-    ) -> Row[R] | None:
-        return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
-
-    def append(
-        self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
-    ) -> int:
-        return self._tx.append(actor=actor, kind=kind, subject=subject, data=data)
-
-    def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
-        return self._tx.trim(keep=keep, before=before, least=least)
-
-    def notify(self, topic: str) -> None:
-        self._tx.notify(topic)
-
     def _note(self, space: Space[Any], key: str) -> None:
         if self._signs.of(space) is not None:
-            self.touched.setdefault(space, set()).add(key)
-
-
-def _write(path: Path, data: bytes, access: Access) -> None:
-    """Show it whole or not at all. Not synced: its truth ends with the boot too."""
-    make_folder(path.parent, access)
-    replace_file(path, data, access)
-
-
-def _ours(path: Path, access: Access) -> bool:
-    """Other programs keep lock files of such names, which are no signs."""
-    try:
-        return isinstance(parse(read_file(path, access)), dict)
-    except (OSError, ValueError, StoreUnavailable):
-        return False
+            self.changed.setdefault(space, set()).add(key)

@@ -1,21 +1,27 @@
-"""The store port on plain files: a layout's records in files that people read, all else in an inner
-SQLite store.
+"""The store port on plain files: records with a layout in files that people read, all others in an
+inner SQLite store.
+
+The order of a change, each step at the latch:
+1. stage: write and sync the new files under temporary names;
+2. commit: the inner store gets the revisions, the journal entries and a redo record of the files;
+3. apply: rename the files into place and sync their folders;
+4. clear: remove the redo record.
+A failure before 2 leaves everything as it was. A process killed between 2 and 4 leaves the redo
+record, and the next process at the latch does 3 and 4.
 """
 
 import contextlib
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.kernel import faults
 from holdfast.kernel.clock import Clock, Passing, SystemClock
-from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import (
     FILES_RETRY_ATTEMPTS,
@@ -25,55 +31,50 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import BEGINNING, Batch, Cursor, Leftover, ReadTx, Row, Scope, Tx
-from holdfast.stores import plain
+from holdfast.stores import hotpath
 from holdfast.stores.checks import plan_of
-from holdfast.stores.files import apply, ownership, redo, repair
-from holdfast.stores.files.cache import Cabinet
-from holdfast.stores.files.disk import Disk, Spot, Unfit
-from holdfast.stores.files.documents import Unsound
-from holdfast.stores.files.folder_lock import FolderLocks, locks_of
-from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.redo import GENERATIONS, REDO, laid_out, shadow_of
-from holdfast.stores.files.repair import GONE, mend
-from holdfast.stores.files.signs import NotingTx, Signs
-from holdfast.stores.files.snapshot import InFiles, Moved, Picture, scope_of
-from holdfast.stores.files.transaction import FilesTx
+from holdfast.stores.files import ownership, repair
+from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.disk import Disk, Location, UnusableFile
+from holdfast.stores.files.documents import DamagedFile
+from holdfast.stores.files.folders import Folders, file_layout, lock_paths
+from holdfast.stores.files.latch import Latch, append_entry, left, warn
+from holdfast.stores.files.redo import (
+    GENERATIONS,
+    Change,
+    apply_changes,
+    revision_space,
+    with_before,
+    write_redo,
+)
+from holdfast.stores.files.signs import Signs, TrackingTx
+from holdfast.stores.files.snapshot import FilesChanged, FilesScope, SnapshotReader, scope_of
+from holdfast.stores.files.transaction import FileChanges, FilesTx, file_changes
 from holdfast.stores.listener import FdListener
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
-from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE, Access, make_folder
 
 T = TypeVar("T")
 
-_LOOKS_MAX = 8
-"""How often a reader looks again before it asks for a turn at the latch."""
+_READS_MAX = 8
+"""How often a reader whose files change meanwhile reads again before it takes the latch."""
 
 
-class _Done(NamedTuple):
+class _Committed(NamedTuple):
     result: Any
-    plan: apply.Plan
-    changes: list[redo.Change]
-    touched: Mapping[Space[Any], Iterable[str]]
-
-
-class _Unlocked(Exception):
-    """What is to be brought up lies in folders whose locks were not taken."""
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        super().__init__(", ".join(map(str, paths)))
-        self.paths = tuple(paths)
+    files: FileChanges
+    changes: list[Change]
+    shown: Mapping[Space[Any], Iterable[str]]
 
 
 class FilesStore:
-    """A store in the files of a folder, for one machine.
+    """A store in the files of a folder, for the processes of one machine.
 
-    Promised: the port, for every process of this machine that opens the same folder; and that
-    records with a layout lie in its files as of the last transaction, or are there when the next
-    one begins. A file that a person has changed is seen. A program that takes the lock of a layout,
-    where it has one, may change its files at the same time. Not promised: anything about another
-    that changes them at once.
+    Records with a layout are in its files as of the last transaction, or will be when the next one
+    begins. A change that a person makes to a file is seen. A program that takes a layout's lock may
+    change its files at the same time; for one that does not, nothing is promised.
     """
 
     kind = "files"
@@ -98,7 +99,7 @@ class FilesStore:
             )
         self._clock = clock or SystemClock()
         self._given = dict(folders or {})
-        make(Path(root), access)
+        make_root(Path(root), access)
         self._boot_id = boot_id
         self.folders = Folders(Path(root), namespace, self._given)
         self.root = self.folders.root
@@ -112,19 +113,18 @@ class FilesStore:
         self.access = self.inner.access
         self.namespace = namespace
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
-        self.cabinet = Cabinet(self.folders, self.disk)
-        self._picture = Picture(self.cabinet, self.inner)
-        self._folder_locks = FolderLocks(self.access)
+        self.cache = FileCache(self.folders, self.disk)
+        self._reader = SnapshotReader(self.cache, self.inner)
         self._lock_paths: dict[tuple[Space[Any], ...], tuple[Path, ...]] = {}
-        with contextlib.ExitStack() as undone:
-            undone.callback(self.inner.close)
-            self._refuse_networks()
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.inner.close)
+            self._refuse_network_folders()
             ownership.claim_all(self.folders, self._given, self.access)
-            self._latch = Gate(self.folders.own / "latch", self.access)
-            undone.callback(self._latch.close)
+            self._latch = Latch(self.folders, self.inner, self.disk, self.access)
+            on_error.callback(self._latch.close)
             self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
-            undone.pop_all()
-        self._signs.begin()
+            on_error.pop_all()
+        self._signs.update_all()
         self._closed = False
         _stores.add(self)
 
@@ -146,35 +146,35 @@ class FilesStore:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
         plan = scope_of(tuple(scope))
-        if not plan.laid:
+        if not plan.spaces:
             return self._transact_inner(body, scope, durable, timeout_s)
         deadline = time.monotonic() + timeout_s
-        return self.alone(
-            lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.laid)
+        return self.exclusively(
+            lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.spaces)
         )
 
     def read(
         self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
         plan = scope_of(tuple(scope))
-        if not plan.laid:
+        if not plan.spaces:
             return self.inner.read(body, scope=scope, timeout_s=timeout_s)
-        for look in range(_LOOKS_MAX):
+        for attempt in range(_READS_MAX):
             try:
-                return self._picture.look(body, plan, eager=look > 0, guarded=True)
-            except Moved:
+                return self._reader.read(body, plan, eager=attempt > 0, guarded=True)
+            except FilesChanged:
                 continue
-            except Unsound as unsound:
-                mend = partial(self._mend, unsound)
-                self.alone(mend, timeout_s, self._locks_of((unsound.space,)))
-        return self.alone(
-            lambda: self._picture.look(body, plan, eager=False, guarded=False), timeout_s
+            except DamagedFile as damage:
+                repair_it = partial(self._repair, damage)
+                self.exclusively(repair_it, timeout_s, self._locks_of((damage.space,)))
+        return self.exclusively(
+            lambda: self._reader.read(body, plan, eager=False, guarded=False), timeout_s
         )
 
     def get(
         self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> Row[R] | None:
-        if laid_out(space) is None:
+        if file_layout(space) is None:
             return self.inner.get(space, key, timeout_s=timeout_s)
         return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
 
@@ -185,11 +185,11 @@ class FilesStore:
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int | None:
-        if laid_out(space) is not None:
-            return plain.put_new(self, space, items, timeout_s)
+        if file_layout(space) is not None:
+            return hotpath.put_new(self, space, items, timeout_s)
         token = self.inner.put_new(space, items, timeout_s=timeout_s)
         if token is not None and self._signs.of(space) is not None:
-            self._signs.follow({space: [key for key, _ in items]})
+            self._signs.update({space: [key for key, _ in items]})
         return token
 
     def delete_if(
@@ -200,11 +200,11 @@ class FilesStore:
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int:
-        if laid_out(space) is not None:
-            return plain.delete_if(self, space, keys, token, timeout_s)
+        if file_layout(space) is not None:
+            return hotpath.delete_if(self, space, keys, token, timeout_s)
         deleted = self.inner.delete_if(space, keys, token, timeout_s=timeout_s)
         if deleted and self._signs.of(space) is not None:
-            self._signs.follow({space: keys})
+            self._signs.update({space: keys})
         return deleted
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
@@ -218,74 +218,51 @@ class FilesStore:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.cabinet.forget()
+            self.cache.forget()
             self._latch.close()
-            self._folder_locks.close()
             self._signs.close()
             self.inner.close()
 
     def after_fork(self) -> None:
-        """In a forked child: let go of the parent's latch, and of what its threads may have been in
-        the middle of.
-        """
+        """In a forked child: drop the parent's latch, and what its threads were changing."""
+        # Closed until it is done: a store that fails half-way must not be used.
         closed, self._closed = self._closed, True
         self._latch.abandon()
-        self._folder_locks.after_fork()
-        self._picture.forget()
+        self._reader.forget()
         if not closed:
-            self._latch = Gate(self.folders.own / "latch", self.access)
+            self._latch.reopen()
             self._signs.after_fork()
             self._closed = False
 
-    def alone(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
-        """Do the work at the latch: no other process or thread changes the files meanwhile. What a
-        killed one has left is brought up first. `locks` are those of the folders that the work
-        changes, in their order: other programs that take them do not change those either. Raises
-        LockTimeout when the turn does not come in time.
-        """
+    def exclusively(
+        self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()
+    ) -> T:
+        """As `Latch.run`. Raises StoreUnavailable for a closed store."""
         if self._closed:
             raise StoreUnavailable(
                 "the store is closed: connect again", outcome="none", closed=True
             )
-        faults.reach("files.latch.before")
-
-        def in_turn() -> T:
-            faults.reach("files.latch.after")
-            self._recover(deadline, locks)
-            return work()
-
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self._folder_locks.run(
-                    locks, lambda: self._latch.run(in_turn, _left(deadline), sleepy=True), deadline
-                )
-            except _Unlocked as unlocked:
-                # Not at the latch: nobody waits there for another program.
-                locks = tuple(sorted({*locks, *unlocked.paths}))
+        return self._latch.run(work, timeout_s, locks)
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What lies among the folders of a space and is no record; see kernel/store.py."""
-        return repair.leftovers(self.cabinet, space)
+        """Entries among the folders of a space that hold no record; see kernel/store.py."""
+        return repair.find_leftovers(self.folders, space)
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove such a thing, if it is still one; see kernel/store.py."""
-        return self.alone(
-            lambda: repair.remove(self.cabinet, space, key, older_than_s=older_than_s),
+        """Remove such an entry, if it still holds no record; see kernel/store.py."""
+        return self.exclusively(
+            lambda: repair.remove_leftover(self.folders, space, key, older_than_s=older_than_s),
             TRANSACT_TIMEOUT_S,
             self._locks_of((space,)),
         )
 
     def folders_of(self, namespace: str) -> Folders:
-        """Where the files of a namespace lie."""
         return Folders(self.root, namespace, self._given)
 
-    def elsewhere(self, namespace: str) -> tuple[Cabinet, SqliteStore]:
-        """The files and the part of the inner store that belong to another namespace; the caller
-        closes the latter.
-        """
-        cabinet = Cabinet(self.folders_of(namespace), self.disk)
-        return cabinet, SqliteStore(
+    def open_namespace(self, namespace: str) -> tuple[FileCache, SqliteStore]:
+        """The files of another namespace, and its inner store, which the caller closes."""
+        cache = FileCache(self.folders_of(namespace), self.disk)
+        return cache, SqliteStore(
             self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock
         )
 
@@ -295,74 +272,76 @@ class FilesStore:
         if not any(self._signs.of(space) for space in plan_of(tuple(scope)).spaces):
             return self.inner.transact(body, scope=scope, durable=durable, timeout_s=timeout_s)
 
-        def noting(tx: Tx) -> tuple[T, NotingTx]:
-            mine = NotingTx(tx, self._signs)
-            return body(mine), mine
+        def tracked(tx: Tx) -> tuple[T, TrackingTx]:
+            tracking = TrackingTx(tx, self._signs)
+            return body(cast(Tx, tracking)), tracking
 
-        result, noted = self.inner.transact(
-            noting, scope=scope, durable=durable, timeout_s=timeout_s
+        result, tracking = self.inner.transact(
+            tracked, scope=scope, durable=durable, timeout_s=timeout_s
         )
-        if noted.touched:
-            self._signs.follow(noted.touched)
+        if tracking.changed:
+            self._signs.update(tracking.changed)
         return result
 
-    def _transact(self, body: Callable[[Tx], T], plan: InFiles, deadline: float) -> T:
-        """At the latch: commit the change with its redo record, then bring the files up."""
+    def _transact(self, body: Callable[[Tx], T], plan: FilesScope, deadline: float) -> T:
+        """At the latch: commit the change with its redo record, then apply that to the files."""
         process = os.getpid()
-        staged: list[Spot] = []
+        staged: list[Location] = []
         try:
             done = self.inner.transact(
                 lambda tx: self._run(tx, body, plan, staged),
                 scope=plan.inner,
-                timeout_s=_left(deadline),
+                timeout_s=left(deadline),
             )
-        except Unsound as unsound:
-            self._mend(unsound)
+        except DamagedFile as damage:
+            self._repair(damage)
             return self._transact(body, plan, deadline)
         except StoreUnavailable as error:
+            # Only when nothing was committed: an unknown outcome may need the staged files.
             if error.fields.get("outcome") == "none" and os.getpid() == process:
-                for spot in staged:
-                    self.disk.unstage(spot)
+                for location in staged:
+                    self.disk.unstage(location)
             raise
         if os.getpid() != process:
             raise StoreUnavailable(
-                "this process was forked inside of a transaction: leave that to its parent",
+                "this process was forked inside a transaction: leave that to its parent",
                 outcome="none",
             )
         if done.changes:
-            self._bring_up(done, deadline)
-        if done.touched:
-            self._signs.follow(done.touched)
+            self._apply(done, deadline)
+        if done.shown:
+            self._signs.update(done.shown)
         result: T = done.result
         return result
 
-    def _run(self, tx: Tx, body: Callable[[Tx], Any], plan: InFiles, staged: list[Spot]) -> _Done:
-        rooms = self._picture.rooms(tx, plan, {}, lambda: None)
-        noting = NotingTx(tx, self._signs)
-        mine = FilesTx(noting, plan.names, rooms)
+    def _run(
+        self, tx: Tx, body: Callable[[Tx], Any], plan: FilesScope, staged: list[Location]
+    ) -> _Committed:
+        views = self._reader.views(tx, plan, {}, lambda: None)
+        tracking = TrackingTx(tx, self._signs)
+        mine = FilesTx(cast(Tx, tracking), plan.names, views)
         try:
             result = body(mine)
-            changed = apply.plan_of(mine.changed(), self.cabinet)
+            files = file_changes(mine.mark_changed(), self.cache)
         finally:
             mine.end()
-        changes = apply.found_before(self.disk, changed.changes(self.cabinet))
-        changes = self._stage(changes, staged)
-        redo.keep(tx, self.folders, changes)
-        return _Done(result, changed, changes, noting.touched)
+        changes = self._stage(with_before(self.disk, files.changes(self.cache)), staged)
+        write_redo(tx, self.folders, changes)
+        return _Committed(result, files, changes, tracking.changed)
 
-    def _stage(self, changes: Iterable[redo.Change], staged: list[Spot]) -> list[redo.Change]:
-        """Before the commit, so that a full disk, or what cannot be removed, leaves everything as
-        it was. Returns the changes with what tells their staged files from others.
+    def _stage(self, changes: Iterable[Change], staged: list[Location]) -> list[Change]:
+        """Stage the files, and return the changes with the stamps of their staged files. Before the
+        commit, so that a full disk, or a file that cannot be removed, leaves everything as it was.
         """
         stamped = []
         try:
             for change in changes:
                 if change.data is None:
-                    self.disk.check_removable(change.spot)
+                    self.disk.check_removable(change.location)
                     stamped.append(change)
                 else:
-                    staged.append(change.spot)
-                    time_ns = self.disk.stage(change.spot, change.data)
+                    staged.append(change.location)
+                    time_ns = self.disk.stage(change.location, change.data)
                     stamped.append(change._replace(stamp=(time_ns, len(change.data))))
             return stamped
         except StoreUnavailable as error:
@@ -370,126 +349,71 @@ class FilesStore:
                 f"{error.message}; nothing was changed", **error.fields
             ) from None
 
-    def _bring_up(self, done: _Done, deadline: float) -> None:
-        """The change is made, whatever happens here: what is left to do, the next one at the latch
-        does.
+    def _apply(self, done: _Committed, deadline: float) -> None:
+        """Apply a committed change to the files. It never fails the change: the next process at the
+        latch does what is left.
         """
         try:
-            apply.bring_up(self.disk, done.changes, staged=True)
-            self._clear(deadline)
-        except (OSError, Unfit, HoldfastError) as error:
-            self.cabinet.forget()
-            _warn("files are behind, the next change brings them up: %s", error)
+            apply_changes(self.disk, done.changes, staged=True)
+            self._latch.clear_redo(deadline)
+        except (OSError, UnusableFile, HoldfastError) as error:
+            self.cache.forget()
+            warn("files are not up to date, the next change completes them: %s", error)
             return
-        done.plan.remember(self.cabinet)
+        done.files.remember(self.cache)
 
-    def _recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
-        """At the latch: bring up what somebody who was killed has committed and not brought up. A
-        file that another program has changed since stays as it is: the lock ended with the dead
-        process, and by what that program saw it may have begun work. Raises _Unlocked for files
-        whose lock is not among these.
+    def _repair(self, damage: DamagedFile) -> None:
+        """At the latch: restore a damaged file, and raise the error that its reader must see.
+        Return when the file is sound after all.
         """
-        if self.inner.get(REDO, redo.FIRST) is None:
-            return
-        # In a durable transaction: whoever was killed may not have come as far as the sync, and no
-        # file may be ahead of it.
-        left = self.inner.transact(
-            lambda tx: redo.pending(tx, self.folders), scope=[REDO], timeout_s=_left(deadline)
-        )
-        if unlocked := {
-            change.lock for change in left.values() if change.lock is not None
-        }.difference(locks):
-            raise _Unlocked(unlocked)
         try:
-            overtaken = apply.bring_up(self.disk, left.values(), staged=False)
-        except (OSError, Unfit, StoreUnavailable) as error:
+            error = repair.restore_file(self.disk, damage, self.now())
+        except OSError as failure:
             raise StoreUnavailable(
-                f"files of {self.root} cannot be brought up to the last change ({error}): mend "
-                "that and try again; nothing was "
-                "changed by this call",
-                path=str(self.root),
+                f"{damage.location.path} is damaged ({damage.why}), and cannot be restored "
+                f"({failure}): correct that and try again",
+                path=str(damage.location.path),
                 outcome="none",
             ) from None
-        for spot in overtaken:
-            _warn(
-                "%s was changed by another program before a change of a killed process reached "
-                "it: it stays",
-                spot.path,
-            )
-            self._tell("store.conflict", spot.path.name, {"path": str(spot.path)})
-        self._clear(deadline)
-
-    def _clear(self, deadline: float) -> None:
-        faults.reach("files.clear.before")
-        self.inner.transact(redo.clear, scope=[REDO], durable=False, timeout_s=_left(deadline))
-        faults.reach("files.clear.after")
-
-    def _mend(self, unsound: Unsound) -> None:
-        """At the latch: put a damaged file right, and raise what is to be told; return if it is
-        sound after all.
-        """
-        try:
-            told = mend(self.disk, unsound, self.now())
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{unsound.spot.path} is damaged ({unsound.why}), and cannot be restored "
-                f"({error}): mend that and try again",
-                path=str(unsound.spot.path),
-                outcome="none",
-            ) from None
-        self.cabinet.forget()
-        if told is None:
+        self.cache.forget()
+        if error is None:
             return
-        if unsound.why == GONE and unsound.spot.folder.is_dir() and not told.fields["restored"]:
-            self._begin_anew(unsound)
-            self._note(told)
-        elif told.fields["restored"]:
-            self._note(told)
-        raise told
-
-    def _note(self, told: StoreCorrupt) -> None:
-        """Put what is told once into the journal: whoever is told may be a thread that nobody
-        listens to.
-        """
-        facts = {
-            "restored": told.fields["restored"],
-            "aside": told.fields["aside"],
-            "why": told.fields["why"],
-        }
-        self._tell("store.mended", os.path.basename(told.fields["path"]), facts)
-
-    def _tell(self, kind: str, subject: str, facts: dict[str, Any]) -> None:
-        with contextlib.suppress(HoldfastError):
-            self.inner.transact(
-                lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts),
-                scope=[],
-            )
+        restored = error.fields["restored"]
+        lost = damage.why == repair.GONE and damage.location.folder.is_dir() and not restored
+        if lost:
+            self._forget_records(damage.space)
+        if lost or restored:
+            # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
+            # sees.
+            facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
+            append_entry(self.inner, "store.mended", damage.location.path.name, facts)
+        raise error
 
     def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:
         known = self._lock_paths.get(spaces)
         if known is None:
-            known = self._lock_paths[spaces] = locks_of(self.folders, spaces)
+            known = self._lock_paths[spaces] = lock_paths(self.folders, spaces)
         return known
 
-    def _begin_anew(self, unsound: Unsound) -> None:
-        """Forget that records were ever written that are lost."""
-        shadow = shadow_of(unsound.space)
+    def _forget_records(self, space: Space[Any]) -> None:
+        """Remove generation and revisions of a space whose records are lost: it counts as new."""
+        revisions = revision_space(space)
 
         def forget(tx: Tx) -> None:
-            tx.delete(GENERATIONS, shadow.name)
-            for key, _, _ in tx.range(shadow):
-                tx.delete(shadow, key)
+            tx.delete(GENERATIONS, revisions.name)
+            for key, _, _ in tx.range(revisions):
+                tx.delete(revisions, key)
 
-        self.inner.transact(forget, scope=[GENERATIONS, shadow])
+        self.inner.transact(forget, scope=[GENERATIONS, revisions])
 
-    def _refuse_networks(self) -> None:
+    def _refuse_network_folders(self) -> None:
         for name in self._given:
             place = self.folders.of(name)
             with contextlib.suppress(OSError):
                 refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
-def make(root: Path, access: Access) -> None:
+def make_root(root: Path, access: Access) -> None:
     """Make the folder of a store. Raises StoreUnavailable."""
     try:
         make_folder(root, access)
@@ -497,21 +421,12 @@ def make(root: Path, access: Access) -> None:
         raise opening_failed(root, error) from None
 
 
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
-
-
-def _warn(event: str, *fields: object) -> None:
-    if "logging" in sys.modules:
-        sys.modules["logging"].getLogger("holdfast.stores.files").warning(event, *fields)
-
-
 _stores: weakref.WeakSet[FilesStore] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for store in list(_stores):
-        # One store that fails, in whatever way, stays closed, and must not leave the next with its
+        # A store that fails, in whatever way, stays closed; the next one must still drop its
         # parent's latch.
         with contextlib.suppress(Exception):
             store.after_fork()

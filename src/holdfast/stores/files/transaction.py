@@ -1,248 +1,98 @@
-"""The port's verbs over a store whose spaces lie partly in files: those go to shelves, all others
-to the inner transaction.
+"""The port's transaction over files and the inner store, and the files that it changes.
 
-The records of one space as a transaction sees them: what was found in files, and over it what the
-transaction changed.
+A space with a layout is an overlay over its files; any other space is the inner transaction's.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast.kernel.codec import to_json, to_plain
-from holdfast.kernel.errors import Corrupt
-from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
-from holdfast.kernel.order import Parts, beyond_text, span
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, ReadTx, Row, Tx
-from holdfast.stores.checks import (
-    check_key,
-    check_limit,
-    check_texts,
-    has_ended,
-    index_number,
-    out_of_scope,
-    storable,
-)
-from holdfast.stores.files.documents import Sheet
-from holdfast.stores.files.record_set import Entry, Pile
-from holdfast.stores.files.redo import GENERATIONS, Mark, laid_out, shadow_of
-
-
-class Source(Protocol[R]):
-    """Where a shelf's entries come from."""
-
-    def one(self, key: str) -> Entry[R] | None:
-        """The entry under a key."""
-        ...
-
-    def all(self) -> Pile[R]:
-        """Every entry."""
-        ...
-
-
-class Shelf(Generic[R]):
-    """The records of a space. A damaged one hides no other that is asked for by its key."""
-
-    def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
-        self._space = space
-        self._wire = wire
-        self._source = source
-        self.changed: dict[str, Entry[R] | None] = {}
-        self._pile: Pile[R] | None = None
-        self._is_own = False
-        """Was the pile made here? Then it may be changed; else all share it."""
-
-    def entry(self, key: str) -> Entry[R] | None:
-        """The entry under a key."""
-        return self.changed[key] if key in self.changed else self._source.one(key)
-
-    def pile(self) -> Pile[R]:
-        """Every entry."""
-        if self._pile is None:
-            found = self._source.all()
-            self._is_own = bool(self.changed)
-            self._pile = found.changed(self.changed) if self._is_own else found
-        return self._pile
-
-    def put(self, key: str, record: R) -> None:
-        """Put a record in. Raises InvalidValue for one that could not be stored."""
-        self._space.encode(record)
-        self._space.index_keys(record)
-        self._set(key, Entry(to_plain(self._wire.write(record)), record=record))
-
-    def delete(self, key: str) -> bool:
-        """Take a record out, damaged or not; False when there was none."""
-        there = self.entry(key) is not None
-        if there:
-            self._set(key, None)
-        return there
-
-    def record(self, key: str, entry: Entry[R]) -> R:
-        """An entry's record, as one of the caller's own: what it does to an object inside must not
-        reach the next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
-        """
-        return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
-
-    def between(
-        self,
-        prefix: str,
-        start: str | None,
-        stop: str | None,
-        *,
-        reverse: bool,
-        limit: int | None,
-        damage: Damage | None,
-    ) -> list[tuple[str, R]]:
-        """What `range` of the port asks for."""
-        check_limit(limit)
-        check_texts(prefix, start, stop)
-        pile = self.pile()
-        entries, keys = pile.entries, pile.sorted_keys()
-        ends = [end for end in (stop, beyond_text(prefix) if prefix else None) if end is not None]
-        low = bisect_left(keys, max(prefix, start or ""))
-        between = keys[low : bisect_left(keys, min(ends)) if ends else len(keys)]
-        found = []
-        for key in islice(reversed(between) if reverse else between, limit):
-            try:
-                found.append((key, self.record(key, entries[key])))
-            except Corrupt as error:
-                if damage is None:
-                    raise
-                damage.append(error)
-        return found
-
-    def by_index(
-        self,
-        index: str,
-        match: Parts,
-        start: Parts | None,
-        stop: Parts | None,
-        *,
-        reverse: bool,
-        limit: int | None,
-        damage: Damage | None,
-    ) -> list[tuple[str, R]]:
-        """What `find` of the port asks for. A damaged record could be any of those, so each of them
-        counts as one.
-        """
-        check_limit(limit)
-        pile, number = self.pile(), index_number(self._space, index)
-        self._tell(pile, damage)
-        keys = pile.ranks().keys(number, *span(match, start, stop), reverse=reverse)
-        return [(key, self.record(key, pile.entries[key])) for key in islice(keys, limit)]
-
-    def count(self, index: str | None, match: Parts) -> int:
-        """What `count` of the port asks for."""
-        pile = self.pile()
-        if index is None:
-            return len(pile.entries)
-        number = index_number(self._space, index)
-        self._tell(pile, None)
-        return pile.ranks().count(number, *span(match))
-
-    def _set(self, key: str, entry: Entry[R] | None) -> None:
-        self.changed[key] = entry
-        if self._pile is None:
-            return
-        if self._is_own:
-            self._pile.set(key, entry)
-        else:
-            self._pile, self._is_own = self._pile.changed({key: entry}), True
-
-    def _tell(self, pile: Pile[R], damage: Damage | None) -> None:
-        broken = pile.broken()
-        for key in sorted(broken):
-            if damage is None:
-                raise broken[key]
-            damage.append(broken[key])
-
+from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
+from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.disk import Location
+from holdfast.stores.files.documents import ParsedFile, members, render, with_documents
+from holdfast.stores.files.folders import file_layout, lock_path
+from holdfast.stores.files.records import Entry, Overlay
+from holdfast.stores.files.redo import GENERATIONS, Change, Mark, revision_space
 
 X = TypeVar("X", bound=ReadTx)
 
 ADOPTED = 1
-"""The revision of a record that another program, or a person, has put in a file: below every token.
+"""The revision of a record that a person or another program has put in a file: below every token.
 """
 
 _FEW = 8
+"""Up to so many revisions are looked up one by one; for more, all of a space are read."""
 
 
 class Revisions:
-    """The revisions of a space's records, looked up in the inner store; all of them are remembered
-    for a generation.
+    """The revisions of a space's records, read from the inner store. All revisions of a generation
+    are kept in `cache`, which the transactions of a store share.
     """
 
     def __init__(
-        self, tx: ReadTx, space: Space[Any], generation: int, remembered: dict[Any, Any]
+        self, tx: ReadTx, space: Space[Any], generation: int, cache: dict[Any, Any]
     ) -> None:
         self._tx = tx
-        self._shadow = shadow_of(space)
+        self._space = revision_space(space)
         self._place = (space.name, generation)
-        self._remembered = remembered
-        self._separate = False
+        self._cache = cache
+        self._is_private = False
 
-    def separate(self) -> None:
-        """Remember for this transaction alone from here on: it changes the space, and what it sees
-        then may be taken back.
-        """
-        if not self._separate:
-            self._separate, self._remembered = True, dict(self._remembered)
+    def make_private(self) -> None:
+        """Leave the shared cache: this transaction changes the space, and may be rolled back."""
+        if not self._is_private:
+            self._is_private, self._cache = True, dict(self._cache)
 
     def of(self, keys: Sequence[str]) -> list[int]:
-        """The revision of each key."""
-        known = self._remembered.get(self._place)
+        known = self._cache.get(self._place)
         if known is None and len(keys) <= _FEW:
-            found = [self._tx.get(self._shadow, key) for key in keys]
+            found = [self._tx.get(self._space, key) for key in keys]
             return [ADOPTED if row is None else row.revision for row in found]
         known = known if known is not None else self.all()
         return [known.get(key, ADOPTED) for key in keys]
 
     def all(self) -> dict[str, int]:
         """Every revision by key."""
-        known: dict[str, int] | None = self._remembered.get(self._place)
+        known: dict[str, int] | None = self._cache.get(self._place)
         if known is None:
-            known = {row.key: row.revision for row in self._tx.range(self._shadow)}
-            for old in [place for place in list(self._remembered) if place[0] == self._place[0]]:
-                self._remembered.pop(old, None)
-            self._remembered[self._place] = known
+            known = {row.key: row.revision for row in self._tx.range(self._space)}
+            # Only the latest generation of a space is kept.
+            for old in [place for place in list(self._cache) if place[0] == self._place[0]]:
+                self._cache.pop(old, None)
+            self._cache[self._place] = known
         return known
 
 
-class Room(Generic[R]):
-    """One space in files, as a transaction sees it."""
+class SpaceView(NamedTuple, Generic[R]):
+    """A space in files as a transaction sees it; `file` is its one file, where it has one."""
 
-    def __init__(
-        self,
-        space: Space[R],
-        layout: OneFile[R] | FilePerRecord[R],
-        shelf: Shelf[R],
-        revisions: Revisions,
-        sheet: Sheet | None = None,
-    ) -> None:
-        self.space = space
-        self.layout = layout
-        self.shelf = shelf
-        self.sheet = sheet
-        self.revisions = revisions
+    space: Space[R]
+    layout: OneFile[R] | FilePerRecord[R]
+    overlay: Overlay[R]
+    revisions: Revisions
+    file: ParsedFile | None = None
 
-    def rows(self, found: Sequence[tuple[str, R]], revision: Callable[[], int]) -> list[Row[R]]:
-        """Records with their revisions; what this transaction has put has its own."""
-        old = [key for key, _ in found if key not in self.shelf.changed]
+    def rows(self, found: Sequence[tuple[str, R]], own: Callable[[], int]) -> list[Row[R]]:
+        """Records with their revisions. `own` returns the revision of this transaction."""
+        changed = self.overlay.changed
+        old = [key for key, _ in found if key not in changed]
         known = dict(zip(old, self.revisions.of(old), strict=True)) if old else {}
-        return [
-            Row(key, record, known[key] if key in known else revision()) for key, record in found
-        ]
+        return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
 
 class FilesReadTx(Generic[X]):
     """A snapshot of files and inner store."""
 
-    def __init__(self, tx: X, names: frozenset[str], rooms: Mapping[str, Room[Any]]) -> None:
+    def __init__(self, tx: X, names: frozenset[str], views: Mapping[str, SpaceView[Any]]) -> None:
         self._tx = tx
         self._names = names
-        self._rooms = rooms
+        self._views = views
         self._ended = False
 
     @property
@@ -250,92 +100,46 @@ class FilesReadTx(Generic[X]):
         return self._tx.now
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        room = self._room(space)
-        if room is None:
+        view = self._view(space)
+        if view is None:
             return self._tx.get(space, key, expected=expected)
-        entry = room.shelf.entry(key) if storable(key) else None
-        return (
-            None
-            if entry is None
-            else room.rows([(key, room.shelf.record(key, entry))], self._own)[0]
-        )
+        entry = view.overlay.entry(key) if storable(key) else None
+        if entry is None:
+            return None
+        return view.rows([(key, view.overlay.record(key, entry))], self._own_revision)[0]
 
-    def range(
-        self,
-        space: Space[R],
-        *,
-        prefix: str = "",
-        start: str | None = None,
-        stop: str | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        room = self._room(space)
-        if room is None:
-            return self._tx.range(
-                space,
-                prefix=prefix,
-                start=start,
-                stop=stop,
-                reverse=reverse,
-                limit=limit,
-                damaged=damaged,
-            )
-        return room.rows(
-            room.shelf.between(prefix, start, stop, reverse=reverse, limit=limit, damage=damaged),
-            self._own,
-        )
+    def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
+        view = self._view(space)
+        if view is None:
+            return self._tx.range(space, **how)
+        return view.rows(view.overlay.range(**how), self._own_revision)
 
-    def find(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        start: Parts | None = None,
-        stop: Parts | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        room = self._room(space)
-        if room is None:
-            return self._tx.find(
-                space,
-                index,
-                match,
-                start=start,
-                stop=stop,
-                reverse=reverse,
-                limit=limit,
-                damaged=damaged,
-            )
-        found = room.shelf.by_index(
-            index, match, start, stop, reverse=reverse, limit=limit, damage=damaged
-        )
-        return room.rows(found, self._own)
+    def find(self, space: Space[R], index: str, match: Parts = (), **how: Any) -> list[Row[R]]:
+        view = self._view(space)
+        if view is None:
+            return self._tx.find(space, index, match, **how)
+        return view.rows(view.overlay.find(index, match, **how), self._own_revision)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        room = self._room(space)
-        if room is None:
+        view = self._view(space)
+        if view is None:
             return self._tx.count(space, index, match)
-        return room.shelf.count(index, match)
+        return view.overlay.count(index, match)
 
     def end(self) -> None:
-        """From here on it can do nothing: what it would change is decided."""
+        """Refuse every further call: what this transaction changes is decided."""
         self._ended = True
 
-    def _room(self, space: Space[R]) -> Room[R] | None:
+    def _view(self, space: Space[R]) -> SpaceView[R] | None:
         if self._ended:
             raise has_ended()
-        if laid_out(space) is None:
+        if file_layout(space) is None:
             return None
         if space.name not in self._names:
             raise out_of_scope(space)
-        return self._rooms[space.name]
+        return self._views[space.name]
 
-    def _own(self) -> int:
+    def _own_revision(self) -> int:
         raise AssertionError("a snapshot has changed nothing")
 
 
@@ -347,24 +151,23 @@ class FilesTx(FilesReadTx[Tx]):
         return self._tx.revision
 
     def put(self, space: Space[R], key: str, record: R) -> None:
-        room = self._room(space)
-        if room is None:
+        view = self._view(space)
+        if view is None:
             self._tx.put(space, key, record)
             return
         check_key(key)
-        room.shelf.put(key, record)
-        room.revisions.separate()
-        # Its number is due also if nobody asks for it.
-        self._tx.put(shadow_of(space), key, Mark(schema_version=space.schema_version))
+        view.overlay.put(key, record)
+        view.revisions.make_private()
+        self._tx.put(revision_space(space), key, Mark(schema_version=space.schema_version))
 
     def delete(self, space: Space[Any], key: str) -> bool:
-        room = self._room(space)
-        if room is None:
+        view = self._view(space)
+        if view is None:
             return self._tx.delete(space, key)
-        if not storable(key) or not room.shelf.delete(key):
+        if not storable(key) or not view.overlay.delete(key):
             return False
-        room.revisions.separate()
-        self._tx.delete(shadow_of(space), key)
+        view.revisions.make_private()
+        self._tx.delete(revision_space(space), key)
         return True
 
     def take_first(
@@ -376,7 +179,7 @@ class FilesTx(FilesReadTx[Tx]):
         but_for: Collection[str] = (),
         damaged: Damage | None = None,
     ) -> Row[R] | None:
-        if self._room(space) is None:
+        if self._view(space) is None:
             return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
         found = self.find(space, index, match, limit=1 + len(but_for), damaged=damaged)
         return next((row for row in found if row.key not in but_for), None)
@@ -392,12 +195,102 @@ class FilesTx(FilesReadTx[Tx]):
     def notify(self, topic: str) -> None:
         self._tx.notify(topic)
 
-    def changed(self) -> Iterable[Room[Any]]:
-        """The spaces in files that this transaction has changed; marks each as changed now."""
-        rooms = [room for room in self._rooms.values() if room.shelf.changed]
-        for room in rooms:
-            self._tx.put(GENERATIONS, room.space.name, Mark())
-        return rooms
+    def mark_changed(self) -> list[SpaceView[Any]]:
+        """Begin a new generation of each space whose files change, and return those spaces."""
+        views = [view for view in self._views.values() if view.overlay.changed]
+        for view in views:
+            self._tx.put(GENERATIONS, view.space.name, Mark())
+        return views
 
-    def _own(self) -> int:
+    def _own_revision(self) -> int:
         return self._tx.revision
+
+
+class RecordFile(NamedTuple):
+    """The new state of a record with a file of its own; no entry: it is removed."""
+
+    space: Space[Any]
+    layout: FilePerRecord[Any]
+    key: str
+    entry: Entry[Any] | None
+
+
+class FileChanges(NamedTuple):
+    """The new files of a transaction: of several records, with their spaces, and of one."""
+
+    files: dict[Location, tuple[ParsedFile, list[SpaceView[Any]]]]
+    records: list[RecordFile]
+
+    def changes(self, cache: FileCache) -> list[Change]:
+        """The files to write or remove."""
+        found = [
+            Change(
+                location,
+                file.data,
+                keep=True,
+                lock=lock_path(cache.folders, views[0].layout),
+                delta=_delta(file, views[0]),
+            )
+            for location, (file, views) in self.files.items()
+        ]
+        for _, layout, key, entry in self.records:
+            data = None if entry is None else render(entry.document)
+            location = cache.location_of(layout, key)
+            lock = lock_path(cache.folders, layout)
+            found.append(Change(location, data, keep=False, lock=lock))
+        return found
+
+    def remember(self, cache: FileCache) -> None:
+        """Put the content of the files into the cache, once they are in place."""
+        for location, (file, views) in self.files.items():
+            records = {view.space: view.overlay.records() for view in views}
+            cache.remember_file(location, file, records)
+        for each in self.records:
+            cache.remember_record(*each)
+
+
+def file_changes(views: Iterable[SpaceView[Any]], cache: FileCache) -> FileChanges:
+    """The new files of the changed spaces."""
+    found = FileChanges({}, [])
+    for view in views:
+        if isinstance(view.layout, FilePerRecord):
+            for key, entry in sorted(view.overlay.changed.items()):
+                found.records.append(RecordFile(view.space, view.layout, key, entry))
+            continue
+        assert view.file is not None
+        location = cache.location(view.layout)
+        file, others = found.files.get(location, (view.file, []))
+        found.files[location] = ParsedFile(_content(view, view.layout, file)), [*others, view]
+    return found
+
+
+def _content(view: SpaceView[Any], layout: OneFile[Any], file: ParsedFile) -> bytes:
+    records = view.overlay.records()
+    entries = records.entries
+    if _is_whole_file(layout):
+        # Joined from members that were rendered before: of a thousand records one is new.
+        return members(
+            [entries[key].written or entries[key].rendered(key) for key in records.sorted_keys()]
+        )
+    documents = {key: entry.document for key, entry in entries.items()}
+    return render(with_documents(layout, file.value, documents))
+
+
+def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
+    """The changed documents by key, null for a removed one; None where the whole file is shorter,
+    or is more than this space's documents by key.
+    """
+    if not _is_whole_file(view.layout) or view.file is None or view.file.data is None:
+        return None
+    delta = to_json(
+        {
+            key: None if entry is None else entry.document
+            for key, entry in view.overlay.changed.items()
+        }
+    )
+    return delta if len(delta) < len(file.data or b"") else None
+
+
+def _is_whole_file(layout: OneFile[Any] | FilePerRecord[Any]) -> bool:
+    """Is the file an object of this space's documents by key, and nothing else?"""
+    return isinstance(layout, OneFile) and layout.part is None and layout.gather is dict

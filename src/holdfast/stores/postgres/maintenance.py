@@ -12,7 +12,14 @@ from holdfast.kernel import faults, token
 from holdfast.kernel.errors import Collision, NotFound
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Contents, Kept, Told, known_spaces, wrong_with, wrong_with_entry
+from holdfast.stores.copy import (
+    Contents,
+    StoredEntry,
+    StoredRecord,
+    entry_problem,
+    known_spaces,
+    record_problem,
+)
 from holdfast.stores.postgres import attempt, incarnation, latches, schema
 from holdfast.stores.postgres.connections import Connection, Deadline
 from holdfast.stores.postgres.errors import translated, unreachable
@@ -110,7 +117,7 @@ def check(store: PostgresStore, spaces: Sequence[Space[Any]]) -> list[str]:
             if space.name in present:
                 found += _wrong(raw, space, last)
         for row in _all(raw, _ENTRIES):
-            if wrong := wrong_with_entry(row[0], row[6]):
+            if wrong := entry_problem(row[0], row[6]):
                 found.append(wrong)
     return found
 
@@ -152,7 +159,7 @@ def contents(store: PostgresStore, spaces: Sequence[Space[Any]]) -> Iterator[Con
         found = known_spaces(spaces, (row[0] for row in raw.execute(_SPACES).fetchall()))
         durable = [space for space in found if not space.volatile]
         counts = {space.name: _count(raw, space) for space in found}
-        journal = (Told._make((*row[:6], row[6].encode())) for row in _all(raw, _ENTRIES))
+        journal = (StoredEntry._make((*row[:6], row[6].encode())) for row in _all(raw, _ENTRIES))
         # A sequence knows no snapshot: this is at least as far as what is seen got.
         last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
         records = (one for space in durable for one, _ in _records(raw, space))
@@ -252,17 +259,19 @@ def _count(raw: Connection, space: Space[Any]) -> int:
 
 def _wrong(raw: Connection, space: Space[Any], last: int) -> Iterator[str]:
     for record, places in _records(raw, space):
-        if wrong := wrong_with(record, places, last):
+        if wrong := record_problem(record, places, last):
             yield wrong
 
 
-def _records(raw: Connection, space: Space[Any]) -> Iterator[tuple[Kept, list[bytes | None]]]:
+def _records(
+    raw: Connection, space: Space[Any]
+) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
     table = table_of(space, schema.DIALECT)
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
     for ns, key, rev, value, *places in _all(
         raw, f"SELECT {columns} FROM {table.name} ORDER BY ns, key"
     ):
-        yield Kept(space, ns, key, rev, value.encode()), places
+        yield StoredRecord(space, ns, key, rev, value.encode()), places
 
 
 def _all(raw: Connection, sql: str) -> Iterator[tuple[Any, ...]]:

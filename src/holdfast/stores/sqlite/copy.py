@@ -11,7 +11,7 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Contents, Kept, Told, known_spaces
+from holdfast.stores.copy import Contents, StoredEntry, StoredRecord, known_spaces
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.errors import opening_failed, translated
@@ -38,8 +38,8 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
                 spaces, (row[0] for row in raw.execute("SELECT name FROM spaces ORDER BY name"))
             )
             journal = _in_one(
-                [Told(*row) for row in _if_there(raw, _ENTRIES)],
-                [Told(*row) for row in _if_there(volatile, _ENTRIES)],
+                [StoredEntry(*row) for row in _if_there(raw, _ENTRIES)],
+                [StoredEntry(*row) for row in _if_there(volatile, _ENTRIES)],
             )
             counts = {
                 space.name: _count(volatile if space.volatile else raw, space) for space in spaces
@@ -109,7 +109,7 @@ def _volatile(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
     return handles.opened(path, mode="ro")
 
 
-def _in_one(durable: list[Told], volatile: list[Told]) -> list[Told]:
+def _in_one(durable: list[StoredEntry], volatile: list[StoredEntry]) -> list[StoredEntry]:
     """The entries of both files by their revisions. The counter of one may have come to where the
     other began (token.py): an entry of the volatile file then takes the next number that is free,
     as no record of the copy has its own for a token.
@@ -140,12 +140,12 @@ def _if_there(raw: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
     return raw.execute(sql).fetchall()
 
 
-def _records(raw: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> Iterator[Kept]:
+def _records(raw: sqlite3.Connection, spaces: Sequence[Space[Any]]) -> Iterator[StoredRecord]:
     for space in spaces:
         table = table_of(space, schema.DIALECT)
         for ns, key, rev, value in raw.execute(
             f"SELECT ns, key, rev, value FROM {table.name} ORDER BY ns, key"
         ):
-            yield Kept(
+            yield StoredRecord(
                 space, ns, key, rev, value if isinstance(value, bytes) else str(value).encode()
             )

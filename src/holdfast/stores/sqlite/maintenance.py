@@ -27,7 +27,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
-from holdfast.stores.copy import Kept, wrong_with, wrong_with_entry
+from holdfast.stores.copy import StoredRecord, entry_problem, record_problem
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.errors import opening_failed, translated
@@ -155,13 +155,13 @@ def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Itera
     table = table_of(space, schema.DIALECT)
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
     for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
-        if wrong := wrong_with(Kept(space, ns, key, rev, value), places, last):
+        if wrong := record_problem(StoredRecord(space, ns, key, rev, value), places, last):
             yield wrong
 
 
 def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
     for revision, data in raw.execute("SELECT revision, data FROM journal"):
-        if wrong := wrong_with_entry(revision, data):
+        if wrong := entry_problem(revision, data):
             yield wrong
 
 

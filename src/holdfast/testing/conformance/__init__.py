@@ -1,15 +1,15 @@
-"""The conformance suite: what every store must do, as code for whoever writes one.
+"""The conformance suite: what every store must do, as tests for its author.
 
     class TestMyStore(StoreConformance):
         capabilities = ALL
         @pytest.fixture
         def harness(self, tmp_path): return MyHarness(tmp_path)
 
-A Harness opens stores on one and the same place. Tests of what a store does not claim are skipped
-by capability, never in silence: `skipped_by` lists them, so that a project can pin the list.
+A Harness opens stores on the same place. A test is skipped when the store lacks a capability that
+it needs; `skipped_by` lists those tests, so that a project can pin the list.
 
-    harness.py  steps.py                                    what the suite is given, keeps and uses
-    transactions.py  order.py  hostile.py  journal.py  waiting.py  concurrency.py    its parts
+    harness.py  steps.py                                     what a harness gives, and shared steps
+    transactions.py  order.py  hostile.py  journal.py  waiting.py  concurrency.py         the tests
 """
 
 from holdfast.testing.conformance.concurrency import Concurrency
@@ -30,7 +30,7 @@ from holdfast.testing.conformance.harness import (
     needs,
 )
 from holdfast.testing.conformance.hostile import Hostile
-from holdfast.testing.conformance.journal import JournalKept
+from holdfast.testing.conformance.journal import Journal
 from holdfast.testing.conformance.order import Order
 from holdfast.testing.conformance.steps import (
     append,
@@ -71,8 +71,8 @@ __all__ = [
 ]
 
 
-class StoreConformance(Transactions, Order, Hostile, JournalKept, Waiting, Concurrency):
-    """The whole suite. Subclass it with a `harness` fixture and the store's capabilities."""
+class StoreConformance(Transactions, Order, Hostile, Journal, Waiting, Concurrency):
+    """All tests. Subclass it with a `harness` fixture and the store's capabilities."""
 
 
 def skipped_by(capabilities: frozenset[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Threads, processes, forks and reopening."""
+"""Tests with threads, processes, forks and reopening."""
 
 import multiprocessing
 import os
@@ -35,7 +35,7 @@ from holdfast.testing.conformance.steps import (
 
 
 class Concurrency(Suite):
-    """Nothing is lost or done twice, whoever works at once."""
+    """No concurrent change is lost or done twice."""
 
     def test_threads_lose_no_update(self, store: Store) -> None:
         put(store, "sum")
@@ -105,7 +105,7 @@ class Concurrency(Suite):
         inside, leave = threading.Event(), threading.Event()
 
         def dawdle(tx: Tx) -> None:
-            # A store across a network may latch with the first look, and not before it.
+            # A store over a network may latch at its first read, and not before.
             tx.count(THINGS)
             inside.set()
             leave.wait(PATIENCE_S)
@@ -141,18 +141,18 @@ class Concurrency(Suite):
 
     @needs(SHARED)
     def test_a_notice_reaches_another_process(self, harness: Harness, store: Store) -> None:
-        with store.listen(["topic"]) as ears:
+        with store.listen(["topic"]) as listener:
             run_processes(1, _notify, harness)
-            assert heard(ears)
+            assert heard(listener)
 
     @needs(SHARED)
     def test_an_address_reaches_its_listener_from_another_process(
         self, harness: Harness, store: Store
     ) -> None:
-        with store.listen() as ears:
-            put(store, "address", Thing(owner=ears.address))
+        with store.listen() as listener:
+            put(store, "address", Thing(owner=listener.address))
             run_processes(1, _notify_address, harness)
-            assert heard(ears)
+            assert heard(listener)
 
     @needs(SHARED)
     def test_a_killed_process_leaves_all_or_nothing_and_no_one_waiting(
@@ -183,9 +183,9 @@ class Concurrency(Suite):
                 for _ in range(10):
                     increment(store)
                 put(store, "vol2", space=VOLATILE)
-                with store.listen(["topic"]) as ears:
+                with store.listen(["topic"]) as listener:
                     store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
-                    status = 0 if heard(ears) else 2
+                    status = 0 if heard(listener) else 2
                 store.close()
             finally:
                 os._exit(status)

@@ -1,4 +1,4 @@
-"""What the suite is told of a store, and what it keeps in it."""
+"""The capabilities, records and spaces of the suite, and the harness that opens a store for it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -11,30 +11,27 @@ from holdfast.kernel.store import Store
 from holdfast.testing.clock import ManualClock
 
 SHARED = "shared"
-"""Several processes can open it."""
+"""Several processes can open the store."""
 PERSISTENT = "persistent"
-"""Records outlive the last process that had it open."""
+"""Records survive the last process that had the store open."""
 CLOCKED = "clocked"
-"""Its clock is passed in. A database has its own."""
+"""The store uses a given clock. A database has its own."""
 LATCHED = "latched"
-"""A transaction waits for its turn, so that a time limit can pass."""
+"""A transaction waits for its turn, so that its time limit can pass."""
 ALL = frozenset({SHARED, PERSISTENT, CLOCKED, LATCHED})
 
 PATIENCE_S = 120.0
-"""How long a test waits for what must happen. Nothing passes by waiting this long; it only fails.
-"""
+"""How long a test waits for something that must happen, before it fails."""
 
 
 class Thing(Record, frozen=True, kw_only=True):
-    """A record of the suite."""
-
     owner: str = "nobody"
     rank: int = 0
     at: Instant | None = None
 
 
 class ThingV2(Record, frozen=True, kw_only=True):
-    """The same in a later version."""
+    """Thing in a later schema version."""
 
     schema_version: int = 2
     owner: str
@@ -59,16 +56,16 @@ THINGS_V2 = Space(
 
 
 class Harness(Protocol):
-    """Opens stores for the suite, all on one place."""
+    """Opens stores for the suite, all on the same place."""
 
     clock: ManualClock
 
     def open(self, *, namespace: str = "default") -> Store:
-        """A new store object on the harness's place. Called in other processes too."""
+        """Open a new store object. Called in other processes too."""
         ...
 
     def damage(self, space: str, key: str, data: bytes) -> None:
-        """Overwrite a record's stored bytes behind the store's back."""
+        """Overwrite the stored bytes of a record, past the store."""
         ...
 
 
@@ -83,7 +80,7 @@ def needs(*capabilities: str) -> Callable[[Any], Any]:
 
 
 class Suite:
-    """What every part of the suite has: the store under test, and skips by capability."""
+    """Base of all tests: the store under test, and skips by capability."""
 
     capabilities: frozenset[str] = ALL
 

@@ -1,4 +1,4 @@
-"""Bad input, damaged records, other versions."""
+"""Tests of bad input, damaged records and other schema versions."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from holdfast.testing.conformance.steps import put, take
 
 
 class Hostile(Suite):
-    """What cannot be kept is refused before anything is touched, and what is damaged is told."""
+    """Bad input is refused before anything is changed, and damage is reported."""
 
     @pytest.mark.parametrize("key", ["", "a\0b", "x" * 1025, "é" * 513, "\ud800"])
     def test_keys_no_store_could_keep_are_refused(self, store: Store, key: str) -> None:
@@ -121,7 +121,7 @@ class Hostile(Suite):
         ],
         ids=["empty", "cut", "list", "null", "type", "unknown", "naive", "version", "deep"],
     )
-    def test_a_damaged_record_is_told_and_hides_no_other(
+    def test_a_damaged_record_is_reported_and_hides_no_other(
         self, harness: Harness, store: Store, data: bytes
     ) -> None:
         put(store, "bad", Thing(owner="x"))
@@ -144,26 +144,26 @@ class Hostile(Suite):
         with pytest.raises(RecordInvalid):
             store.read(lambda tx: tx.range(THINGS), scope=[THINGS])
 
-        def look(tx: ReadTx, by_index: bool, told: list[Any]) -> list[str]:
+        def look(tx: ReadTx, by_index: bool, reported: list[Any]) -> list[str]:
             found = (
-                tx.find(THINGS, "place", ("x",), damaged=told)
+                tx.find(THINGS, "place", ("x",), damaged=reported)
                 if by_index
-                else tx.range(THINGS, damaged=told)
+                else tx.range(THINGS, damaged=reported)
             )
             return sorted(row.key for row in found)
 
         for by_index in (False, True):
-            told: list[Any] = []
-            found = store.read(lambda tx, b=by_index, t=told: look(tx, b, t), scope=[THINGS])  # type: ignore[misc]
+            reported: list[Any] = []
+            found = store.read(lambda tx, b=by_index, t=reported: look(tx, b, t), scope=[THINGS])  # type: ignore[misc]
             assert found == ["first", "last"]
-            assert sorted(error.fields["key"] for error in told) == ["bad", "worse"]
+            assert sorted(error.fields["key"] for error in reported) == ["bad", "worse"]
 
         def take_sound(tx: Tx) -> tuple[str | None, int]:
-            told: list[Any] = []
-            row = tx.take_first(THINGS, "place", ("x",), damaged=told)
+            reported: list[Any] = []
+            row = tx.take_first(THINGS, "place", ("x",), damaged=reported)
             if row is not None:
                 tx.put(THINGS, row.key, Thing())
-            return (row.key if row else None), len(told)
+            return (row.key if row else None), len(reported)
 
         assert [store.transact(take_sound, scope=[rows(THINGS)])[0] for _ in range(3)] == [
             "first",

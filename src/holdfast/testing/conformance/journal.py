@@ -1,4 +1,4 @@
-"""The journal."""
+"""Tests of the journal."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from holdfast.testing.conformance.harness import CLOCKED, THINGS, VOLATILE, Harn
 from holdfast.testing.conformance.steps import append, put
 
 
-class JournalKept(Suite):
-    """No entry is skipped or repeated."""
+class Journal(Suite):
+    """The journal skips and repeats no entry."""
 
     def test_the_journal_is_read_from_a_cursor_without_gaps_or_repeats(self, store: Store) -> None:
         for i in range(7):

@@ -1,4 +1,4 @@
-"""Ranges, indexes and the first of them."""
+"""Tests of ranges, indexes and take_first."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from holdfast.testing.conformance.steps import put, take
 
 
 class Order(Suite):
-    """All stores order alike."""
+    """All stores have the same order."""
 
     def test_range_orders_by_code_points_and_honours_bounds(self, store: Store) -> None:
         keys = ["", "A", "a", "a!", "a/b", "aa", "b", "é", "日", "\U0001f600"][1:]

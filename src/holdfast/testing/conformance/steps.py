@@ -1,4 +1,4 @@
-"""Steps that tests of stores are made of."""
+"""Steps that the tests share."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, Harness, Th
 
 
 def put(store: Store, key: str, thing: Thing | None = None, *, space: Space[Thing] = THINGS) -> int:
-    """Put one record and return its revision."""
+    """Put a record; return its revision."""
 
     def body(tx: Tx) -> int:
         tx.put(space, key, thing or Thing())
@@ -22,16 +22,13 @@ def put(store: Store, key: str, thing: Thing | None = None, *, space: Space[Thin
 def append(
     store: Store, subject: str, data: dict[str, Any] | None = None, *, space: Space[Thing] = THINGS
 ) -> int:
-    """Append one journal entry."""
     return store.transact(
         lambda tx: tx.append(actor="t", kind="k", subject=subject, data=data), scope=[space]
     )
 
 
 def increment(store: Store) -> None:
-    """Read, add one, write: what a store without transactions would lose. It waits up to PATIENCE_S
-    for its turn.
-    """
+    """Read, add one and write in one transaction, which waits up to PATIENCE_S for its turn."""
 
     def body(tx: Tx) -> None:
         row = tx.get(THINGS, "sum")
@@ -42,7 +39,7 @@ def increment(store: Store) -> None:
 
 
 def take(store: Store) -> str | None:
-    """Take the first of owner x and make it nobody's. It waits up to PATIENCE_S for its turn."""
+    """Take the first record of owner x, in a transaction that waits up to PATIENCE_S."""
 
     def body(tx: Tx) -> str | None:
         row = tx.take_first(THINGS, "place", ("x",))
@@ -55,25 +52,24 @@ def take(store: Store) -> str | None:
 
 
 def take_all(store: Store) -> list[str]:
-    """Take until nothing is left."""
     taken = []
     while (key := take(store)) is not None:
         taken.append(key)
     return taken
 
 
-def heard(ears: Any) -> bool:
-    """Wait until the listener is notified; False when it never is."""
+def heard(listener: Any) -> bool:
+    """Wait up to PATIENCE_S for a notice."""
     waited_s = 0.0
     while waited_s < PATIENCE_S:
-        if ears.wait(1.0).notified:
+        if listener.wait(1.0).notified:
             return True
         waited_s += 1.0
     return False
 
 
 def run_processes(number: int, work: Callable[[Any], Any], harness: Harness) -> list[Any]:
-    """Run the work in that many new processes at once and return what each returned."""
+    """Run the work in so many new processes at once; return their results."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(number) as pool:
         return pool.map_async(work, [harness] * number, chunksize=1).get(4 * PATIENCE_S)

@@ -1,4 +1,4 @@
-"""One transaction, the hot paths, and namespaces."""
+"""Tests of one transaction, the hot paths, and namespaces."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,7 +23,7 @@ from holdfast.testing.conformance.harness import (
 )
 from holdfast.testing.conformance.steps import append, put
 
-_LOOKS: tuple[Callable[[Any], object], ...] = (
+_READS: tuple[Callable[[Any], object], ...] = (
     lambda tx: tx.get(THINGS, "a"),
     lambda tx: tx.range(THINGS),
     lambda tx: tx.find(THINGS, "place"),
@@ -73,8 +73,7 @@ class Transactions(Suite):
         assert store.get(THINGS, "a") is None
 
     def test_one_that_has_ended_can_do_nothing_more(self, store: Store) -> None:
-        """What is at hand then may be another's: its turn, its connection, its records."""
-
+        """Another transaction may have its turn, connection and records by then."""
         kept: list[Tx] = []
 
         def changing(tx: Tx) -> None:
@@ -91,7 +90,7 @@ class Transactions(Suite):
             store.transact(failing, scope=[rows(THINGS)])
         snapshot = store.read(lambda tx: tx, scope=[THINGS])
         before = (store.get(THINGS, "a"), store.journal())
-        for ended, verbs in [*((tx, (*_LOOKS, *_CHANGES)) for tx in kept), (snapshot, _LOOKS)]:
+        for ended, verbs in [*((tx, (*_READS, *_CHANGES)) for tx in kept), (snapshot, _READS)]:
             for verb in verbs:
                 with pytest.raises(InvalidValue, match="inside its body"):
                     verb(ended)

@@ -1,4 +1,4 @@
-"""Listening and waiting."""
+"""Tests of listening and waiting."""
 
 import os
 import select
@@ -16,13 +16,13 @@ class Waiting(Suite):
     """No notice is lost, and none reaches the wrong listener."""
 
     def test_a_notice_sent_before_the_wait_is_not_lost(self, store: Store) -> None:
-        with store.listen(["topic"]) as ears:
+        with store.listen(["topic"]) as listener:
             store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
-            assert heard(ears)
+            assert heard(listener)
 
     def test_a_notice_wakes_a_sleeper(self, store: Store) -> None:
-        with store.listen(["topic"]) as ears, ThreadPoolExecutor(1) as pool:
-            woken = pool.submit(heard, ears)
+        with store.listen(["topic"]) as listener, ThreadPoolExecutor(1) as pool:
+            woken = pool.submit(heard, listener)
             store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
             assert woken.result(PATIENCE_S)
 
@@ -34,31 +34,31 @@ class Waiting(Suite):
             assert not two.wait(0).notified
 
     def test_other_topics_do_not_wake(self, store: Store) -> None:
-        with store.listen(["mine"]) as ears, store.listen(["other"]) as others:
+        with store.listen(["mine"]) as listener, store.listen(["other"]) as others:
             store.transact(lambda tx: tx.notify("other"), scope=[THINGS])
             assert heard(others)
-            assert not ears.wait(0).notified
+            assert not listener.wait(0).notified
 
     def test_a_failed_transaction_wakes_no_one(self, store: Store) -> None:
         def body(tx: Tx) -> None:
             tx.notify("topic")
             raise KeyError
 
-        with store.listen(["topic"]) as ears:
+        with store.listen(["topic"]) as listener:
             with pytest.raises(KeyError):
                 store.transact(body, scope=[THINGS])
-            assert not ears.wait(0).notified
+            assert not listener.wait(0).notified
 
     def test_an_entry_notifies_the_journal_topic(self, store: Store) -> None:
-        with store.listen([JOURNAL_TOPIC]) as ears:
+        with store.listen([JOURNAL_TOPIC]) as listener:
             append(store, "s")
-            assert heard(ears)
+            assert heard(listener)
 
     def test_a_descriptor_that_outlives_the_program_is_readable_at_a_notice(
         self, store: Store
     ) -> None:
-        with store.listen(["topic"]) as ears:
-            for fd in (kept := ears.outlive())[:1]:
+        with store.listen(["topic"]) as listener:
+            for fd in (kept := listener.outlive())[:1]:
                 assert not select.select([fd], [], [], 0)[0]
                 store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
                 assert select.select([fd], [], [], PATIENCE_S)[0]
@@ -71,10 +71,10 @@ class Waiting(Suite):
             signal.pause()
         pidfd = os.pidfd_open(child)
         try:
-            with store.listen(["topic"]) as ears:
-                assert ears.wait(0, also=[pidfd]).ready == frozenset()
+            with store.listen(["topic"]) as listener:
+                assert listener.wait(0, also=[pidfd]).ready == frozenset()
                 os.kill(child, signal.SIGKILL)
-                while not (woken := ears.wait(PATIENCE_S, also=[pidfd])).ready:
+                while not (woken := listener.wait(PATIENCE_S, also=[pidfd])).ready:
                     assert not woken.notified
                 assert woken.ready == {pidfd}
         finally:

@@ -1,6 +1,4 @@
-"""The keys of a space in the order of each of its indexes, for stores that keep that order in
-memory.
-"""
+"""The keys of a space in the order of each of its indexes, for stores that sort in memory."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +7,8 @@ Places = Sequence[bytes | None]
 """A record's place in each index; None where it has none."""
 
 
-class Ranks:
-    """For each index, every place and its key, sorted. Whoever shares one changes only a copy."""
+class SortedIndexes:
+    """For each index the places and their keys, sorted. Copy a shared one before a change."""
 
     def __init__(self, indexes: int, placed: Iterable[tuple[str, Places]] = ()) -> None:
         self._orders: list[list[tuple[bytes, str]]] = [[] for _ in range(indexes)]
@@ -21,14 +19,13 @@ class Ranks:
         for order in self._orders:
             order.sort()
 
-    def copy(self) -> "Ranks":
-        """Another, as this one is now."""
-        ranks = Ranks(0)
-        ranks._orders = [list(order) for order in self._orders]
-        return ranks
+    def copy(self) -> "SortedIndexes":
+        copy = SortedIndexes(0)
+        copy._orders = [list(order) for order in self._orders]
+        return copy
 
     def move(self, key: str, before: Places | None, after: Places | None) -> None:
-        """Take a key from where it was to where it is; None: it was, or is, nowhere."""
+        """Move a key from its old places to its new ones; None: the record is new, or removed."""
         nowhere = (None,) * len(self._orders)
         for order, old, new in zip(self._orders, before or nowhere, after or nowhere, strict=True):
             if old == new:
@@ -41,16 +38,14 @@ class Ranks:
     def keys(
         self, index: int, low: bytes, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[str]:
-        """The keys of a stretch of an index, in its order."""
-        order, stretch = self._orders[index], self._stretch(index, low, high)
-        return (order[at][1] for at in (reversed(stretch) if reverse else stretch))
+        """The keys between two bounds of an index, in its order."""
+        order, positions = self._orders[index], self._between(index, low, high)
+        return (order[at][1] for at in (reversed(positions) if reverse else positions))
 
     def count(self, index: int, low: bytes, high: bytes | None) -> int:
-        """How many keys a stretch of an index has."""
-        return len(self._stretch(index, low, high))
+        return len(self._between(index, low, high))
 
-    def _stretch(self, index: int, low: bytes, high: bytes | None) -> range:
+    def _between(self, index: int, low: bytes, high: bytes | None) -> range:
         order = self._orders[index]
-        return range(
-            bisect_left(order, (low,)), len(order) if high is None else bisect_left(order, (high,))
-        )
+        end = len(order) if high is None else bisect_left(order, (high,))
+        return range(bisect_left(order, (low,)), end)

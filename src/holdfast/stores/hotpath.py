@@ -1,6 +1,4 @@
-"""The one-statement paths of the port said in general transactions, for stores and spaces that have
-no faster way.
-"""
+"""The port's hot paths as general transactions, for stores and spaces without a faster way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +11,6 @@ from holdfast.stores.checks import check_keys
 def put_new(
     store: Store, space: Space[R], items: Sequence[tuple[str, R]], timeout_s: float
 ) -> int | None:
-    """Insert all items, or none if any key exists."""
     check_keys([key for key, _ in items], distinct=True)
 
     def insert(tx: Tx) -> int | None:
@@ -29,7 +26,6 @@ def put_new(
 def delete_if(
     store: Store, space: Space[Any], keys: Sequence[str], token: int, timeout_s: float
 ) -> int:
-    """Delete those of the keys whose record has the revision `token`."""
     check_keys(keys)
 
     def remove(tx: Tx) -> int:

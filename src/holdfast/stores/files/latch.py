@@ -1,0 +1,261 @@
+"""Exclusive turns to change files.
+
+The latch is a flock among the processes of this store. Other programs that change a layout's folder
+take the lock file which the layout names; it is taken around each change too. Folder locks are
+taken before the latch, in the order of their paths, so that waiting for another program delays no
+change of other files. Whoever gets the latch first completes what a killed process left.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.kernel import faults
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
+from holdfast.stores.files.disk import Disk, UnusableFile
+from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.redo import FIRST, REDO, apply_changes, clear_redo, read_redo
+from holdfast.stores.sqlite.errors import opening_failed
+from holdfast.stores.sqlite.gate import Gate, flock_holder
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.system.access import LACKING, Access, open_file
+
+T = TypeVar("T")
+
+
+class _LocksNeeded(Exception):
+    """A redo record has files in folders whose locks were not taken."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__(", ".join(map(str, paths)))
+        self.paths = tuple(paths)
+
+
+class Latch:
+    """Turns to change the files of one store, and recovery at the start of each turn."""
+
+    def __init__(self, folders: Folders, inner: SqliteStore, disk: Disk, access: Access) -> None:
+        self._folders = folders
+        self._inner = inner
+        self._disk = disk
+        self._access = access
+        self._folder_locks = FolderLocks(access)
+        self._gate = self._new_gate()
+
+    def run(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
+        """Call `work` while no other thread or process of this store changes files, after applying
+        what a killed process left. `locks` are those of the folders that the work changes, in their
+        order: programs that take them are kept out too. Raises LockTimeout when the turn does not
+        come in time.
+        """
+        faults.reach("files.latch.before")
+
+        def in_turn() -> T:
+            faults.reach("files.latch.after")
+            self.recover(deadline, locks)
+            return work()
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._folder_locks.run(
+                    locks, lambda: self._gate.run(in_turn, left(deadline), sleepy=True), deadline
+                )
+            except _LocksNeeded as needed:
+                # Taken again from outside: a wait for another program at the latch would hold up
+                # every change.
+                locks = tuple(sorted({*locks, *needed.paths}))
+
+    def recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
+        """In a turn: apply the redo record that a killed process left. Raises StoreUnavailable, and
+        _LocksNeeded for files whose lock is not in `locks`.
+        """
+        if self._inner.get(REDO, FIRST) is None:
+            return
+        # In a durable transaction: the killed process may not have synced its commit, and no file
+        # may be ahead of the inner store after a power loss.
+        pending = self._inner.transact(
+            lambda tx: read_redo(tx, self._folders), scope=[REDO], timeout_s=left(deadline)
+        )
+        needed = {change.lock for change in pending.values() if change.lock is not None}
+        if missing := needed.difference(locks):
+            raise _LocksNeeded(missing)
+        try:
+            overtaken = apply_changes(self._disk, pending.values(), staged=False)
+        except (OSError, UnusableFile, StoreUnavailable) as error:
+            raise StoreUnavailable(
+                f"the last change could not be completed in the files of {self._folders.root} "
+                f"({error}): correct that and try again; this call changed nothing",
+                path=str(self._folders.root),
+                outcome="none",
+            ) from None
+        # The dead process's lock was free at once. Another program may have read the old file,
+        # changed it and begun to work by it: its change wins.
+        for location in overtaken:
+            warn(
+                "%s was changed by another program before the change of a killed process reached "
+                "it: it stays as it is",
+                location.path,
+            )
+            facts = {"path": str(location.path)}
+            append_entry(self._inner, "store.conflict", location.path.name, facts)
+        self.clear_redo(deadline)
+
+    def clear_redo(self, deadline: float) -> None:
+        """In a turn: remove the redo record, once its files are in place and synced."""
+        faults.reach("files.clear.before")
+        # Not durable: applying a record twice is harmless.
+        self._inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
+        faults.reach("files.clear.after")
+
+    def close(self) -> None:
+        self._gate.close()
+        self._folder_locks.close()
+
+    def abandon(self) -> None:
+        """In a forked child: drop the parent's latch and locks without unlocking them."""
+        self._gate.abandon()
+        self._folder_locks.abandon()
+
+    def reopen(self) -> None:
+        """In a forked child, after `abandon`. Raises StoreUnavailable."""
+        self._gate = self._new_gate()
+
+    def _new_gate(self) -> Gate:
+        return Gate(self._folders.own / "latch", self._access)
+
+
+class _Replaced(Exception):
+    """The locked file is no longer at its path, where other programs look for it."""
+
+
+class FolderLock(Gate):
+    """The lock of one folder. A missing lock file is made; a missing folder is not."""
+
+    def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
+        def checked() -> T:
+            if not self._is_at_its_path():
+                raise _Replaced
+            return work()
+
+        return super().run(checked, timeout_s, sleepy=sleepy)
+
+    def _opened(self, path: Path, access: Access) -> int:
+        """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
+        try:
+            # Reading is enough for a lock: another user's lock file may not be writable.
+            return open_file(path, os.O_RDONLY, access)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(str(path)) from None
+        except OSError as error:
+            if error.errno in LACKING:
+                raise opening_failed(path, error) from None
+            raise _unusable(path, os.strerror(error.errno or 0)) from None
+        except StoreUnavailable as error:
+            raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
+
+    def _is_at_its_path(self) -> bool:
+        try:
+            at_path, locked = os.lstat(self.path), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (at_path.st_dev, at_path.st_ino) == (locked.st_dev, locked.st_ino)
+
+    def _late(self, timeout_s: float) -> LockTimeout:
+        holder = flock_holder(self.path)
+        who = f"process {holder}" if holder else "another program"
+        return LockTimeout(
+            f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was "
+            "changed. Try again; if that process is stopped, continue or end it",
+            resource=str(self.path),
+            holder_pid=holder,
+            outcome="none",
+        )
+
+
+class FolderLocks:
+    """The locks that one store has used."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._known: dict[Path, FolderLock] = {}
+
+    def run(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
+        """Call `work` with all of these locks, which are given in their order.
+
+        A folder that does not exist has no lock, and no program can hold it. Raises LockTimeout,
+        which names the file and the process that holds it where the kernel shows that, and
+        StoreUnavailable for a lock that is no plain file.
+        """
+        if not paths:
+            return work()
+        path, rest = paths[0], paths[1:]
+        while True:
+            lock = self._lock(path)
+            if lock is None:
+                return self.run(rest, work, deadline)
+            try:
+                return lock.run(
+                    lambda: self.run(rest, work, deadline),
+                    left(deadline),
+                    sleepy=True,
+                )
+            except _Replaced:
+                self._known.pop(path, None)
+                lock.close()
+
+    def close(self) -> None:
+        """Close every lock, each once no thread is inside."""
+        while self._known:
+            self._known.popitem()[1].close()
+
+    def abandon(self) -> None:
+        known, self._known = self._known, {}
+        for lock in known.values():
+            lock.abandon()
+
+    def _lock(self, path: Path) -> FolderLock | None:
+        known = self._known.get(path)
+        if known is not None:
+            return known
+        try:
+            mine = FolderLock(path, self._access)
+        except FileNotFoundError:
+            return None
+        known = self._known.setdefault(path, mine)
+        if known is not mine:
+            # Another thread opened it first.
+            mine.close()
+        return known
+
+
+def _unusable(path: Path, why: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"cannot lock {path} ({why}), so that other programs could change its folder at the same "
+        "time: make it a plain file that you may read, or remove it, and it is made again",
+        path=str(path),
+        outcome="none",
+    )
+
+
+def left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)
+
+
+def append_entry(inner: SqliteStore, kind: str, subject: str, facts: dict[str, Any]) -> None:
+    """Append a journal entry of the store itself, best effort."""
+    with contextlib.suppress(HoldfastError):
+        inner.transact(
+            lambda tx: tx.append(actor="holdfast", kind=kind, subject=subject, data=facts),
+            scope=[],
+        )
+
+
+def warn(event: str, *fields: object) -> None:
+    # Without importing logging, which would slow down every start.
+    if "logging" in sys.modules:
+        sys.modules["logging"].getLogger("holdfast.stores.files").warning(event, *fields)

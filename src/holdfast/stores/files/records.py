@@ -1,0 +1,287 @@
+"""The records of one space: as they were found in files, and as a transaction sees them."""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Generic, Protocol
+
+from holdfast.kernel.codec import blame_stack, to_json, to_plain
+from holdfast.kernel.errors import Corrupt, RecordInvalid
+from holdfast.kernel.layout import Wire
+from holdfast.kernel.order import Parts, beyond_text, span
+from holdfast.kernel.space import R, Space
+from holdfast.kernel.store import Damage
+from holdfast.stores.checks import check_limit, check_texts, index_number
+from holdfast.stores.files.documents import WRONG_DOCUMENT, as_member
+from holdfast.stores.indexes import Places, SortedIndexes
+
+
+class Entry(Generic[R]):
+    """A record's document as it was found, with the record decoded from it once."""
+
+    __slots__ = ("_error", "_places", "_record", "document", "written")
+
+    def __init__(
+        self, document: Any, *, record: R | None = None, error: Corrupt | None = None
+    ) -> None:
+        self.document = document
+        self._record = record
+        self._error = error
+        self._places: list[bytes | None] | None = None
+        self.written: bytes | None = None
+        """The document as a member of its file, once `rendered` was called."""
+
+    def rendered(self, key: str) -> bytes:
+        """The document as a member of its file, rendered once: most changes change one of many."""
+        if self.written is None:
+            self.written = as_member(key, self.document)
+        return self.written
+
+    def record(self, space: Space[R], key: str, wire: Wire[R]) -> R:
+        """Raises RecordInvalid or SchemaTooNew for a damaged record."""
+        if self._record is None and self._error is None:
+            self._decode(space, key, wire)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        assert self._record is not None
+        return self._record
+
+    def places(self, space: Space[R], key: str, wire: Wire[R]) -> list[bytes | None]:
+        """The record's place in each index. Raises as `record` does: a damaged record has none."""
+        record = self.record(space, key, wire)
+        if self._places is None:
+            self._places = space.index_keys(record)
+        return self._places
+
+    def _decode(self, space: Space[R], key: str, wire: Wire[R]) -> None:
+        try:
+            if not isinstance(self.document, dict):
+                self._error = damaged(space, key, "it is not a JSON object", malformed=True)
+                return
+            record = wire.read(key, self.document)
+            if record.schema_version != space.schema_version:
+                record = space.decode(key, to_json(record))
+            # Another program may have written what no store accepts. It is damaged then: a
+            # transaction that only meets it must not fail later, when it encodes the record.
+            space.encode(record)
+            self._places = space.index_keys(record)
+            self._record = record
+        except Corrupt as error:
+            self._error = error
+        except WRONG_DOCUMENT as error:
+            blame_stack(error)
+            self._error = damaged(
+                space, key, f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            )
+
+
+class RecordSet(Generic[R]):
+    """The entries of a space by key, with their order by key and by index. Threads share it, so it
+    is never changed once shared: `changed` returns a new one.
+    """
+
+    def __init__(self, space: Space[R], wire: Wire[R], entries: dict[str, Entry[R]]) -> None:
+        self._space = space
+        self._wire = wire
+        self.entries = entries
+        self._keys: list[str] | None = None
+        self._indexes: SortedIndexes | None = None
+        self._damaged: dict[str, Corrupt] = {}
+
+    def one(self, key: str) -> Entry[R] | None:
+        return self.entries.get(key)
+
+    def all(self) -> "RecordSet[R]":
+        return self
+
+    def sorted_keys(self) -> list[str]:
+        if self._keys is None:
+            self._keys = sorted(self.entries)
+        return self._keys
+
+    def indexes(self) -> SortedIndexes:
+        """The keys in the order of each index, without damaged records."""
+        if self._indexes is None:
+            placed = [(key, self._places(key, entry)) for key, entry in self.entries.items()]
+            self._indexes = SortedIndexes(
+                len(self._space.indexes),
+                ((key, places) for key, places in placed if places is not None),
+            )
+        return self._indexes
+
+    def damaged(self) -> Mapping[str, Corrupt]:
+        self.indexes()
+        return self._damaged
+
+    def changed(self, changes: Mapping[str, Entry[R] | None]) -> "RecordSet[R]":
+        """A copy with these entries; None removes one."""
+        copy = RecordSet(self._space, self._wire, dict(self.entries))
+        copy._keys = None if self._keys is None else list(self._keys)
+        if self._indexes is not None:
+            copy._indexes = self._indexes.copy()
+            copy._damaged = dict(self._damaged)
+        for key, entry in changes.items():
+            copy.set(key, entry)
+        return copy
+
+    def set(self, key: str, entry: Entry[R] | None) -> None:
+        """Put an entry; None removes it. Only while the set is not shared: a batch of a thousand
+        changes must not copy the set a thousand times.
+        """
+        before = self.entries.get(key)
+        if entry is None:
+            self.entries.pop(key, None)
+        else:
+            self.entries[key] = entry
+        if self._keys is not None and (before is None) != (entry is None):
+            if entry is None:
+                del self._keys[bisect_left(self._keys, key)]
+            else:
+                insort(self._keys, key)
+        if self._indexes is not None:
+            was_damaged = self._damaged.pop(key, None) is not None
+            old = None if was_damaged or before is None else self._places(key, before)
+            self._indexes.move(key, old, None if entry is None else self._places(key, entry))
+
+    def _places(self, key: str, entry: Entry[R]) -> Places | None:
+        try:
+            return entry.places(self._space, key, self._wire)
+        except Corrupt as error:
+            self._damaged[key] = error
+            return None
+
+
+class Source(Protocol[R]):
+    """Where an overlay finds the entries of a space. A RecordSet is its own source."""
+
+    def one(self, key: str) -> Entry[R] | None: ...
+
+    def all(self) -> RecordSet[R]: ...
+
+
+class Overlay(Generic[R]):
+    """The records of a space in a transaction: its own changes over what was found in files."""
+
+    def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
+        self._space = space
+        self._wire = wire
+        self._source = source
+        self.changed: dict[str, Entry[R] | None] = {}
+        self._records: RecordSet[R] | None = None
+        self._is_own = False
+        """Only a set that was made here may be changed; any other is shared."""
+
+    def entry(self, key: str) -> Entry[R] | None:
+        return self.changed[key] if key in self.changed else self._source.one(key)
+
+    def records(self) -> RecordSet[R]:
+        if self._records is None:
+            found = self._source.all()
+            self._is_own = bool(self.changed)
+            self._records = found.changed(self.changed) if self._is_own else found
+        return self._records
+
+    def put(self, key: str, record: R) -> None:
+        """Raises InvalidValue for a record that no store accepts."""
+        self._space.encode(record)
+        self._space.index_keys(record)
+        self._set(key, Entry(to_plain(self._wire.write(record)), record=record))
+
+    def delete(self, key: str) -> bool:
+        """Remove a record, damaged or not; False when there was none."""
+        existed = self.entry(key) is not None
+        if existed:
+            self._set(key, None)
+        return existed
+
+    def record(self, key: str, entry: Entry[R]) -> R:
+        """A copy of an entry's record: what the caller does to objects inside it must not reach the
+        next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
+        """
+        return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
+
+    def range(
+        self,
+        *,
+        prefix: str = "",
+        start: str | None = None,
+        stop: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        damaged: Damage | None = None,
+    ) -> list[tuple[str, R]]:
+        """As `range` of the port."""
+        check_limit(limit)
+        check_texts(prefix, start, stop)
+        records = self.records()
+        entries, keys = records.entries, records.sorted_keys()
+        ends = [end for end in (stop, beyond_text(prefix) if prefix else None) if end is not None]
+        low = bisect_left(keys, max(prefix, start or ""))
+        between = keys[low : bisect_left(keys, min(ends)) if ends else len(keys)]
+        found = []
+        for key in islice(reversed(between) if reverse else between, limit):
+            try:
+                found.append((key, self.record(key, entries[key])))
+            except Corrupt as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+        return found
+
+    def find(
+        self,
+        index: str,
+        match: Parts = (),
+        *,
+        start: Parts | None = None,
+        stop: Parts | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        damaged: Damage | None = None,
+    ) -> list[tuple[str, R]]:
+        """As `find` of the port. Every damaged record of the space counts as found: it could have
+        any place in the index.
+        """
+        check_limit(limit)
+        records, number = self.records(), index_number(self._space, index)
+        _report_damage(records, damaged)
+        keys = records.indexes().keys(number, *span(match, start, stop), reverse=reverse)
+        return [(key, self.record(key, records.entries[key])) for key in islice(keys, limit)]
+
+    def count(self, index: str | None, match: Parts) -> int:
+        """As `count` of the port."""
+        records = self.records()
+        if index is None:
+            return len(records.entries)
+        number = index_number(self._space, index)
+        _report_damage(records, None)
+        return records.indexes().count(number, *span(match))
+
+    def _set(self, key: str, entry: Entry[R] | None) -> None:
+        self.changed[key] = entry
+        if self._records is None:
+            return
+        if self._is_own:
+            self._records.set(key, entry)
+        else:
+            self._records, self._is_own = self._records.changed({key: entry}), True
+
+
+def _report_damage(records: RecordSet[Any], damaged: Damage | None) -> None:
+    errors = records.damaged()
+    for key in sorted(errors):
+        if damaged is None:
+            raise errors[key]
+        damaged.append(errors[key])
+
+
+def damaged(space: Space[Any], key: str, why: str, *, malformed: bool = False) -> RecordInvalid:
+    """The error for a damaged record in a file; `malformed`: it is not even a JSON object."""
+    return RecordInvalid(
+        f"{space.name}/{key} is damaged ({why}): correct its file, or remove it with `holdfast "
+        f"store remove {space.name} {key}`",
+        space=space.name,
+        key=key,
+        why=why,
+        malformed=malformed,
+    )
