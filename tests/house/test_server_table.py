@@ -142,6 +142,7 @@ NOT_SERVED = {
     "Jobs.survivors": "processes of the machine of whoever asks",
     "Jobs.unpickable": _MEASURED,
     "Jobs.counts": _SHOWN,
+    "Jobs.work": "a worker is a process",
     "Jobs.next_seq": "a number that `publish` takes by itself",
     "Journal.append": "domains tell of their changes themselves",
     "Journal.follow": "a stream: /v1/events",

@@ -81,6 +81,8 @@ class JobEvents:
         self._store = store
         self._journal = journal
         self._leftovers = Leftovers(processes, embedded=store.embedded)
+        self.unlogged = False
+        """Did this change jobs since the audit log was last brought up to date?"""
 
     def publish(
         self,
@@ -113,6 +115,7 @@ class JobEvents:
             kept, told = self._keep(tx, after, kind, detail, data)
             return Published(self._write(tx, job, kept, moved=moved), told)
 
+        self.unlogged = True
         published = self._store.transact(body, scope=_SCOPE)
         self._end_left(cancelled)
         return published.fail() if isinstance(published, Kept) else published
@@ -245,6 +248,7 @@ class JobEvents:
             cancelled[:] = _cancelled_by(event.event, job)
             return Received(event, None, news=True)
 
+        self.unlogged = True
         received = self._store.transact(body, scope=_SCOPE)
         self._end_left(cancelled)
         return received

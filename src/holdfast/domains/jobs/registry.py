@@ -5,7 +5,7 @@ it.
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -51,6 +51,11 @@ from holdfast.kernel.store import Damage, Scope, Store, Tx
 from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
+
+if TYPE_CHECKING:
+    from holdfast.domains.jobs.work import Handler, Stdin, WorkReport, WorkRequest
+
+T = TypeVar("T")
 
 
 class Also(NamedTuple):
@@ -116,15 +121,21 @@ class Jobs:
         keep: JobSettings | None = None,
         *,
         limits: TimeLimits = NEW_JOB_LIMITS,
+        worker: "Callable[[WorkRequest], WorkReport] | None" = None,
     ) -> None:
         self._store = store
         self._journal = journal
         self._keep = keep or _DEFAULTS
         self._limits = limits
+        self._worker = worker
         self._leftovers = Leftovers(processes, embedded=store.embedded)
         self._reaper = Reaper(store, journal, processes, self._leftovers)
         self._unanswered = Unanswered(store, journal)
         self.warn: Callable[[str], None] = _log
+        self.unlogged = False
+        """Did this change jobs, other than by a pick, since the audit log was last brought up to
+        date? A pick must start and end fast, so it leaves the log to the next process.
+        """
 
     def register_job(
         self,
@@ -182,7 +193,7 @@ class Jobs:
             tx.notify(queue_topic(agent_session))
             return job
 
-        job = self._store.transact(body, scope=_JOBS_ALONE)
+        job = self._change(body)
         if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
             self._prune_now_and_then()
         return job
@@ -286,7 +297,7 @@ class Jobs:
                 tx.notify(job_topic(job_id))
             return after
 
-        moved = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        moved = self._change(body, _JOBS_ALONE if also is None else also.scope)
         for job in taken_from:
             self._leftovers.end_of_dead_worker(job)
         return moved.fail() if isinstance(moved, Kept) else moved
@@ -346,6 +357,7 @@ class Jobs:
             )
 
         scope = _JOBS_ALONE if also is None else also.scope
+        self.unlogged = True
         finished = self._unanswered.claim(body, _picked, scope=scope)
         self._tell(damaged)
         if isinstance(finished, Kept):
@@ -378,7 +390,7 @@ class Jobs:
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
-            given_up = self._store.transact(give_up, scope=_JOBS_ALONE)
+            given_up = self._change(give_up)
             if given_up is not None:
                 return given_up
         return self.update_status(
@@ -405,7 +417,7 @@ class Jobs:
                 tx, self._journal, job, transitions.retried(job, tx.now), told={"why": "retried"}
             )
 
-        return self._store.transact(body, scope=_JOBS_ALONE)
+        return self._change(body)
 
     def retry_all(
         self,
@@ -440,6 +452,68 @@ class Jobs:
                     continue
             before = (page[0].arrival, page[0].job_id)
         return retried
+
+    def work(
+        self,
+        queue: str,
+        task: "Sequence[str] | Handler",
+        *,
+        limit: int | None = None,
+        wait_s: float = float("inf"),
+        validate: Sequence[str] | None = None,
+        stdin: "Stdin" = "job",
+        heartbeat_s: float | None = None,
+        stop_fd: int | None = None,
+        adopts_orphans: bool = False,
+        on_output: Callable[[str], None] | None = None,
+        on_event: Callable[[str], None] | None = None,
+    ) -> "WorkReport":
+        """Be a worker: pick the jobs of a queue one after the other and do `task` for each. Return
+        after `limit` jobs, after `wait_s` without a job, or when stopped: by SIGTERM, SIGINT or
+        SIGHUP, or by `stop_fd` becoming readable in place of the signals. Outside of the main
+        thread only `stop_fd` stops it.
+
+        A task is a command, or a handler that takes the job. A command is run in the job's workdir
+        with the job in its environment and on standard input (`stdin`); `on_output` gets each line
+        that it prints, and its last line is the result. It is ended, with all its processes, when
+        the worker stops, the job is taken away, or its time is over. A handler runs in this thread
+        and returns the result. An exception ends the job in error. Nothing ends a handler early:
+        when the worker is stopped, the handler finishes first (a second SIGINT raises
+        KeyboardInterrupt in it), and `heartbeat` raises Fenced in it once the job was taken away.
+
+        The job completes if its expected artifacts exist and `validate`, a command, exits with 0.
+        The worker sends heartbeats and events meanwhile, and waits for a store that is away.
+        `on_event` gets what happens, in words; without it they are logged. `adopts_orphans` is for
+        a process that starts no other processes meanwhile: it then also finds those processes of
+        the command whose guardian was killed.
+
+        Raises InvalidName and InvalidValue, and Unavailable when the store is away at the end of
+        `wait_s` or at a stop.
+        """
+        from holdfast.domains.jobs.work import WorkRequest, checked_task
+
+        check_label(queue, "agent session")
+        if wait_s != wait_s or (limit is not None and limit < 1):
+            raise InvalidValue("give a wait_s that is a number, and a limit of at least 1")
+        if heartbeat_s is not None and not heartbeat_s > 0:
+            raise InvalidValue("heartbeat_s must be above 0", field="heartbeat_s")
+        if self._worker is None:
+            raise InvalidValue("only the jobs of a connection can be worked on: use hf.jobs")
+        return self._worker(
+            WorkRequest(
+                queue=queue,
+                task=checked_task(task),
+                limit=limit,
+                wait_s=wait_s,
+                validate=None if validate is None else tuple(validate),
+                stdin=stdin,
+                heartbeat_s=heartbeat_s,
+                stop_fd=stop_fd,
+                adopts_orphans=adopts_orphans,
+                on_output=on_output,
+                on_event=on_event,
+            )
+        )
 
     def heartbeat(self, job_id: str, *, token: int) -> Job:
         """Give a sign of life for a running job, so that it does not count as idle, and return it.
@@ -477,6 +551,7 @@ class Jobs:
         """Put back the jobs of dead workers, end those past their limits, and return them as they
         are now.
         """
+        self.unlogged = True
         return self._reaper.sweep().reaped
 
     def abandoned(self) -> list[Job]:
@@ -504,6 +579,7 @@ class Jobs:
         age_s = self._keep.keep_s if keep_s is None else keep_s
         # Whoever names an age means it; by the bounds alone the last ones stay.
         least = JOBS_KEEP_LEAST if keep_s is None else 0
+        self.unlogged = True
         return prune(
             self._store, self._journal, keep=keep, keep_s=age_s, keep_least=least, adopted=adopted
         )
@@ -580,6 +656,10 @@ class Jobs:
         from holdfast.domains.jobs.queries import counts
 
         return self._store.read(counts, scope=[JOBS])
+
+    def _change(self, body: Callable[[Tx], T], scope: Scope = _JOBS_ALONE) -> T:
+        self.unlogged = True
+        return self._store.transact(body, scope=scope)
 
     def _prune_now_and_then(self) -> None:
         """The job is registered: what goes wrong here is nothing that its registrant should
