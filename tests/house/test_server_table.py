@@ -136,7 +136,7 @@ NOT_SERVED = {
     "JobEvents.unsent_count": _MEASURED,
     "JobEvents.sendable": _MEASURED,
     "JobEvents.unsent_pages": "the same as `unsent`, page by page",
-    "JobEvents.told_end": "for whoever runs the command of a job: a worker is a process",
+    "JobEvents.ended_by_event": "for whoever runs the command of a job: a worker is a process",
     "JobEvents.with_step": "a part of another call, in its transaction",
     "Jobs.abandoned": _MEASURED,
     "Jobs.survivors": "processes of the machine of whoever asks",

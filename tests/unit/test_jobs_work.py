@@ -49,18 +49,19 @@ def test_a_worker_stops_at_its_limit_and_leaves_the_next_job_alone(hf: Holdfast)
 
 
 def test_an_exception_of_a_handler_ends_its_job_in_error(hf: Holdfast) -> None:
-    failing, odd = register(hf), register(hf)
+    failing, odd, unencodable = register(hf), register(hf), register(hf)
 
     def handle(job: Job) -> str | None:
-        if job.job_id == odd:
-            return 5  # type: ignore[return-value]
-        raise ValueError("no such board \udcff")
+        if job.job_id == failing:
+            raise ValueError("no such board")
+        return 5 if job.job_id == odd else "\udcff"  # type: ignore[return-value]
 
     assert hf.jobs.work(QUEUE, handle, wait_s=0).failed == 2
     job = hf.jobs.get_job(failing)
     assert (job.status, job.error_code) == (JobStatus.ERROR, "handler_failed")
-    assert job.error == "ValueError: no such board \\udcff"
+    assert job.error == "ValueError: no such board"
     assert hf.jobs.get_job(odd).error_code == "handler_failed"
+    assert hf.jobs.get_job(unencodable).result == "\\udcff"
 
 
 def test_a_handler_is_told_by_its_heartbeat_that_the_job_was_cancelled(hf: Holdfast) -> None:

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.domains.jobs.change import job_topic
 from holdfast.domains.jobs.records import TIMED_OUT, Job, JobStatus, beat_every_s, shown
+from holdfast.domains.jobs.transitions import job_topic
 from holdfast.domains.jobs.work import Handler, WorkRequest
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound, Refused, Unavailable
@@ -227,7 +227,7 @@ class Attempt:
     def _ended_itself(self) -> bool:
         """Did the task report the end of its job by an event? Then it may finish in peace."""
         try:
-            return self._hf.job_events.told_end(self._job)
+            return self._hf.job_events.ended_by_event(self._job)
         except HoldfastError:
             return False
 

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
-from holdfast.domains.jobs.transitions import ended
+from holdfast.domains.jobs.transitions import Verdict, ended
 from holdfast.domains.workflows.refusal import remains_words, unknown_words
 from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
@@ -67,7 +67,7 @@ def queues(hf: Holdfast) -> list[Finding]:
 
 
 def _without_room(job: Job) -> Finding:
-    cancelled = ended(job, JobStatus.CANCELLED, job.updated_at)
+    cancelled = ended(job, Verdict(JobStatus.CANCELLED), job.updated_at)
     way_out = (
         f"holdfast store remove jobs {job.job_id}"
         if too_large(cancelled)
