@@ -9,7 +9,7 @@ from zlib import crc32
 
 from msgspec import UNSET
 
-from holdfast.domains.jobs import reaper
+from holdfast.domains.jobs.reaper import Reaper
 from holdfast.domains.jobs.registry import Jobs
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Store, Tx
@@ -48,12 +48,13 @@ def hasty(draw: random.Random) -> None:
     """The workers of some jobs are judged dead while they live, and their jobs are given to
     others.
     """
-    real = reaper._verdict
+    real = Reaper._verdict
 
-    def verdict(job: Any, liveness: Liveness, now: Any, steady: Any) -> Any:
-        return real(job, liveness if crc32(job.job_id.encode()) % 3 else Liveness.DEAD, now, steady)
+    def verdict(self: Reaper, job: Any, worker: Any, now: Any) -> Any:
+        dead = worker._replace(liveness=Liveness.DEAD)
+        return real(self, job, worker if crc32(job.job_id.encode()) % 3 else dead, now)
 
-    reaper._verdict = verdict
+    Reaper._verdict = verdict  # type: ignore[method-assign]
 
 
 def silent(draw: random.Random) -> None:

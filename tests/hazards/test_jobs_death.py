@@ -16,8 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import Job, Jobs, JobStatus
+from holdfast.domains.jobs.work import WorkRequest
 from holdfast.kernel.errors import Fenced, StoreUnavailable
-from holdfast.surfaces.cli.jobs.labour import Labour, Progress, Way
+from holdfast.runtime.attempt import Attempt
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.stopped import stop_outside
 
@@ -229,17 +230,30 @@ def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
         monkeypatch.setattr(
             hf.jobs, "heartbeat", lambda *_, **__: (tmp_path / "asked").write_text("once\n")
         )
-        way = Way(
-            ("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")),
-            None,
-            "none",
-            None,
-            None,
-        )
         stop_fd = os.eventfd(0)
-        outcome = Labour(
-            hf, job, way, stop_fd=stop_fd, progress=Progress(hf, kept=lambda _: None)
-        ).outcome()
+        request = WorkRequest(
+            queue=LABEL,
+            task=("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")),
+            limit=1,
+            wait_s=0,
+            validate=None,
+            stdin="none",
+            heartbeat_s=None,
+            stop_fd=stop_fd,
+            adopts_orphans=False,
+            on_output=None,
+            on_event=None,
+        )
+        outcome = Attempt(
+            hf,
+            job,
+            request,
+            stop_fd=stop_fd,
+            tree=None,
+            registry_dir=None,
+            on_progress=lambda: None,
+            on_timeout=lambda _: None,
+        ).run()
         os.close(stop_fd)
         assert (outcome.status, outcome.words) == (JobStatus.COMPLETED, "once")
 

@@ -154,9 +154,9 @@ def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
 def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
     def of_attempt(end: Callable[[Job], object]) -> bool:
         job = world.running()
-        assert not world.events.told_end(job)
+        assert not world.events.ended_by_event(job)
         end(job)
-        return world.events.told_end(job)
+        return world.events.ended_by_event(job)
 
     def publish(*kinds: str) -> Callable[[Job], object]:
         return lambda job: [
@@ -185,9 +185,12 @@ def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
     second = world.jobs.pick_pending("s")
     assert second is not None
     world.events.publish(second.job_id, "completed", token=second.token)
-    assert (world.events.told_end(first), world.events.told_end(second)) == (False, True)
+    assert (world.events.ended_by_event(first), world.events.ended_by_event(second)) == (
+        False,
+        True,
+    )
     world.jobs.prune(keep_finished=0)
-    assert not world.events.told_end(second)
+    assert not world.events.ended_by_event(second)
 
 
 def test_only_so_many_events_of_a_job_are_kept(

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
-from holdfast.domains.jobs.change import job_topic
 from holdfast.domains.jobs.records import TRANSITIONS
+from holdfast.domains.jobs.transitions import job_topic
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import (
     Collision,
@@ -425,3 +425,17 @@ def test_a_status_equals_its_text_and_is_written_as_that(jobs: Jobs) -> None:
     cancelled = jobs.update_status(job.job_id, "cancelled")
     assert cancelled.status == "cancelled"
     assert b'"status":"cancelled"' in to_json(cancelled)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("workdir", "build"), ("priority", 1001), ("priority", -1001), ("prompt", " \n")],
+)
+def test_a_job_that_no_surface_takes_is_refused_by_the_library_too(
+    jobs: Jobs, field: str, value: object
+) -> None:
+    wanted = {"prompt": "x", "agent": "a", "agent_session": "tmux:a", field: value}
+    with pytest.raises(InvalidValue) as refused:
+        jobs.register_job(**wanted)  # type: ignore[arg-type]
+    assert refused.value.fields["field"] == field
+    assert jobs.list_jobs() == []

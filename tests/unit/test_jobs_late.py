@@ -152,7 +152,7 @@ def test_a_late_result_leaves_the_result_of_a_newer_attempt_alone(world: World) 
     world.jobs.retry(before.job_id)
     second = world.pick()
     # While the next one runs, and after it has completed.
-    with pytest.raises(Fenced, match="another has taken over"):
+    with pytest.raises(Fenced, match="current attempt"):
         world.jobs.update_status(before.job_id, "completed", token=token, result="old")
     assert world.jobs.get_job(before.job_id).token == second.token
     world.jobs.update_status(before.job_id, "completed", token=second.token, result="new")

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -77,26 +78,32 @@ class JobLog:
         self.folder = folder
         self._access = access
         self._beside = beside
+        self._warned = ""
         self._place = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
 
-    def catch_up(self, journal: Journal, lookup: Lookup, *, wait: bool = True) -> str | None:
-        """Write what the journal tells that is not here yet; return what went wrong, in words, or
-        None.
+    def catch_up(
+        self, journal: Journal, lookup: Lookup, *, wait: bool = True, batches: int | None = None
+    ) -> str | None:
+        """Write the journal's entries that are not here yet, at most so many batches of them.
+        Return what went wrong, in words, or None; a failure is logged once until it goes well.
 
-        Without `wait` it leaves the work to whoever is at it; with it, it waits for that one within
-        a time limit. Never raises for a folder that cannot be written.
+        Without `wait`, the work is left to another process that is at it; with it, that process is
+        waited for within a time limit. Never raises for a folder that cannot be written.
         """
         try:
             with self._turn(wait) as mine:
                 if mine:
-                    self._catch_up(journal, lookup)
+                    self._catch_up(journal, lookup, batches)
         except (OSError, HoldfastError, ValueError) as error:
             why = (
                 f"the audit log {self.folder} cannot be written: "
                 f"{getattr(error, 'strerror', None) or error}"
             )
-            _log.warning("%s", why)
+            if why != self._warned:
+                _log.warning("%s", why)
+            self._warned = why
             return why
+        self._warned = ""
         return None
 
     def lag(self, journal: Journal) -> Lag:
@@ -204,21 +211,23 @@ class JobLog:
         found = (self._document(self._place) or {}).get("cursor")
         return found if isinstance(found, str) else BEGINNING
 
-    def _catch_up(self, journal: Journal, lookup: Lookup) -> None:
+    def _catch_up(self, journal: Journal, lookup: Lookup, batches: int | None) -> None:
         try:
-            self._follow(journal, lookup, self._cursor())
+            self._follow(journal, lookup, self._cursor(), batches)
         except InvalidValue:
             # The store is another now, a copy of the one that gave the cursor. What is in the log
             # already is not repeated.
             _log.warning(
                 "the journal is another one: audit log %s goes through all of it once", self.folder
             )
-            self._follow(journal, lookup, BEGINNING)
+            self._follow(journal, lookup, BEGINNING, batches)
 
-    def _follow(self, journal: Journal, lookup: Lookup, cursor: Cursor) -> None:
+    def _follow(
+        self, journal: Journal, lookup: Lookup, cursor: Cursor, batches: int | None
+    ) -> None:
         # Without a place, what is here already may be anywhere; with one, only at the end.
         looked_at = _TAIL_BYTES if cursor != BEGINNING else None
-        for batch in journal.since(cursor):
+        for batch in islice(journal.since(cursor), batches):
             grouped: dict[str, list[Entry]] = {}
             for entry in batch.entries:
                 if entry.kind in _KINDS:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import Corrupt, HoldfastError
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.job_log import JobLog
     from holdfast.domains.agents import Agents
-    from holdfast.domains.jobs import Jobs
+    from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
+    from holdfast.domains.jobs.work import WorkReport, WorkRequest
     from holdfast.domains.network import Registry
     from holdfast.domains.workflows import Workflows
     from holdfast.primitives.holds import Holds
@@ -113,7 +114,19 @@ class Holdfast:
             self.store.kind == "files" and "jobs" in self.settings.files.folders
         )
         limits = FOLDER_LIMITS if shared else NEW_JOB_LIMITS
-        return Jobs(self.store, self.log, self.processes, self.settings.jobs, limits=limits)
+        return Jobs(
+            self.store,
+            self.log,
+            self.processes,
+            self.settings.jobs,
+            limits=limits,
+            worker=self._work,
+        )
+
+    def _work(self, request: "WorkRequest") -> "WorkReport":
+        from holdfast.runtime.worker import work
+
+        return work(self, request, self._jobs_folder)
 
     @_Part
     def job_events(self) -> "JobEvents":
@@ -257,8 +270,37 @@ class Holdfast:
         """
         self.locks.check_token(resource, token)
 
+    def catch_up(self, *, wait: bool = False) -> list[str]:
+        """Bring the files that follow the journal up to date: the audit log of jobs. Return what
+        went wrong, in words; it is logged and breaks nothing. If another process is writing them,
+        it is left to that one, or waited for with `wait`.
+
+        Closing a connection that changed jobs does this too. What is missing in the files because a
+        process was killed, the next call adds, in any process.
+        """
+        return self._catch_up(wait=wait)
+
+    def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
+        for part in self._job_parts():
+            part.unlogged = False
+        if self.job_log is None:
+            return []
+        trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
+        return [] if trouble is None else [trouble]
+
+    def _job_parts(self) -> "list[Jobs | JobEvents]":
+        return [self.__dict__[name] for name in ("jobs", "job_events") if name in self.__dict__]
+
+    def _job(self, job_id: str) -> "Job | None":
+        with suppress(Corrupt):
+            return self.jobs.peek(job_id)
+        return None
+
     def close(self) -> None:
         """Let go of the store. Calling it again is harmless."""
+        if any(part.unlogged for part in self._job_parts()):
+            # One batch: a log that is far behind must not hold up this process.
+            self._catch_up(batches=1)
         for part in ("network", "locks", "holds"):
             if part in self.__dict__:
                 self.__dict__[part].close()

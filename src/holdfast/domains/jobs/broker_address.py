@@ -1,6 +1,4 @@
-"""Where a job's events go: how to connect to the broker of its record, and what the environment
-says instead.
-"""
+"""How to connect to the broker of a job's events: by its record, and by the environment."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -15,7 +13,7 @@ _NO = frozenset(("0", "false", "no", "off", ""))
 
 
 class Reach(Discreet, Plain, frozen=True, kw_only=True):
-    """All that connecting needs, the password included: never stored, shown or logged."""
+    """All that a connection needs, the password included: never stored, shown or logged."""
 
     unshown: ClassVar[frozenset[str]] = frozenset(("password",))
 
@@ -30,14 +28,12 @@ class Reach(Discreet, Plain, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """The broker for messages, without who connects and how."""
+        """Host and port, for messages."""
         return f"{self.host}:{self.port}"
 
 
 def check_broker(broker: Broker) -> Broker:
-    """Return the broker if it may be written into a record. Raises InvalidValue, and InvalidName
-    for its names.
-    """
+    """Return the broker if a record may have it. Raises InvalidName and InvalidValue."""
     check_label(broker.host, "broker host")
     check_label(broker.password_env, "variable of the broker's password")
     if broker.username is not None:
@@ -48,24 +44,23 @@ def check_broker(broker: Broker) -> Broker:
         )
     if broker.password is not None and not broker.store_password:
         raise InvalidValue(
-            "a password is not written into a job's record: put it into the variable "
-            f"{broker.password_env}, or say "
-            "store_password if it must be kept there",
+            "a job's record does not hold a password: put it into the variable "
+            f"{broker.password_env}, or set store_password",
             field="broker.password",
         )
     return broker
 
 
 def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
-    """How to connect: as the record says, unless a variable says otherwise (MQTT_BROKER, MQTT_PORT,
-    MQTT_TLS, MQTT_USERNAME, MQTT_PASSWORD, MQTT_CA_CERTS, MQTT_CERTFILE, MQTT_KEYFILE). Raises
-    InvalidValue for a variable that cannot be.
+    """The address of a record's broker, with what the environment sets instead: MQTT_BROKER,
+    MQTT_PORT, MQTT_TLS, MQTT_USERNAME, MQTT_PASSWORD, MQTT_CA_CERTS, MQTT_CERTFILE, MQTT_KEYFILE.
+    Raises InvalidValue for a variable that cannot be used.
     """
-    tls = _truth(environment.get("MQTT_TLS"), broker.tls)
-    unsaid = TLS_PORT if tls and not broker.tls and broker.port == PORT else broker.port
+    tls = _tls(environment.get("MQTT_TLS"), broker.tls)
+    port = TLS_PORT if tls and not broker.tls and broker.port == PORT else broker.port
     return Reach(
         host=environment.get("MQTT_BROKER") or broker.host,
-        port=_port(environment.get("MQTT_PORT"), unsaid),
+        port=_port(environment.get("MQTT_PORT"), port),
         tls=tls,
         username=environment.get("MQTT_USERNAME") or broker.username,
         password=environment.get(PASSWORD_ENV)
@@ -78,33 +73,29 @@ def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
 
 
 def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
-    """Did anybody say where events go? Otherwise records name the local broker, which need not be
-    there.
-    """
+    """Did anybody choose this broker? Otherwise it is the local one, which need not exist."""
     return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
 
 
 def chosen(broker: Broker, environment: Mapping[str, str]) -> bool:
-    """The same of a record's broker. A variable that cannot be is a choice too."""
+    """Did anybody choose a record's broker? A variable that cannot be used is a choice too."""
     try:
         return was_chosen(reach_of(broker, environment), environment)
     except InvalidValue:
         return True
 
 
-def _truth(text: str | None, otherwise: bool) -> bool:
+def _tls(text: str | None, default: bool) -> bool:
     if text is None:
-        return otherwise
-    if text.lower() in _YES:
-        return True
-    if text.lower() in _NO:
-        return False
+        return default
+    if text.lower() in _YES | _NO:
+        return text.lower() in _YES
     raise InvalidValue(f"MQTT_TLS is {text[:20]!r}: set it to 1 or 0", field="MQTT_TLS")
 
 
-def _port(text: str | None, otherwise: int) -> int:
+def _port(text: str | None, default: int) -> int:
     if not text:
-        return otherwise
+        return default
     if text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) < 1 << 16:
         return int(text)
     raise InvalidValue(

@@ -1,11 +1,10 @@
-"""An event of a job: its form on the wire, its signature, and the space where events wait to be
-sent.
+"""An event of a job: its form on the wire, its signature, and its space.
 
     {"schema_version": 1, "seq": 3, "job_id": "abc12345", "event": "completed", "timestamp": "...Z",
     "detail": "", "sig": "..."}
 
 The signature is an HMAC-SHA256, in hexadecimal, by the job's key over the event without `sig` as
-JSON: keys sorted, no spaces, UTF-8. Whoever lacks the key can neither make nor change an event.
+JSON: keys sorted, no spaces, UTF-8. Without the key nobody can make or change an event.
 """
 
 import enum
@@ -27,13 +26,12 @@ WIRE_VERSION = 1
 _SEQ_DIGITS = 12
 SEQ_MAX = 10**_SEQ_DIGITS - 1
 """Greatest number of an event: keys with more digits would not be in order."""
-
 SIGNATURE_BYTES_MAX = 128
 """What a signature adds to an event."""
 
 
 class EventKind(enum.StrEnum):
-    """What an event tells."""
+    """What an event reports."""
 
     STARTED = "started"
     PERMISSION_REQUIRED = "permission_required"
@@ -53,7 +51,7 @@ MOVES: Mapping[EventKind, JobStatus] = {
 
 
 class Event(Plain, frozen=True, kw_only=True):
-    """An event as it travels."""
+    """An event as it is sent."""
 
     schema_version: int = WIRE_VERSION
     seq: int
@@ -66,22 +64,21 @@ class Event(Plain, frozen=True, kw_only=True):
 
 
 class JobEvent(Record, frozen=True, kw_only=True):
-    """An event as it is kept: whether the broker has it yet."""
+    """An event as it is stored, and whether the broker has it. Stores have it as `told`."""
 
-    told: Event
+    event: Event = msgspec.field(name="told")
     sent: bool = False
 
 
-def _unsent(kept: JobEvent) -> Parts | None:
-    """What the broker has not had yet, by job and number."""
-    return None if kept.sent else (kept.told.job_id, kept.told.seq)
+def _unsent(stored: JobEvent) -> Parts | None:
+    return None if stored.sent else (stored.event.job_id, stored.event.seq)
 
 
 JOB_EVENTS = Space("job_events", JobEvent, indexes={"unsent": _unsent})
 
 
 def event_key(job_id: str, seq: int) -> str:
-    """Where an event is kept: those of a job are together and in order."""
+    """The key of an event: those of a job are together and in order."""
     return f"{job_id}/{seq:0{_SEQ_DIGITS}d}"
 
 
@@ -97,9 +94,9 @@ def kind_named(value: EventKind | str) -> EventKind:
 
 
 def bounded(event: Event) -> Event:
-    """The event within its bound. The words of one that moves its job are cut: how work ended is
-    never refused for its length. Raises InvalidValue for any other that is too large, and for data
-    that is no JSON.
+    """The event within its bound. If it moves its job, its words are cut: no end of work is refused
+    for its length. Raises InvalidValue for any other that is too large, and for data that is no
+    JSON.
     """
     check_text(event.detail, "detail")
     try:
@@ -107,14 +104,13 @@ def bounded(event: Event) -> Event:
     except InvalidValue as error:
         raise InvalidValue(f"the event's data is wrong: {error.message}", field="data") from None
     if size > JOB_EVENT_BYTES_MAX and event.event in MOVES:
-        event = msgspec.structs.replace(
-            event, detail=cut(event.detail, json_bytes(event.detail) - size + JOB_EVENT_BYTES_MAX)
-        )
+        detail_max = json_bytes(event.detail) - size + JOB_EVENT_BYTES_MAX
+        event = msgspec.structs.replace(event, detail=cut(event.detail, detail_max))
         size = json_bytes(event)
     if size > JOB_EVENT_BYTES_MAX:
         raise InvalidValue(
             f"the event has {size} bytes and may have {JOB_EVENT_BYTES_MAX}: put large content "
-            "into a file and tell its path",
+            "into a file and give its path",
             bytes=size,
         )
     return event
@@ -130,14 +126,13 @@ def signed(event: Event, job: Job) -> Event:
 def signature(document: Mapping[str, Any], key: str) -> str:
     """The signature of an event, given as plain JSON, by a key."""
     unsigned = {name: value for name, value in document.items() if name != "sig"}
-    return hmac.new(
-        key.encode(), msgspec.json.encode(unsigned, order="sorted"), "sha256"
-    ).hexdigest()
+    content = msgspec.json.encode(unsigned, order="sorted")
+    return hmac.new(key.encode(), content, "sha256").hexdigest()
 
 
 def genuine(document: Mapping[str, Any], key: str) -> bool:
     """Was this event, as it arrived, signed with the key?"""
-    shown = document.get("sig")
-    return isinstance(shown, str) and hmac.compare_digest(
-        shown.encode(), signature(document, key).encode()
+    sig = document.get("sig")
+    return isinstance(sig, str) and hmac.compare_digest(
+        sig.encode(), signature(document, key).encode()
     )

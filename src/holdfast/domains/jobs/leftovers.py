@@ -1,14 +1,14 @@
-"""Processes of attempts that are over: which of them live on this machine, and how they are ended.
+"""Processes of past attempts that live on this machine, and how they are ended.
 
 The reaper puts a job back when the tree of its dead worker is gone. But an operator may put a job
 back, or have it tried again, while processes of an earlier attempt still work: a live worker needs
-time to end them, a stopped worker cannot, and a command that told its own end may still tidy up.
-Two attempts at one job must not work side by side. So a pick on the same machine passes over such a
-job until they are gone. Other machines cannot see them.
+time to end them, a stopped worker cannot, and a command that reported its own end may still clean
+up. Two attempts at one job must not run side by side. So a pick on the same machine passes over
+such a job until they are gone. Other machines cannot see them.
 
 A pick does not sleep for the grace: the first one sends SIGTERM, and the first one after the grace
-sends SIGKILL, in whatever process it runs. All this is done outside of transactions; only
-`old_trees` may be asked inside one, since it reads nothing.
+sends SIGKILL, in any process. This is done outside of transactions; only `old_trees` may be called
+inside one, since it reads nothing.
 """
 
 import time
@@ -20,37 +20,34 @@ from holdfast.kernel.limits import JOBS_TREE_AGAIN_S, TREE_GRACE_S
 
 
 class OldTree(NamedTuple):
-    """The process tree of an attempt that is over."""
+    """The process tree of a past attempt. `here` is true if it is in this process's pid namespace:
+    of others only the FIFO is visible, and they cannot be ended from here. `taken_away` is true if
+    the attempt ended without a verdict of its worker.
+    """
 
     id: str
     here: bool
-    """Is it in this process's pid namespace? Any other of this machine shows only its FIFO, and
-    cannot be ended from here.
-    """
     taken_away: bool
-    """Did the attempt end without a verdict of its worker?"""
 
 
 class LiveTree(NamedTuple):
-    """The tree of an attempt that is over and has live processes; after how many seconds to look at
-    it again.
-    """
+    """The live tree of a past attempt, and after how many seconds to look at it again."""
 
     id: str
     again_s: float
 
 
 class Leftovers:
-    """The processes that attempts at the jobs of one store have left on this machine."""
+    """The processes that past attempts at the jobs of one store left on this machine."""
 
     def __init__(self, processes: Processes, *, embedded: bool) -> None:
         self._processes = processes
         self._embedded = embedded
-        self._undying: dict[str, float] = {}
+        self._unkillable: dict[str, float] = {}
         """Trees that SIGKILL did not end, and when to try again: each try takes seconds."""
 
     def old_trees(self, job: Job) -> list[OldTree]:
-        """The trees of a job's earlier attempts on this machine. Does not say whether they live."""
+        """The trees of a job's past attempts on this machine, live or not."""
         if not job.past_attempts:
             return []
         here = self._processes.here()
@@ -65,39 +62,45 @@ class Leftovers:
         ]
 
     def end_old(self, job: Job) -> list[LiveTree]:
-        """Ask the trees of a job's earlier attempts to end, or kill them when the grace is over.
+        """Ask the trees of a job's past attempts to end, or kill them when the grace is over.
         Return those that live.
         """
-        return [living for old in self.old_trees(job) if (living := self._end(old)) is not None]
+        alive: list[LiveTree] = []
+        for old in self.old_trees(job):
+            if not self._lives(old):
+                continue
+            again_s = self.ask_or_kill(old.id) if old.here else None
+            if again_s is None and not self._lives(old):
+                continue
+            # One that cannot be ended from here is watched. That may miss its end, as when no
+            # descriptor is left.
+            alive.append(LiveTree(old.id, JOBS_TREE_AGAIN_S if again_s is None else again_s))
+        return alive
 
     def survivors(self, job: Job) -> list[Survivor]:
-        """The live processes of a job's earlier attempts, as far as they can be seen."""
-        return [
-            one
-            for old in self.old_trees(job)
-            if self._lives(old)
-            for one in self._processes.survivors(old.id)
-        ]
+        """The live processes of a job's past attempts, as far as they can be seen."""
+        live = [old.id for old in self.old_trees(job) if self._lives(old)]
+        return [one for tree in live for one in self._processes.survivors(tree)]
 
     def ask_or_kill(self, tree: str) -> float | None:
-        """Bring a tree nearer to its end. Return after how many seconds to come back; None when
-        this process can do no more: the tree was killed, cannot be killed, or is another user's.
+        """Ask a tree to end, or kill it after the grace. Return after how many seconds to come
+        back; None when this process can do no more: the tree was killed, cannot be killed, or is
+        another user's.
         """
         asked_s = self._processes.ask_tree(tree)
         if asked_s is None:
             return None
         if asked_s < TREE_GRACE_S:
             return TREE_GRACE_S - asked_s
-        if time.monotonic() >= self._undying.get(tree, 0.0) and not self._processes.end_tree(
-            tree, 0.0
-        ):
-            self._undying[tree] = time.monotonic() + JOBS_TREE_AGAIN_S
+        due = time.monotonic() >= self._unkillable.get(tree, 0.0)
+        if due and not self._processes.end_tree(tree, 0.0):
+            self._unkillable[tree] = time.monotonic() + JOBS_TREE_AGAIN_S
         return None
 
     def end_of_dead_worker(self, job: Job) -> None:
-        """End the processes that a dead worker left, when its running job was taken away from it. A
-        live worker hears of that, and ends its command by itself. Sleeps until they are gone, for
-        longer than the grace only if SIGKILL does not end them.
+        """End the processes that a dead worker left, when its running job was taken away. A live
+        worker is notified and ends its command itself. Sleeps until they are gone, for longer than
+        the grace only if SIGKILL does not end them.
         """
         holder = job.claimed_by
         if holder is None or not holder.tree or self._probe(holder.leader) is not Liveness.DEAD:
@@ -108,18 +111,8 @@ class Leftovers:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._embedded)
 
-    def _end(self, old: OldTree) -> LiveTree | None:
-        if not self._lives(old):
-            return None
-        again_s = self.ask_or_kill(old.id) if old.here else None
-        if again_s is None and not self._lives(old):
-            return None
-        # A tree that cannot be ended from here is watched. That may miss its end, as when no
-        # descriptor is left.
-        return LiveTree(old.id, JOBS_TREE_AGAIN_S if again_s is None else again_s)
-
     def _lives(self, old: OldTree) -> bool:
-        # A worker removes the FIFO of an attempt before its verdict. So only where it gave none is
-        # /proc searched.
+        # A worker removes the FIFO of an attempt before its verdict. So /proc is searched only
+        # where there was none.
         in_sight = old.here and old.taken_away
         return self._processes.tree_liveness(old.id, in_sight=in_sight) is Liveness.ALIVE

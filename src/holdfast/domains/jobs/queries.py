@@ -1,8 +1,8 @@
 """Jobs in the order they arrived, read from the newest on and no further than asked for.
 
-No index has all jobs: each would be written three times in a job's life. Those that wait are in the
-order of their turn, label by label and priority by priority; within each they are in the order of
-arrival, and so are those that ended. So a list merges a few streams, each read backwards in pages.
+No index has all jobs: each would be written three times in a job's life. Pending jobs are in the
+order of their turn, by label and priority; within each, and among those that ended, they are in the
+order of arrival. So a list merges a few streams, each read backwards in pages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,15 @@ from holdfast.kernel.order import Parts
 from holdfast.kernel.store import Damage, ReadTx
 
 _LAST = (1 << 63) - 1
-"""What the lowest of all priorities is in an index."""
+"""The lowest of all priorities, as the index has it."""
 
 Place = tuple[int, str]
-"""Where a job stands among all: its arrival, then its id."""
+"""The place of a job among all: its arrival, then its id."""
+
+
+def place_of(job: Job) -> Place:
+    """The place of a job."""
+    return (job.arrival, job.job_id)
 
 
 def newest(
@@ -31,45 +36,37 @@ def newest(
     damaged: Damage | None,
     before: Place | None = None,
 ) -> list[Job]:
-    """The newest `limit` jobs that match, of those before a place, oldest first. Reads in pages,
-    and stops when it has them.
-    """
+    """The newest `limit` jobs that match, of those before a place, oldest first."""
     streams: list[Iterator[Job]] = []
     stop = None if before is None else (before[0] + 1,)
     for one in [status] if status else JobStatus:
         if one is JobStatus.PENDING:
-            streams += _pending(
-                tx, () if agent_session is None else (agent_session,), damaged, stop
-            )
+            label = () if agent_session is None else (agent_session,)
+            streams += _pending(tx, label, damaged, stop)
         elif one is JobStatus.RUNNING:
             streams.append(_sorted(tx, "running", (), damaged))
         else:
             groups = (ended_group(one, adopted=False), ended_group(one, adopted=True))
             streams += [_backwards(tx, "ended", (group,), damaged, stop) for group in groups]
-    merged = merge(*streams, key=place_of, reverse=True)
     matching = (
         job
-        for job in merged
+        for job in merge(*streams, key=place_of, reverse=True)
         if agent_session in (None, job.agent_session) and (before is None or place_of(job) < before)
     )
     return list(islice(matching, limit))[::-1]
 
 
 def counts(tx: ReadTx) -> dict[JobStatus, int]:
-    """How many jobs have each status. Each is in one index, so none of them is read."""
-    ended = {
-        status: sum(
-            tx.count(JOBS, "ended", (ended_group(status, adopted=adopted),))
-            for adopted in (False, True)
-        )
-        for status in JobStatus
-        if status.ended
-    }
-    return {
+    """How many jobs have each status. Each job is in one index, so none of them is read."""
+    found = {
         JobStatus.PENDING: tx.count(JOBS, "turn"),
         JobStatus.RUNNING: tx.count(JOBS, "running"),
-        **ended,
     }
+    for status in JobStatus:
+        if status.ended:
+            groups = (ended_group(status, adopted=adopted) for adopted in (False, True))
+            found[status] = sum(tx.count(JOBS, "ended", (group,)) for group in groups)
+    return found
 
 
 def oldest_ended(tx: ReadTx, groups: Sequence[str], limit: int) -> list[Job]:
@@ -93,50 +90,43 @@ def pending_without_room(tx: ReadTx, damaged: Damage) -> list[Job]:
     while True:
         bad: Damage = []
         page = [row.record for row in tx.find(JOBS, "turn", start=start, limit=size, damaged=bad)]
-        _tell(damaged, bad)
+        _add_damage(damaged, bad)
         found += [job for job in page if job.job_id not in seen and not has_room(job)]
         if len(page) + len(bad) < size:
             return found
-        following = (
-            (page[-1].agent_session, -page[-1].priority, page[-1].arrival) if page else start
-        )
-        # More in one place than a page holds, or a page of damaged ones.
+        following = start
+        if page:
+            following = (page[-1].agent_session, -page[-1].priority, page[-1].arrival)
+        # A place may have more jobs than a page holds, and a page may be all damaged.
         size = 2 * size if following == start else JOBS_PAGE
         seen, start = {job.job_id for job in page}, following
-
-
-def place_of(job: Job) -> Place:
-    """Where a job stands."""
-    return (job.arrival, job.job_id)
 
 
 def _pending(
     tx: ReadTx, match: Parts, damaged: Damage | None, stop: Parts | None
 ) -> list[Iterator[Job]]:
-    """A stream for each label and priority that somebody waits with."""
+    """A stream for each label and priority that pending jobs have."""
     groups: list[Parts] = []
     start: Parts | None = None
     while True:
         bad: Damage = []
         found = tx.find(JOBS, "turn", match, start=start, limit=1, damaged=bad)
-        if bad:
-            # Whose group the damaged one is in cannot be told, so they are all read.
-            return [_sorted(tx, "turn", match, damaged)]
-        if not found:
+        if not bad and not found:
             return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
-        group = (found[0].record.agent_session, -found[0].record.priority)
-        if group[1] == _LAST:
-            # The index has nothing behind it to go on from.
+        # The group of a damaged job is unknown, and the index has nothing behind the lowest
+        # priority to go on from: then all are read.
+        if bad or -found[0].record.priority == _LAST:
             return [_sorted(tx, "turn", match, damaged)]
+        group = (found[0].record.agent_session, -found[0].record.priority)
         groups.append(group)
         start = (group[0], group[1] + 1)[len(match) :]
 
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
-    """All of them, newest first."""
+    """All jobs of an index, newest first."""
     bad: Damage | None = None if damaged is None else []
     found = [row.record for row in tx.find(JOBS, index, match, damaged=bad)]
-    _tell(damaged, bad)
+    _add_damage(damaged, bad)
     return iter(sorted(found, key=place_of, reverse=True))
 
 
@@ -150,7 +140,7 @@ def _backwards(
     while True:
         bad: Damage | None = None if damaged is None else []
         found = tx.find(JOBS, index, match, stop=stop, reverse=True, limit=size, damaged=bad)
-        _tell(damaged, bad)
+        _add_damage(damaged, bad)
         page = [row.record for row in found]
         full = len(page) + len(bad or ()) == size
         last = page[-1].arrival if page else 0
@@ -166,8 +156,8 @@ def _backwards(
         stop, size = (last + 1,), JOBS_PAGE
 
 
-def _tell(damaged: Damage | None, bad: Damage | None) -> None:
-    """Once for each, however often a page is read."""
+def _add_damage(damaged: Damage | None, bad: Damage | None) -> None:
+    """Add each damaged record once, although a page may be read again."""
     if damaged is not None and bad:
         known = {error.fields.get("key") for error in damaged}
         damaged += [error for error in bad if error.fields.get("key") not in known]

@@ -1,8 +1,4 @@
-"""A job: its record, its states, and the one table of transitions between them.
-
-The message broker that a job's record names. How to reach it is told in reach.py, which picking
-does not need.
-"""
+"""A job: its record, its states, the one table of transitions, and the broker of its events."""
 
 import enum
 from collections.abc import Mapping
@@ -22,12 +18,19 @@ HOST = "localhost"
 PORT = 1883
 TLS_PORT = 8883
 PASSWORD_ENV = "MQTT_PASSWORD"
-"""Which variable holds the password unless a record names another. A name, not a secret."""
+"""The variable with the password unless a record names another. A name, not a secret."""
+
+TIMED_OUT = "timed_out"
+WORKER_DIED = "worker_died"
+TOO_LARGE = "too_large"
+
+ATTEMPTS_MAX = 3
+"""After so many deaths of its workers a job ends in error, unless its registrant says otherwise."""
 
 
 class Broker(Discreet, Plain, frozen=True, kw_only=True, omit_defaults=True):
-    """A message broker. `password` is written down only where `store_password` says so; otherwise
-    the variable `password_env` has it. `extra` keeps what another program wrote beside these.
+    """A message broker. `password` is stored only if `store_password` says so; otherwise the
+    variable `password_env` has it. `extra` keeps the fields that another program wrote.
     """
 
     unshown: ClassVar[frozenset[str]] = frozenset(("password", "extra"))
@@ -43,23 +46,16 @@ class Broker(Discreet, Plain, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TimeLimits(NamedTuple):
-    """How long one attempt may take, and how long it may give no sign of life; None for any
-    time.
-    """
+    """How long an attempt may take, and how long it may give no sign of life; None for any time."""
 
     timeout_sec: float
     idle_timeout_sec: float | None
 
 
 NEW_JOB_LIMITS = TimeLimits(24 * 3600.0, None)
-"""Of a new job unless told."""
 FOLDER_LIMITS = TimeLimits(600.0, 120.0)
 """Of a new job in a folder that other programs share, which expect these; and of every record that
 names no limits.
-"""
-ATTEMPTS_MAX = 3
-"""How many attempts at a job may end by the death of its worker, unless told, before that ends the
-job.
 """
 
 
@@ -73,7 +69,7 @@ class JobStatus(enum.StrEnum):
     CANCELLED = "cancelled"
 
     ended: bool
-    """Is this a last state?"""
+    """Is this a final state?"""
 
 
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
@@ -88,21 +84,14 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 """docs/state_machines.md draws it."""
 
 for _status, _steps in TRANSITIONS.items():
-    # Kept with each status, since every write of a job asks for it several times.
+    # An attribute, since every write of a job asks for it several times.
     _status.ended = not _steps
 
 
-TIMED_OUT = "timed_out"
-WORKER_DIED = "worker_died"
-TOO_LARGE = "too_large"
-
-
 class PastAttempt(Plain, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt that ended without completing the job. `outcome` is its error code, or what became
-    of the job.
-
-    `taken_away` says that the worker itself gave no verdict: its time was over, it was taken for
-    dead, or an operator cancelled the job or put it back. Such a worker may still deliver a late
+    """An attempt that ended without completing the job. `outcome` is its error code, or the job's
+    status after it. `taken_away` is true if its worker gave no verdict: it was too slow, counted as
+    dead, or an operator cancelled the job or put it back. Such a worker may still send a late
     result.
     """
 
@@ -117,9 +106,7 @@ class PastAttempt(Plain, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LateResult(Plain, frozen=True, kw_only=True):
-    """A verdict that came too late to count: which status it wanted, for which attempt, when, and
-    by which actor.
-    """
+    """A verdict that came too late to count: the wanted status, the attempt, and the actor."""
 
     status: JobStatus
     attempt: int
@@ -133,15 +120,16 @@ class LateResult(Plain, frozen=True, kw_only=True):
 class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of delegated work.
 
-    `token` is that of the current attempt, None while nobody has it; `arrival` is the revision it
-    was registered at, which orders jobs without a clock. `attempt` counts how often it was begun,
-    and `deaths` how many of these attempts ended by the death of the worker: only they count
-    towards `max_attempts`, and not those that were given back. `last_event_at` is the last sign of
-    life, and `waiting_since` is set while the work waits for a permission. `error_code` says in one
-    word what `error` says in a sentence. `lease_s` is how long a worker that nobody can see is
-    believed without a sign of life. `past_attempts` has the last attempts that did not complete it,
-    and `late_result` the verdict of one that came too late. `extra` keeps what another program
-    wrote into the record beside these.
+    - `arrival` is the revision of its registration, which orders jobs without a clock.
+    - `token` is that of the current attempt; None while nobody has the job.
+    - `attempt` counts its attempts, and `deaths` those that ended by the death of the worker. Only
+      deaths count towards `max_attempts`.
+    - `lease_s` is how long an invisible worker is believed alive without a sign of life, and
+      `last_event_at` its last sign. `waiting_since` is set while the work waits for a permission.
+    - `error_code` says in one word what `error` says in a sentence.
+    - `past_attempts` are the last attempts that did not complete it, and `late_result` the verdict
+      of one that came too late.
+    - `extra` keeps the fields that another program wrote.
     """
 
     unshown: ClassVar[frozenset[str]] = frozenset(("auth_token", "extra"))
@@ -187,14 +175,12 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def default_prefix(job_id: str) -> str:
-    """The topics of a job that names none."""
+    """The topic prefix of a job that names none."""
     return f"holdfast/jobs/{job_id}"
 
 
 def everything(job: Job) -> dict[str, Any]:
-    """All fields as JSON would show them, secrets included: for the job's own record and nothing
-    else.
-    """
+    """All fields as JSON, secrets included: for the job's own record only."""
     facts = {name: to_plain(getattr(job, name)) for name in job.__struct_fields__}
     facts["broker"] = {
         name: to_plain(getattr(job.broker, name)) for name in job.broker.__struct_fields__
@@ -203,22 +189,18 @@ def everything(job: Job) -> dict[str, Any]:
 
 
 def shown(job: Job) -> dict[str, Any]:
-    """All fields as they may be shown: whether events are signed, but neither the key they are
-    signed with nor a password.
+    """All fields as JSON that may be shown: without the key of its events and without a password.
+    Fields of another program are left out, since they may be secrets too.
     """
     facts = everything(job)
     facts["signed"] = facts.pop("auth_token") is not None
-    del facts["broker"]["password"]
-    # Another program's fields may be anything, secrets too.
-    del facts["extra"], facts["broker"]["extra"]
+    del facts["extra"], facts["broker"]["extra"], facts["broker"]["password"]
     return facts
 
 
 def due_at(job: Job) -> datetime | None:
-    """When a running job has taken too long, or has been without a sign for too long; None for
-    never.
-
-    While it waits for a permission it is not expected to give signs.
+    """When a running job has reached its time limit or its idle limit; None for never. Idle time
+    does not count while it waits for a permission.
     """
     late = _after(job.started_at or job.updated_at, job.timeout_sec)
     if job.waiting_since is not None or job.idle_timeout_sec is None:
@@ -227,15 +209,13 @@ def due_at(job: Job) -> datetime | None:
 
 
 def lease_ends_at(job: Job) -> datetime | None:
-    """When a worker that nobody can see counts as dead, unless it gives a sign; None when only time
-    limits end its claim.
+    """When a worker that cannot be seen counts as dead, unless it gives a sign of life; None when
+    only time limits end its claim.
     """
     if job.lease_s is None:
         return None
-    patience_s = (
-        job.lease_s if job.idle_timeout_sec is None else min(job.lease_s, job.idle_timeout_sec)
-    )
-    return _after(last_sign(job), patience_s)
+    idle_s = job.lease_s if job.idle_timeout_sec is None else job.idle_timeout_sec
+    return _after(last_sign(job), min(job.lease_s, idle_s))
 
 
 def beat_every_s(job: Job) -> float | None:
@@ -247,28 +227,43 @@ def beat_every_s(job: Job) -> float | None:
 
 
 def due_place(job: Job) -> Parts:
-    """The place of a running job among those that are running: when it must be looked at."""
+    """The place of a running job in its index: when it must be looked at."""
     due = _earlier(due_at(job), lease_ends_at(job))
     return (_NEVER,) if due is None else moment(due)
 
 
 def moment(at: datetime) -> Parts:
-    """Before this place are the running jobs that are overdue at that time."""
+    """The place in the index before which running jobs are overdue at that time."""
     return ((at - _EPOCH) // _MICROSECOND,)
 
 
 def last_sign(job: Job) -> datetime:
-    """When its worker last gave a sign of life: the beginning of the attempt, an event or a
-    heartbeat.
-    """
+    """When its worker last gave a sign of life: its start, an event or a heartbeat."""
     begun, sign = job.started_at or job.updated_at, job.last_event_at
     return begun if sign is None or sign < begun else sign
 
 
+def ended_group(status: JobStatus, *, adopted: bool) -> str:
+    """The group of ended jobs in their index. Jobs that another program registered are apart, since
+    only a person may remove them.
+    """
+    return f"{status.value} adopted" if adopted else status.value
+
+
+def is_adopted(job: Job) -> bool:
+    """Did another program register it? Then its arrival is the beginning of an era. A job of ours
+    gets such an arrival only by a counter that ran over, one in four million.
+    """
+    return job.arrival == token.first(token.era(job.arrival))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_NEVER = (1 << 63) - 1
+
+
 def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    if one is None or other is None:
-        return one or other
-    return min(one, other)
+    return (one or other) if one is None or other is None else min(one, other)
 
 
 def _after(at: datetime, seconds: float) -> datetime | None:
@@ -279,51 +274,29 @@ def _after(at: datetime, seconds: float) -> datetime | None:
 
 
 def _turn(job: Job) -> Parts | None:
-    """Pending jobs by label, then priority, then arrival."""
-    return (
-        (job.agent_session, -job.priority, job.arrival) if job.status is JobStatus.PENDING else None
-    )
+    if job.status is not JobStatus.PENDING:
+        return None
+    return (job.agent_session, -job.priority, job.arrival)
 
 
 def _running(job: Job) -> Parts | None:
-    """Running jobs by when they are overdue."""
     return due_place(job) if job.status is JobStatus.RUNNING else None
 
 
 def _worker(job: Job) -> Parts | None:
-    """Running jobs by the process that has them, if one is recorded."""
-    return (
-        job.claimed_by.parts
-        if job.claimed_by is not None and job.status is JobStatus.RUNNING
-        else None
-    )
-
-
-def ended_group(status: JobStatus, *, adopted: bool) -> str:
-    """Where those that ended so are: the ones that another program registered apart, since only a
-    person may remove them.
-    """
-    return f"{status.value} adopted" if adopted else status.value
-
-
-def is_adopted(job: Job) -> bool:
-    """Did another program register it? Then its arrival is the beginning of an era, which no job
-    that is registered here gets but by a counter that ran over: one in four million, which is then
-    removed by a person too.
-    """
-    return job.arrival == token.first(token.era(job.arrival))
+    if job.claimed_by is None or job.status is not JobStatus.RUNNING:
+        return None
+    return job.claimed_by.parts
 
 
 def _ended(job: Job) -> Parts | None:
-    """Jobs that ended, by how, then arrival."""
-    return (
-        (ended_group(job.status, adopted=is_adopted(job)), job.arrival)
-        if job.status.ended
-        else None
-    )
+    if not job.status.ended:
+        return None
+    return (ended_group(job.status, adopted=is_adopted(job)), job.arrival)
 
 
 def _write(job: Job) -> dict[str, Any]:
+    # Imported when a folder is used: a pick from a database must start fast.
     from holdfast.domains.jobs.wire import write
 
     return write(job)
@@ -335,14 +308,12 @@ def _read(key: str, document: dict[str, Any]) -> Job:
     return read(key, document)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_NEVER = (1 << 63) - 1
-
 JOBS = Space(
     "jobs",
     Job,
     indexes={"turn": _turn, "running": _running, "ended": _ended, "worker": _worker},
-    # Loaded when a folder is used: picking from a database needs none of it.
     layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read), lock=".lock"),
 )
+"""Indexes: pending jobs in the order of their turn, running ones by when they are due and by their
+process, ended ones by group and arrival.
+"""

@@ -1,34 +1,37 @@
-"""The registry of jobs: each operation is one transaction, and its journal entry commits with
-it.
-"""
+"""The registry of jobs: each operation is one transaction, which also writes its journal entry."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
 from msgspec.structs import replace
 
 from holdfast.domains.jobs import transitions
-from holdfast.domains.jobs.change import job_topic, queue_topic, write
-from holdfast.domains.jobs.draft import no_room, too_large
-from holdfast.domains.jobs.leftovers import Leftovers, LiveTree
-from holdfast.domains.jobs.reaper import Reaper, Unanswered
+from holdfast.domains.jobs.leftovers import Leftovers
+from holdfast.domains.jobs.picker import JOBS_ALONE, Begun, Picker, claimed
+from holdfast.domains.jobs.reaper import Reaper
 from holdfast.domains.jobs.records import (
     ATTEMPTS_MAX,
     JOBS,
     NEW_JOB_LIMITS,
-    TOO_LARGE,
     Broker,
     Job,
     JobStatus,
     TimeLimits,
 )
-from holdfast.domains.jobs.transitions import Kept, Verdict, check_verdict
+from holdfast.domains.jobs.transitions import (
+    LateRefusal,
+    Verdict,
+    check_verdict,
+    existing,
+    job_topic,
+    queue_topic,
+    status_named,
+    write,
+)
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import (
-    Corrupt,
     HoldfastError,
     ImpossibleTransition,
     InvalidValue,
@@ -42,55 +45,30 @@ from holdfast.kernel.limits import (
     JOBS_PAGE,
     JOBS_PRUNE_EVERY,
     LIST_MAX,
-    TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.names import check_job_id, check_label
 from holdfast.kernel.settings import JobSettings
-from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, Scope, Store, Tx
-from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 
+if TYPE_CHECKING:
+    from holdfast.domains.jobs.work import Handler, Stdin, WorkReport, WorkRequest
+
+T = TypeVar("T")
+
 
 class Also(NamedTuple):
-    """What else belongs to a step: `do` is given the job after it, inside its transaction over
-    `scope`, and returns the job to be written.
+    """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
+    and returns the job to be written.
     """
 
     scope: Scope
     do: Callable[[Tx, Job], Job]
 
 
-class _NoRoom(NamedTuple):
-    """A pending job whose record has no room for a claim: an earlier version registered it."""
-
-    job: Job
-
-
-class _Preceded(NamedTuple):
-    """A pending job of which processes of an earlier attempt may live on this machine. Nobody has
-    looked yet.
-    """
-
-    job: Job
-
-
-class _FinishedAndBegun(NamedTuple):
-    """What the transaction of `finish_and_pick` came to."""
-
-    done: Job
-    picked: Job | _NoRoom | _Preceded | None
-
-
-_JOBS_ALONE: Scope = [rows(JOBS)]
-_DEFAULTS = JobSettings()
-
-
 class Finished(NamedTuple):
-    """What `finish_and_pick` came to: the job that ended, and the next one, running, if there was
-    one.
-    """
+    """The job that `finish_and_pick` ended, and the next one, running, if there was one."""
 
     done: Job
     picked: Job | None
@@ -99,13 +77,14 @@ class Finished(NamedTuple):
 class Jobs:
     """Delegated work on one store.
 
-    Promised: a job is picked by one worker at a time, in order of priority, then arrival; a verdict
-    that shows a token counts only while that attempt is the current one; a dead worker's job is
-    pending again at the next pick, once no process of its tree is left, and one past its limits
-    ends in error; a job that is damaged, or too large to be claimed, holds up no other. Not
-    promised: that work is done once; a job that was put back is done again. What is no error and
-    should be known goes to `warn`, which is a log unless it is set. `limits` are the time limits of
-    a new job whose registrant names none.
+    Promised: one worker at a time gets a job, in order of priority, then arrival. A verdict with a
+    token counts only while that attempt is the current one. A dead worker's job is pending again at
+    the next pick, once no process of its tree is left; a job past its limits ends in error. A job
+    that is damaged, or too large to be claimed, holds up no other. Not promised: that work is done
+    once; a job that was put back is done again.
+
+    `warn` gets what is no error and should be known; it logs unless it is set. `limits` are the
+    time limits of a new job whose registrant names none.
     """
 
     def __init__(
@@ -116,15 +95,28 @@ class Jobs:
         keep: JobSettings | None = None,
         *,
         limits: TimeLimits = NEW_JOB_LIMITS,
+        worker: "Callable[[WorkRequest], WorkReport] | None" = None,
     ) -> None:
         self._store = store
         self._journal = journal
-        self._keep = keep or _DEFAULTS
+        self._keep = keep or JobSettings()
         self._limits = limits
+        self._worker = worker
         self._leftovers = Leftovers(processes, embedded=store.embedded)
         self._reaper = Reaper(store, journal, processes, self._leftovers)
-        self._unanswered = Unanswered(store, journal)
+        self._picker = Picker(
+            store,
+            journal,
+            self._leftovers,
+            self._reaper,
+            lease_s=self._keep.lease_s,
+            warn=self._warn,
+        )
         self.warn: Callable[[str], None] = _log
+        self.unlogged = False
+        """Did this change jobs, other than by a pick, since the audit log was last brought up to
+        date? A pick must start and end fast, so it leaves the log to the next process.
+        """
 
     def register_job(
         self,
@@ -143,25 +135,26 @@ class Jobs:
         signed: bool = True,
         job_id: str | None = None,
     ) -> Job:
-        """Register work for whoever picks for `agent_session`, and return it, pending.
+        """Register work for the queue `agent_session`, and return it, pending.
 
-        One attempt may take `timeout_sec`, which is a day unless told, and be without a sign of
-        life for `idle_timeout_sec`, which is any time unless told; in a folder that other programs
-        share they are 600 and 120 s unless told. Its events are `signed` with a key of its own
-        unless told otherwise. Raises Collision when a given `job_id` is taken; InvalidName and
-        InvalidValue before anything is stored.
+        One attempt may take `timeout_sec` (default: a day), and give no sign of life for
+        `idle_timeout_sec` (default: any time). In a folder that other programs share the defaults
+        are 600 and 120 s. `workdir` is an absolute path. Its events are `signed` with a key of its
+        own. Raises Collision when a given `job_id` is taken; InvalidName and InvalidValue before
+        anything is stored.
         """
-        # Here, as in other places of this module: picking must start fast, and needs none of it.
-        from holdfast.domains.jobs.draft import Wish, new_job
+        # Imported here, as elsewhere in this module: a pick must start fast and needs none of it.
+        from holdfast.domains.jobs.draft import JobDraft, new_job
 
-        wish = Wish(
+        limits = self._limits
+        draft = JobDraft(
             prompt=prompt,
             agent=agent,
             agent_session=agent_session,
-            timeout_sec=self._limits.timeout_sec if timeout_sec is None else timeout_sec,
-            idle_timeout_sec=self._limits.idle_timeout_sec
-            if idle_timeout_sec is None
-            else idle_timeout_sec,
+            timeout_sec=limits.timeout_sec if timeout_sec is None else timeout_sec,
+            idle_timeout_sec=(
+                limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec
+            ),
             expected_artifacts=tuple(expected_artifacts),
             workdir=workdir,
             priority=priority,
@@ -170,11 +163,12 @@ class Jobs:
             topic_prefix=topic_prefix,
             signed=signed,
             job_id=job_id,
-        ).checked()
+        )
+        draft.check()
         about = self._store.now()
 
         def body(tx: Tx) -> Job:
-            job = new_job(tx, wish, about)
+            job = new_job(tx, draft, about)
             tx.put(JOBS, job.job_id, job)
             self._journal.append(
                 tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session}
@@ -182,9 +176,13 @@ class Jobs:
             tx.notify(queue_topic(agent_session))
             return job
 
-        job = self._store.transact(body, scope=_JOBS_ALONE)
+        job = self._change(body)
         if crc32(b"%d" % job.arrival) % JOBS_PRUNE_EVERY == 0:
-            self._prune_now_and_then()
+            try:
+                self.prune()
+            except HoldfastError as error:
+                # The job is registered: this is no error of its registrant.
+                self.warn(f"not pruned: {error.message}")
         return job
 
     def pick_pending(
@@ -196,19 +194,18 @@ class Jobs:
         stop_fd: int | None = None,
     ) -> Job | None:
         """Claim the next pending job of a label and return it, running; None when there is none
-        within `wait_s`.
+        within `wait_s`, or when the descriptor `stop_fd` becomes readable.
 
-        Two callers never get one job. The returned job's token is what a verdict must show.
-        `holder` is the process that works on it: when it dies, and its process tree if it names
-        one, the job is pending again. Where that cannot be seen, as from another machine, the same
-        happens when it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder,
-        as for a one-shot command, only the job's time limits end the claim. A wait also ends when
-        the descriptor `stop_fd` becomes readable. What a holder may have been given by a call that
-        was not answered is put back by its process's next one.
+        Two callers never get one job. The verdict must show the returned job's token. `holder` is
+        the process that works on it: when it dies, with its process tree if it names one, the job
+        is pending again. Where that cannot be seen, as from another machine, the same happens when
+        it gives no sign of life for `jobs.lease_s`: see `heartbeat`. Without a holder, only the
+        job's time limits end the claim. If a call with a holder was not answered, the next call of
+        that process puts back what it may have claimed.
 
         A job is passed over while processes of an earlier attempt at it live on this machine. They
         are asked to end, and killed after the grace; a pick that waits gets the job when they are
-        gone. Raises InvalidName, and InvalidValue for a `wait_s` that is no number; LockTimeout
+        gone. Raises InvalidName, InvalidValue for a `wait_s` that is no number, and LockTimeout
         when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")
@@ -217,27 +214,8 @@ class Jobs:
         if holder is not None:
             check_holder(holder)
         if wait_s <= 0:
-            return self._pick_now(agent_session, holder)
-        deadline = Deadline(wait_s)
-        stops = [] if stop_fd is None else [stop_fd]
-        with self._store.listen([queue_topic(agent_session)]) as ears:
-            while True:
-                swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
-                old: list[LiveTree] = []
-                job = deadline.insist(
-                    partial(self._pick, agent_session, holder, old), stop_fd=stop_fd
-                )
-                left_s = deadline.left_s()
-                if job is not None or deadline.passed():
-                    return job
-                # Whoever took a job since the sweep is not watched: of that one's death the next
-                # look tells, a little later.
-                ends = [left_s, swept.again_s, *(tree.again_s for tree in old)]
-                sleep_s = min((seconds for seconds in ends if seconds is not None), default=None)
-                with self._reaper.watching(swept.alive, [tree.id for tree in old]) as watched:
-                    woken = ears.wait(0 if watched.died else sleep_s, also=[*watched.fds, *stops])
-                if stop_fd in woken.ready:
-                    return None
+            return self._picker.pick_now(agent_session, holder)
+        return self._picker.wait(agent_session, holder, wait_s, stop_fd)
 
     def update_status(
         self,
@@ -253,43 +231,44 @@ class Jobs:
         """Move a job to another status and return it.
 
         A worker shows the token of its attempt, and gets Fenced when that is no longer the current
-        one; an operator may leave it out. Where an operator takes a job from a worker that is dead,
-        this ends what is left of its command. `also` is what belongs to the same transaction.
+        one; an operator may leave it out. When an operator takes a job from a dead worker, this
+        ends what is left of its command. `also` belongs to the same transaction.
+
         Raises NotFound, ImpossibleTransition for a step that TRANSITIONS does not have, and
-        InvalidValue for what is no status. The job's status is changed in none of these cases; but
-        the words of a verdict that came too late are kept as its `late_result`, and the refusal
-        says so.
+        InvalidValue for an unknown status. The status is changed in none of these cases. But the
+        words of a verdict that came too late are kept as `late_result`, and the error says so.
         """
         check_job_id(job_id)
-        wanted = transitions.status_named(status)
-        transitions.check_words(result, error, error_code)
-        verdict = Verdict(wanted, result, error, error_code)
+        verdict = Verdict(status_named(status), result, error, error_code)
+        verdict.check()
+        wanted = verdict.status
         steady_clock(self._store).look()
         taken_from: list[Job] = []
 
-        def body(tx: Tx) -> Job | Kept:
+        def body(tx: Tx) -> Job | LateRefusal:
             job = existing(tx, job_id)
-            is_taken = job.status is JobStatus.RUNNING and (
-                token is None or wanted is JobStatus.CANCELLED
-            )
+            running, operator = job.status is JobStatus.RUNNING, token is None
+            is_taken = running and (operator or wanted is JobStatus.CANCELLED)
             taken_from[:] = [job] if is_taken else []
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
             after = transitions.moved(
-                job, *verdict, now=tx.now, token=tx.revision, by_operator=token is None
+                job, verdict, now=tx.now, token=tx.revision, by_operator=operator
             )
             after = after if also is None else also.do(tx, after)
             after = write(tx, self._journal, job, after)
-            if job.status is JobStatus.RUNNING and (token is None or wanted is JobStatus.PENDING):
-                # Its worker should hear of it: a token shows which attempt is meant, and not that
+            if running and (operator or wanted is JobStatus.PENDING):
+                # Its worker must be notified. A token shows which attempt is meant, and not that
                 # its worker shows it.
                 tx.notify(job_topic(job_id))
             return after
 
-        moved = self._store.transact(body, scope=_JOBS_ALONE if also is None else also.scope)
+        moved = self._change(body, also)
         for job in taken_from:
             self._leftovers.end_of_dead_worker(job)
-        return moved.fail() if isinstance(moved, Kept) else moved
+        if isinstance(moved, LateRefusal):
+            raise moved.error
+        return moved
 
     def finish_and_pick(
         self,
@@ -305,80 +284,70 @@ class Jobs:
         also: Also | None = None,
     ) -> Finished:
         """End a job and claim the next one of its label, or of `agent_session`, in one transaction:
-        one sync instead of two.
-
-        Both happen or neither. Raises as `update_status` does, and InvalidValue for a status that
-        does not end a job.
+        one sync instead of two. Both happen or neither. Raises as `update_status`, and InvalidValue
+        for a status that does not end a job.
         """
         check_job_id(job_id)
-        wanted = transitions.status_named(status)
-        if not wanted.ended:
+        verdict = Verdict(status_named(status), result, error, error_code)
+        if not verdict.status.ended:
             raise InvalidValue(
-                f"{wanted.value} does not end a job: use completed, error or cancelled",
+                f"{verdict.status.value} does not end a job: use completed, error or cancelled",
                 field="status",
             )
         if agent_session is not None:
             check_label(agent_session, "agent session")
-        transitions.check_words(result, error, error_code)
+        verdict.check()
         if holder is not None:
             check_holder(holder)
         self._reaper.sweep_if_due()
-        verdict = Verdict(wanted, result, error, error_code)
         damaged: Damage = []
 
-        def body(tx: Tx) -> _FinishedAndBegun | Kept:
+        def body(tx: Tx) -> tuple[Job, Begun | None] | LateRefusal:
             damaged.clear()
             job = existing(tx, job_id)
             if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
                 return late
-            # Taken before the first write: what was put after this transaction took its revision
-            # could not be.
-            row = tx.take_first(
-                JOBS, "turn", (agent_session or job.agent_session,), damaged=damaged
-            )
-            done = transitions.ended(
-                job, wanted, tx.now, result=result, error=error, error_code=error_code
-            )
+            # Taken before the first write: a job that was put after this transaction took its
+            # revision could not be taken.
+            queue = agent_session or job.agent_session
+            row = tx.take_first(JOBS, "turn", (queue,), damaged=damaged)
+            done = transitions.ended(job, verdict, tx.now)
             done = done if also is None else also.do(tx, done)
             done = write(tx, self._journal, job, done)
-            return _FinishedAndBegun(
-                done, None if row is None else self._begin(tx, row.record, holder)
-            )
+            return done, None if row is None else self._picker.begin(tx, row.record, holder)
 
-        scope = _JOBS_ALONE if also is None else also.scope
-        finished = self._unanswered.claim(body, _picked, scope=scope)
-        self._tell(damaged)
-        if isinstance(finished, Kept):
-            return finished.fail()
-        picked = finished.picked
-        if isinstance(picked, (_NoRoom, _Preceded)):
-            # The job has ended, and that must be known even if the store is away from here on.
+        self.unlogged = True
+        finished = self._picker.claims.claim(
+            body, _picked, scope=JOBS_ALONE if also is None else also.scope
+        )
+        self._picker.warn_of(damaged)
+        if isinstance(finished, LateRefusal):
+            raise finished.error
+        done, begun = finished
+        if begun is not None and claimed(begun) is None:
+            # The job has ended, and the caller must learn that even if the store is away from here.
             with contextlib.suppress(Unavailable):
-                return Finished(
-                    finished.done,
-                    self._pick(agent_session or finished.done.agent_session, holder, []),
-                )
-        return Finished(finished.done, _claimed(picked))
+                queue = agent_session or done.agent_session
+                return Finished(done, self._picker.pick(queue, holder, []))
+        return Finished(done, claimed(begun))
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Job:
         """End a pending or running job as cancelled; a worker that has it is fenced from then on. A
-        job that ended in error is given up: it counts as cancelled, keeps what it says of its
-        error, and needs nobody any more. Raises as `update_status`.
+        job that ended in error is given up: it counts as cancelled and keeps its error. Raises as
+        `update_status`.
         """
 
         def give_up(tx: Tx) -> Job | None:
             job = existing(tx, job_id)
             if job.status is not JobStatus.ERROR:
                 return None
-            told = {
-                "why": "given_up",
-                "reason": None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX),
-            }
-            return write(tx, self._journal, job, transitions.given_up(job, tx.now), told=told)
+            why = None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX)
+            facts = {"why": "given_up", "reason": why}
+            return write(tx, self._journal, job, transitions.given_up(job, tx.now), facts=facts)
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
-            given_up = self._store.transact(give_up, scope=_JOBS_ALONE)
+            given_up = self._change(give_up)
             if given_up is not None:
                 return given_up
         return self.update_status(
@@ -393,19 +362,18 @@ class Jobs:
 
     def retry(self, job_id: str) -> Job:
         """Have a job that ended in error or was cancelled done again: it is pending in its old
-        place. Its attempts go on counting, and may end by as many deaths of workers as those of a
-        new job; `past_attempts` keeps what became of the last ones. Raises NotFound, and
-        ImpossibleTransition for a job with another status.
+        place. `attempt` goes on, and deaths of workers are counted from 0 again; `past_attempts`
+        keeps the ends of the last ones. Raises NotFound, and ImpossibleTransition for a job with
+        another status.
         """
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
             job = existing(tx, job_id)
-            return write(
-                tx, self._journal, job, transitions.retried(job, tx.now), told={"why": "retried"}
-            )
+            after = transitions.retried(job, tx.now)
+            return write(tx, self._journal, job, after, facts={"why": "retried"})
 
-        return self._store.transact(body, scope=_JOBS_ALONE)
+        return self._change(body)
 
     def retry_all(
         self,
@@ -414,11 +382,11 @@ class Jobs:
         agent_session: str | None = None,
         damaged: Damage | None = None,
     ) -> list[Job]:
-        """Retry all jobs with this status, of one label or of all, each in a transaction of its
-        own; return them, the newest first. One that another has retried meanwhile is passed over.
+        """Retry all jobs with this status, of one label or of all, each in its own transaction;
+        return them, the newest first. One that another process retried meanwhile is passed over.
         Raises InvalidValue for a status that cannot be retried, and as `list_jobs`.
         """
-        wanted = transitions.status_named(status)
+        wanted = status_named(status)
         if wanted not in transitions.RETRIED:
             raise InvalidValue(
                 f"jobs that are {wanted.value} cannot be retried: use error or cancelled",
@@ -434,18 +402,77 @@ class Jobs:
             damaged=damaged,
         ):
             for job in reversed(page):
-                try:
+                with contextlib.suppress(NotFound, ImpossibleTransition):
                     retried.append(self.retry(job.job_id))
-                except (NotFound, ImpossibleTransition):
-                    continue
             before = (page[0].arrival, page[0].job_id)
         return retried
 
+    def work(
+        self,
+        queue: str,
+        task: "Sequence[str] | Handler",
+        *,
+        limit: int | None = None,
+        wait_s: float = float("inf"),
+        validate: Sequence[str] | None = None,
+        stdin: "Stdin" = "job",
+        heartbeat_s: float | None = None,
+        stop_fd: int | None = None,
+        adopts_orphans: bool = False,
+        on_output: Callable[[str], None] | None = None,
+        on_event: Callable[[str], None] | None = None,
+    ) -> "WorkReport":
+        """Be a worker: pick the jobs of a queue one after the other and do `task` for each. Return
+        after `limit` jobs, after `wait_s` without a job, or when stopped: by SIGTERM, SIGINT or
+        SIGHUP, or by `stop_fd` becoming readable in place of the signals. Outside of the main
+        thread only `stop_fd` stops it.
+
+        A task is a command, or a handler that takes the job. A command is run in the job's workdir
+        with the job in its environment and on standard input (`stdin`); `on_output` gets each line
+        that it prints, and its last line is the result. It is ended, with all its processes, when
+        the worker stops, the job is taken away, or its time is over. A handler runs in this thread
+        and returns the result. An exception ends the job in error. Nothing ends a handler early:
+        when the worker is stopped, the handler finishes first (a second SIGINT raises
+        KeyboardInterrupt in it), and `heartbeat` raises Fenced in it once the job was taken away.
+
+        The job completes if its expected artifacts exist and `validate`, a command, exits with 0.
+        The worker sends heartbeats and events meanwhile, and waits for a store that is away.
+        `on_event` gets what happens, in words; without it they are logged. `adopts_orphans` is for
+        a process that starts no other processes meanwhile: it then also finds those processes of
+        the command whose guardian was killed.
+
+        Raises InvalidName and InvalidValue, and Unavailable when the store is away at the end of
+        `wait_s` or at a stop.
+        """
+        from holdfast.domains.jobs.work import WorkRequest, checked_task
+
+        check_label(queue, "agent session")
+        if wait_s != wait_s or (limit is not None and limit < 1):
+            raise InvalidValue("give a wait_s that is a number, and a limit of at least 1")
+        if heartbeat_s is not None and not heartbeat_s > 0:
+            raise InvalidValue("heartbeat_s must be above 0", field="heartbeat_s")
+        if self._worker is None:
+            raise InvalidValue("only the jobs of a connection can be worked on: use hf.jobs")
+        return self._worker(
+            WorkRequest(
+                queue=queue,
+                task=checked_task(task),
+                limit=limit,
+                wait_s=wait_s,
+                validate=None if validate is None else tuple(validate),
+                stdin=stdin,
+                heartbeat_s=heartbeat_s,
+                stop_fd=stop_fd,
+                adopts_orphans=adopts_orphans,
+                on_output=on_output,
+                on_event=on_event,
+            )
+        )
+
     def heartbeat(self, job_id: str, *, token: int) -> Job:
         """Give a sign of life for a running job, so that it does not count as idle, and return it.
-
-        Not journalled, and may be lost with the power. Raises NotFound, and Fenced when the attempt
-        is not the current one.
+        It is not journalled, and may be lost with the power. Raises NotFound, and Fenced when the
+        attempt is not the current one.
         """
         check_job_id(job_id)
 
@@ -456,12 +483,12 @@ class Jobs:
             tx.put(JOBS, job_id, alive)
             return alive
 
-        # A worker that lives sees to it that others know how the store's clock runs.
+        # A live worker lets others know how the store's clock runs.
         steady_clock(self._store).look()
-        return self._store.transact(body, scope=_JOBS_ALONE, durable=False)
+        return self._store.transact(body, scope=JOBS_ALONE, durable=False)
 
     def next_seq(self, job_id: str) -> int:
-        """Take the next number for an event of a job. Starts at 1, never given twice, survives
+        """Take the next number for an event of a job. Starts at 1, is never given twice, survives
         restarts. Raises NotFound.
         """
         check_job_id(job_id)
@@ -471,12 +498,13 @@ class Jobs:
             tx.put(JOBS, job_id, replace(job, last_seq=job.last_seq + 1, updated_at=tx.now))
             return job.last_seq + 1
 
-        return self._store.transact(body, scope=_JOBS_ALONE)
+        return self._store.transact(body, scope=JOBS_ALONE)
 
     def reap(self) -> list[Job]:
-        """Put back the jobs of dead workers, end those past their limits, and return them as they
+        """Put back the jobs of dead workers, end those past their limits, and return both as they
         are now.
         """
+        self.unlogged = True
         return self._reaper.sweep().reaped
 
     def abandoned(self) -> list[Job]:
@@ -492,26 +520,27 @@ class Jobs:
         keep_s: float | None = None,
         adopted: bool = False,
     ) -> int:
-        """Remove finished jobs beyond the bounds (the configured ones unless told), with their
-        events; return how many.
-
-        Those that another program registered only if `adopted` says so. Registering does the rest
-        now and then. Raises InvalidValue for bounds that cannot be.
+        """Remove finished jobs beyond the bounds (default: the configured ones), with their events;
+        return how many. Those that another program registered only with `adopted`. Registering does
+        this now and then. Raises InvalidValue for bounds that cannot be.
         """
         from holdfast.domains.jobs.retention import prune
 
-        keep = self._keep.keep_finished if keep_finished is None else keep_finished
-        age_s = self._keep.keep_s if keep_s is None else keep_s
-        # Whoever names an age means it; by the bounds alone the last ones stay.
-        least = JOBS_KEEP_LEAST if keep_s is None else 0
+        self.unlogged = True
         return prune(
-            self._store, self._journal, keep=keep, keep_s=age_s, keep_least=least, adopted=adopted
+            self._store,
+            self._journal,
+            keep=self._keep.keep_finished if keep_finished is None else keep_finished,
+            keep_s=self._keep.keep_s if keep_s is None else keep_s,
+            # A caller who names an age means it; by the configured bounds the last ones stay.
+            keep_least=JOBS_KEEP_LEAST if keep_s is None else 0,
+            adopted=adopted,
         )
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
         check_job_id(job_id)
-        self._look_after()
+        self._reap_before_reading()
         row = self._store.get(JOBS, job_id)
         if row is None:
             raise transitions.no_such(job_id)
@@ -538,20 +567,20 @@ class Jobs:
         damaged: Damage | None = None,
     ) -> list[Job]:
         """Return jobs in the order they arrived, the newest `limit` of those that match, reaped if
-        they must be.
+        they must be. `before` is the arrival and id of a job, for the page of those that came
+        earlier.
 
-        `before` is the arrival and id of a job, for the page of those that came earlier. Reads no
-        more than it must. A damaged record raises, unless `damaged` is a list to tell of it in.
-        Raises InvalidValue for what is no status, and for a negative limit; InvalidName.
+        A damaged record raises, unless `damaged` is a list that collects such errors. Raises
+        InvalidValue for an unknown status and for a negative limit; InvalidName.
         """
         from holdfast.domains.jobs.queries import newest
 
-        wanted = None if status is None else transitions.status_named(status)
+        wanted = None if status is None else status_named(status)
         if agent_session is not None:
             check_label(agent_session, "agent session")
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
-        self._look_after()
+        self._reap_before_reading()
         return self._store.read(
             lambda tx: newest(
                 tx,
@@ -566,7 +595,7 @@ class Jobs:
 
     def unpickable(self, *, damaged: Damage) -> list[Job]:
         """Return the pending jobs that every pick skips because their record has no room for a
-        claim. An earlier version registered them. Damaged records, which a pick skips too, go into
+        claim: an earlier version registered them. Damaged records, which a pick skips too, go into
         `damaged`. Changes nothing.
         """
         from holdfast.domains.jobs.queries import pending_without_room
@@ -574,130 +603,33 @@ class Jobs:
         return self._store.read(lambda tx: pending_without_room(tx, damaged), scope=[JOBS])
 
     def counts(self) -> dict[JobStatus, int]:
-        """How many jobs have each status, as they are recorded: reads none of them, and reaps
-        none.
-        """
+        """How many jobs have each status, as recorded: reads none of them, and reaps none."""
         from holdfast.domains.jobs.queries import counts
 
         return self._store.read(counts, scope=[JOBS])
 
-    def _prune_now_and_then(self) -> None:
-        """The job is registered: what goes wrong here is nothing that its registrant should
-        hear.
-        """
-        try:
-            self.prune()
-        except HoldfastError as error:
-            self.warn(f"not pruned: {error.message}")
+    def _change(self, body: Callable[[Tx], T], also: Also | None = None) -> T:
+        self.unlogged = True
+        return self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
 
-    def _look_after(self) -> None:
-        """Reap before a look; a store that cannot be written can still be looked at."""
+    def _reap_before_reading(self) -> None:
         try:
             self._reaper.sweep()
         except Unavailable as error:
+            # A store that cannot be written can still be read.
             self.warn(f"not reaped: {error.message}")
 
-    def _pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
-        steady_clock(self._store).look()
-        swept = self._reaper.sweep_if_due()
-        job = self._pick(agent_session, holder, [])
-        if job is None and not swept and self._reaper.sweep().reaped:
-            return self._pick(agent_session, holder, [])
-        return job
-
-    def _pick(
-        self,
-        agent_session: str,
-        holder: Holder | None,
-        old: list[LiveTree],
-        timeout_s: float = TRANSACT_TIMEOUT_S,
-    ) -> Job | None:
-        """Claim the next job. The live trees of earlier attempts, for which others were passed
-        over, go into `old`.
-        """
-        old.clear()
-        damaged: Damage = []
-        passed: set[str] = set()
-        gone: set[str] = set()
-
-        def body(tx: Tx) -> Job | _NoRoom | _Preceded | None:
-            damaged.clear()
-            row = tx.take_first(JOBS, "turn", (agent_session,), but_for=passed, damaged=damaged)
-            return None if row is None else self._begin(tx, row.record, holder, gone)
-
-        while True:
-            begun = self._unanswered.claim(body, _claimed, scope=_JOBS_ALONE, timeout_s=timeout_s)
-            if isinstance(begun, _NoRoom):
-                passed.add(begun.job.job_id)
-                self._pass_over(begun.job)
-            elif isinstance(begun, _Preceded):
-                if living := self._leftovers.end_old(begun.job):
-                    passed.add(begun.job.job_id)
-                    old += living
-                else:
-                    gone.update(tree.id for tree in self._leftovers.old_trees(begun.job))
-            else:
-                self._tell(damaged)
-                return begun
-
-    def _begin(
-        self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()
-    ) -> "Job | _NoRoom | _Preceded":
-        """Claim a job, inside a transaction. Nothing is changed where its record has no room for
-        that, or where processes of an earlier attempt may live: all but those of the trees that are
-        known to be `gone`.
-        """
-        if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
-            return _Preceded(pending)
-        job = transitions.begun(pending, tx.now, tx.revision, holder, self._keep.lease_s)
-        try:
-            return write(tx, self._journal, pending, job)
-        except InvalidValue:
-            if not too_large(job):
-                raise
-            return _NoRoom(pending)
-
-    def _pass_over(self, pending: Job) -> None:
-        """End a job in error that can never be claimed, so that its queue goes on and people see
-        why. Where not even that can be written, it stays, each pick passes over it, and `holdfast
-        doctor` tells of it.
-        """
-
-        def body(tx: Tx) -> None:
-            row = tx.get(JOBS, pending.job_id)
-            if row is not None and row.record == pending:
-                failed = transitions.ended(
-                    pending, JobStatus.ERROR, tx.now, error=no_room(pending), error_code=TOO_LARGE
-                )
-                write(tx, self._journal, pending, failed, told={"why": TOO_LARGE})
-
-        with contextlib.suppress(InvalidValue):
-            self._store.transact(body, scope=_JOBS_ALONE)
-        self.warn(f"passed over space=jobs key={pending.job_id}: {no_room(pending)}")
-
-    def _tell(self, damaged: Sequence[Corrupt]) -> None:
-        for error in damaged:
-            self.warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
+    def _warn(self, text: str) -> None:
+        # `warn` may be set after the picker was made.
+        self.warn(text)
 
 
-def _claimed(found: Job | _NoRoom | _Preceded | None) -> Job | None:
-    return found if isinstance(found, Job) else None
-
-
-def _picked(found: _FinishedAndBegun | Kept) -> Job | None:
-    return None if isinstance(found, Kept) else _claimed(found.picked)
-
-
-def existing(tx: Tx, job_id: str) -> Job:
-    """The job, latched. Raises NotFound."""
-    row = tx.get(JOBS, job_id)
-    if row is None:
-        raise transitions.no_such(job_id)
-    return row.record
+def _picked(finished: tuple[Job, Begun | None] | LateRefusal) -> Job | None:
+    return None if isinstance(finished, LateRefusal) else claimed(finished[1])
 
 
 def _log(warning: str) -> None:
-    # Loaded here, since a pick mostly has nothing to warn of and must start fast.
+    # Imported here: most picks warn of nothing and must start fast.
     import logging
 
     logging.getLogger("holdfast.jobs").warning("%s", warning)

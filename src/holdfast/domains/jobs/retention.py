@@ -1,8 +1,7 @@
-"""Removing jobs that ended long ago, and their events.
+"""Removes jobs that ended long ago, with their events.
 
 A job that another program registered is left alone unless it is asked for: that program may look
-for its file, and nobody but the file may know what became of it. So its end is told in the journal
-before it goes.
+for its file, and only the file may tell how it ended. So the journal records that before it goes.
 """
 
 from collections.abc import Sequence
@@ -32,71 +31,68 @@ def prune(
     """Remove jobs that ended more than `keep_s` ago, and the oldest above `keep`, with their
     events; return how many.
 
-    The last `keep_least` go for no age, and none goes for an age that it has by a clock that was
-    just set forward. Jobs that have not ended are never removed, and those that another program
-    registered only with `adopted`; without it they do not count towards `keep` either. Raises
-    InvalidValue for bounds that cannot be.
+    The last `keep_least` stay at any age, and a clock that was just set forward ages no job. Jobs
+    that another program registered are removed, and count towards `keep`, only with `adopted`.
+    Raises InvalidValue for bounds that cannot be.
     """
     if keep < 0 or not 0 <= keep_s < float("inf"):
         raise InvalidValue(
             f"cannot keep {counted(keep, 'job')} for {keep_s} s: give numbers from 0 on", keep=keep
         )
-    whose = (False, True) if adopted else (False,)
     groups = [
         ended_group(status, adopted=theirs)
         for status in JobStatus
         if status.ended
-        for theirs in whose
+        for theirs in ((False, True) if adopted else (False,))
     ]
     steady_clock(store).look()
-    removed = 0
-    while gone := _some(store, journal, groups, keep, keep_s, keep_least):
-        removed += gone
-    return removed
 
-
-def _some(
-    store: Store, journal: Journal, groups: Sequence[str], keep: int, keep_s: float, least: int
-) -> int:
-    def look(tx: ReadTx) -> list[Job]:
+    def oldest(tx: ReadTx) -> list[Job]:
         number = sum(tx.count(JOBS, "ended", (group,)) for group in groups)
-        oldest = oldest_ended(tx, groups, JOBS_PRUNED_MAX)
-        now = steady_clock(store).proven(tx.now, asked=not least)
+        now = steady_clock(store).proven(tx.now, asked=not keep_least)
 
-        def old(job: Job) -> bool:
+        def is_old(job: Job) -> bool:
             return now is not None and (job.finished_at or job.updated_at) < ago(now, keep_s)
 
         return [
             job
-            for at, job in enumerate(oldest)
-            if number - at > keep or (number - at > least and old(job))
+            for at, job in enumerate(oldest_ended(tx, groups, JOBS_PRUNED_MAX))
+            if number - at > keep or (number - at > keep_least and is_old(job))
         ]
 
-    chosen = sorted(store.read(look, scope=[JOBS]), key=lambda job: job.job_id)
-    if not chosen:
-        return 0
+    total = 0
+    while chosen := store.read(oldest, scope=[JOBS]):
+        removed = _remove(store, journal, sorted(chosen, key=lambda job: job.job_id))
+        total += removed
+        if not removed:
+            break
+    return total
 
+
+def _remove(store: Store, journal: Journal, jobs: Sequence[Job]) -> int:
     def body(tx: Tx) -> int:
         removed = 0
-        for job in chosen:
+        for job in jobs:
             row = tx.get(JOBS, job.job_id)
             if row is None or row.record != job:
-                # Another was quicker, and its id may be that of a new job by now.
+                # Another process was quicker, and its id may be that of a new job by now.
                 continue
             for event in tx.range(JOB_EVENTS, prefix=f"{job.job_id}/", damaged=[]):
                 tx.delete(JOB_EVENTS, event.key)
             tx.delete(JOBS, job.job_id)
             removed += 1
             if is_adopted(job):
-                journal.append(tx, kind="job.removed", subject=job.job_id, data=_last_words(job))
+                # No other entry may tell of it.
+                facts = {
+                    "status": job.status.value,
+                    "agent": job.agent,
+                    "agent_session": job.agent_session,
+                    "created_at": render(job.created_at),
+                    "updated_at": render(job.updated_at),
+                }
+                journal.append(tx, kind="job.removed", subject=job.job_id, data=facts)
         if removed:
             journal.append(tx, kind="job.pruned", subject="jobs", data={"removed": removed})
         return removed
 
     return store.transact(body, scope=[rows(JOBS), JOB_EVENTS])
-
-
-def _last_words(job: Job) -> dict[str, str]:
-    """What is told of a job that no other entry may tell of."""
-    facts = {"status": job.status.value, "agent": job.agent, "agent_session": job.agent_session}
-    return {**facts, "created_at": render(job.created_at), "updated_at": render(job.updated_at)}

@@ -1,17 +1,18 @@
-"""The steps of a job's state machine: what a record becomes, and why a step is refused. No store is
-touched here.
+"""The steps of a job's state machine: what a record becomes, why a step is refused, and how a step
+is written.
 
-Verdicts that come too late: they change no status, and what they say is kept beside it.
-
-A late verdict is that of an attempt that was taken away, shown by its token, or an operator's
-without a token on a job whose worker was too slow or taken for dead. Nobody else can write one.
+A verdict that comes too late changes no status, but its words are kept in the job's `late_result`.
+It is late if it shows the token of an attempt that was taken away, or if an operator gives it
+without a token on a job whose worker was too slow or counted as dead. Nobody else can leave one.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from holdfast.domains.jobs.draft import fitted
 from holdfast.domains.jobs.records import (
     JOBS,
     TIMED_OUT,
@@ -42,16 +43,80 @@ from holdfast.primitives.journal import Journal
 
 RETRIED = frozenset({JobStatus.ERROR, JobStatus.CANCELLED})
 """What an operator may have tried again."""
+_UNCLAIMED: dict[str, None] = dict.fromkeys(("token", "claimed_by", "lease_s", "waiting_since"))
+_NO_VERDICT: dict[str, None] = dict.fromkeys(("result", "error", "error_code"))
+
+
+class Verdict(NamedTuple):
+    """The status that a worker or an operator wants for a job, and the words for it."""
+
+    status: JobStatus
+    result: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+
+    def check(self) -> None:
+        """Raises InvalidValue for words that no encoding can carry, and InvalidName for a code that
+        is no label. Words may have any length: see `draft.fitted`.
+        """
+        if self.result is not None:
+            check_text(self.result, "result")
+        if self.error is not None:
+            check_text(self.error, "error")
+        if self.error_code is not None:
+            check_label(self.error_code, "error code")
+
+
+class LateRefusal(NamedTuple):
+    """The refusal of a verdict whose words were kept. It is raised once that is committed."""
+
+    error: HoldfastError
+
+
+def queue_topic(agent_session: str) -> str:
+    """What wakes those who wait for a job of a label."""
+    return f"jobs/{agent_session}"
+
+
+def job_topic(job_id: str) -> str:
+    """What wakes the worker of a job that was taken away from it."""
+    return f"job/{job_id}"
+
+
+def write(
+    tx: Tx, journal: Journal, before: Job, after: Job, *, facts: Mapping[str, Any] | None = None
+) -> Job:
+    """Write a job after a step, with its journal entry and notice; return it as it was written: a
+    verdict that is too long is cut. The journal gets no prompt, result or error, only `facts`.
+    Raises InvalidValue, with nothing changed, for a job that an earlier version registered too
+    large.
+    """
+    after = fitted(after)
+    tx.put(JOBS, after.job_id, after)
+    change = {
+        "from": before.status.value,
+        "to": after.status.value,
+        "attempt": after.attempt,
+        "token": after.token,
+    }
+    journal.append(
+        tx,
+        kind="job.status_changed",
+        subject=after.job_id,
+        data={**change, **facts} if facts else change,
+    )
+    if after.status is JobStatus.PENDING:
+        tx.notify(queue_topic(after.agent_session))
+    return after
 
 
 def begun(
     job: Job, now: datetime, token: int, holder: Holder | None = None, lease_s: float | None = None
 ) -> Job:
-    """The job as a new attempt. The lease is for a claim with a process: where that cannot be seen,
-    silence is death.
-    """
+    """The job as a new attempt. Only a claim with a process has a lease."""
     return replace(
         job,
+        **_NO_VERDICT,
         status=JobStatus.RUNNING,
         updated_at=now,
         started_at=now,
@@ -62,9 +127,6 @@ def begun(
         token=token,
         claimed_by=holder,
         lease_s=None if holder is None else lease_s,
-        result=None,
-        error=None,
-        error_code=None,
     )
 
 
@@ -77,92 +139,56 @@ def put_back(
     taken_away: bool = False,
     error: str | None = None,
 ) -> Job:
-    """The job pending again, with `deaths` added to those of its workers. The attempt that had it
-    is stale: `outcome`, `error` and `taken_away` say how it ended.
+    """The job pending again, with `deaths` added to those of its workers. `outcome`, `error` and
+    `taken_away` say how the attempt ended.
     """
     return replace(
         job,
+        **_UNCLAIMED,
         status=JobStatus.PENDING,
         updated_at=now,
-        token=None,
-        claimed_by=None,
-        waiting_since=None,
-        lease_s=None,
         deaths=job.deaths + deaths,
         past_attempts=_past_attempts(job, now, outcome, error, taken_away=taken_away),
     )
 
 
-def ended(
-    job: Job,
-    status: JobStatus,
-    now: datetime,
-    *,
-    result: str | None = None,
-    error: str | None = None,
-    error_code: str | None = None,
-    taken_away: bool = False,
-) -> Job:
-    """The job in a last state. `taken_away` says that no verdict of its worker ended it."""
+def ended(job: Job, verdict: Verdict, now: datetime, *, taken_away: bool = False) -> Job:
+    """The job in a final state. `taken_away` says that no verdict of its worker ended it."""
+    status, _, error, error_code = verdict
     past = job.past_attempts
     if job.status is JobStatus.RUNNING and status is not JobStatus.COMPLETED:
         # Work that runs on after its time limit may still bring a result.
         late = taken_away or error_code == TIMED_OUT
         past = _past_attempts(job, now, error_code or status.value, error, taken_away=late)
-    return replace(
-        job,
-        status=status,
-        updated_at=now,
-        finished_at=now,
-        token=None,
-        claimed_by=None,
-        lease_s=None,
-        waiting_since=None,
-        result=result,
-        error=error,
-        error_code=error_code,
-        past_attempts=past,
-    )
+    facts = {**_UNCLAIMED, **verdict._asdict()}
+    return replace(job, **facts, updated_at=now, finished_at=now, past_attempts=past)
 
 
 def retried(job: Job, now: datetime) -> Job:
-    """A failed or cancelled job pending again, in its old place. Its attempts go on counting, and
-    may end by as many deaths as those of a new job. Raises ImpossibleTransition for any other.
+    """A failed or cancelled job pending again, in its old place. `attempt` goes on, and deaths are
+    counted from 0 again. Raises ImpossibleTransition for any other job.
     """
     if job.status not in RETRIED:
-        then = "only a job that ended in error or was cancelled can be tried again"
         raise ImpossibleTransition(
-            f"job {job.job_id} is {job.status.value}: {then}",
+            f"job {job.job_id} is {job.status.value}: only a job that ended in error or was "
+            "cancelled can be tried again",
             job_id=job.job_id,
             status=job.status.value,
             wanted=JobStatus.PENDING.value,
         )
+    past = job.past_attempts
+    if job.error is not None and job.attempt and all(one.attempt != job.attempt for one in past):
+        # Another program ended it, which records no past attempts: its error would be lost.
+        ended_at, outcome = job.finished_at or job.updated_at, job.error_code or job.status.value
+        past = _past_attempts(job, ended_at, outcome, job.error, taken_away=False)
     return replace(
         job,
+        **_NO_VERDICT,
         status=JobStatus.PENDING,
         updated_at=now,
         finished_at=None,
         deaths=0,
-        result=None,
-        error=None,
-        error_code=None,
-        past_attempts=_with_last(job),
-    )
-
-
-def _with_last(job: Job) -> tuple[PastAttempt, ...]:
-    """Its past attempts, with the one that ended it. Another program that ended it has not written
-    that down, and the error would be lost when it is tried again.
-    """
-    if (
-        job.error is None
-        or not job.attempt
-        or any(past.attempt == job.attempt for past in job.past_attempts)
-    ):
-        return job.past_attempts
-    ended_at = job.finished_at or job.updated_at
-    return _past_attempts(
-        job, ended_at, job.error_code or job.status.value, job.error, taken_away=False
+        past_attempts=past,
     )
 
 
@@ -171,31 +197,21 @@ def given_up(job: Job, now: datetime) -> Job:
     return replace(job, status=JobStatus.CANCELLED, updated_at=now)
 
 
-def moved(
-    job: Job,
-    status: JobStatus,
-    result: str | None = None,
-    error: str | None = None,
-    error_code: str | None = None,
-    *,
-    now: datetime,
-    token: int,
-    by_operator: bool = False,
-) -> Job:
-    """The job after a step that TRANSITIONS has. Raises ImpossibleTransition for any other."""
+def moved(job: Job, verdict: Verdict, *, now: datetime, token: int, by_operator: bool) -> Job:
+    """The job after the step to the verdict's status. `token` is for a new attempt. Raises
+    ImpossibleTransition for a step that TRANSITIONS does not have.
+    """
+    status, _, error, error_code = verdict
     check_step(job, status)
     if status is JobStatus.RUNNING:
         return begun(job, now, token)
     if status is JobStatus.PENDING:
         outcome = error_code or ("requeued" if by_operator else "given_back")
         back = put_back(job, now, outcome=outcome, error=error, taken_away=by_operator)
-        return replace(back, result=result, error=error, error_code=error_code)
-    # An operator that cancels takes the job away. One that says how it ended may be the work
-    # itself, without its token.
-    taken_away = by_operator and status is JobStatus.CANCELLED
-    return ended(
-        job, status, now, result=result, error=error, error_code=error_code, taken_away=taken_away
-    )
+        return replace(back, **verdict._asdict())
+    # An operator who cancels takes the job away. One who says how it ended may be the work itself,
+    # without its token.
+    return ended(job, verdict, now, taken_away=by_operator and status is JobStatus.CANCELLED)
 
 
 def check_step(job: Job, status: JobStatus) -> None:
@@ -204,13 +220,13 @@ def check_step(job: Job, status: JobStatus) -> None:
         return
     allowed = ", ".join(sorted(step.value for step in TRANSITIONS[job.status]))
     if allowed:
-        then = f"possible: {allowed}"
+        advice = f"possible: {allowed}"
     elif job.status in RETRIED:
-        then = f"it has ended: `holdfast jobs retry {job.job_id}` puts it back into its queue"
+        advice = f"it has ended: `holdfast jobs retry {job.job_id}` puts it back into its queue"
     else:
-        then = "it has ended: register a new job to repeat the work"
+        advice = "it has ended: register a new job to repeat the work"
     raise ImpossibleTransition(
-        f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {then}",
+        f"job {job.job_id} is {job.status.value} and cannot become {status.value}; {advice}",
         job_id=job.job_id,
         status=job.status.value,
         wanted=status.value,
@@ -218,36 +234,81 @@ def check_step(job: Job, status: JobStatus) -> None:
 
 
 def check_token(job: Job, token: int | None) -> None:
-    """Raises Fenced for a token that is not the one of the job's current attempt. None is an
-    operator, who needs none.
+    """Raises Fenced for a token that is not the one of the current attempt. An operator shows
+    none.
     """
     if token is None or token == job.token:
         return
     if job.token is None:
         message = (
-            f"job {job.job_id} is {job.status.value}; token {token} no longer counts: stop work "
-            "on it. If you are repeating "
-            f"your own verdict, `holdfast jobs get --job {job.job_id}` shows whether it arrived"
+            f"job {job.job_id} is {job.status.value}; token {token} no longer counts: stop work on "
+            "it. If you are repeating your own verdict, "
+            f"`holdfast jobs get --job {job.job_id}` shows whether it arrived"
         )
     else:
         message = (
             f"token {token} is not the one of job {job.job_id}'s current attempt ({job.token}): "
-            "stop work on it, another has "
-            "taken over"
+            "stop work on it, another worker has the job"
         )
     raise Fenced(message, job_id=job.job_id, token=token, current=job.token)
 
 
-def check_words(result: str | None, error: str | None, error_code: str | None) -> None:
-    """Raises InvalidValue for words of a verdict that no encoding can carry, and InvalidName for a
-    code that is no label. Words may be of any length: see `bounds.fitted`.
+def check_verdict(
+    tx: Tx, journal: Journal, job: Job, token: int | None, verdict: Verdict
+) -> LateRefusal | None:
+    """None when the verdict counts. Raises Fenced or ImpossibleTransition when it does not. If its
+    words were kept, the refusal is returned instead: the caller commits, and then raises it.
     """
-    if result is not None:
-        check_text(result, "result")
-    if error is not None:
-        check_text(error, "error")
-    if error_code is not None:
-        check_label(error_code, "error code")
+    try:
+        check_token(job, token)
+        check_step(job, verdict.status)
+    except (Fenced, ImpossibleTransition) as refusal:
+        attempt = keep_late(tx, journal, job, token, verdict)
+        if attempt is None:
+            raise
+        message = (
+            f"{refusal.message}. The verdict on attempt {attempt} is kept as the job's late_result"
+        )
+        return LateRefusal(type(refusal)(message, **refusal.fields, late_result=attempt))
+    return None
+
+
+def keep_late(
+    tx: Tx, journal: Journal, job: Job, token: int | None, verdict: Verdict
+) -> int | None:
+    """Keep the words of a late verdict and return its attempt. None when they are not kept: it is a
+    stranger's, a later attempt's are kept already, or the record has no room.
+    """
+    if token is None:
+        too_slow = job.status is JobStatus.ERROR and job.error_code in (TIMED_OUT, WORKER_DIED)
+        attempt = job.attempt if too_slow else None
+    else:
+        taken = (past for past in job.past_attempts if past.taken_away and past.token == token)
+        attempt = next((past.attempt for past in taken), None)
+    known = job.late_result
+    if verdict.status not in (JobStatus.COMPLETED, JobStatus.ERROR) or attempt is None:
+        return None
+    if known is not None and known.attempt > attempt:
+        return None
+    result, error = verdict.result, verdict.error
+    late = LateResult(
+        status=verdict.status,
+        attempt=attempt,
+        at=tx.now,
+        by=journal.actor,
+        result=None if result is None else cut(result, JOB_LATE_BYTES_MAX),
+        error=None if error is None else cut(error, JOB_LATE_BYTES_MAX),
+        error_code=verdict.error_code,
+    )
+    if known is not None and replace(late, at=known.at, by=known.by) == known:
+        return attempt
+    try:
+        tx.put(JOBS, job.job_id, replace(job, updated_at=tx.now, late_result=late))
+    except InvalidValue:
+        return None
+    facts = {"attempt": attempt, "wanted": verdict.status.value, "status": job.status.value}
+    journal.append(tx, kind="job.late_result", subject=job.job_id, data=facts)
+    return attempt
 
 
 def status_named(value: JobStatus | str) -> JobStatus:
@@ -262,31 +323,34 @@ def status_named(value: JobStatus | str) -> JobStatus:
 
 
 def no_such(job_id: str) -> NotFound:
-    """There is no job of that id."""
+    """The error for an id that no job has."""
     return NotFound(
         f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id
     )
 
 
+def existing(tx: Tx, job_id: str) -> Job:
+    """The job, latched for this transaction. Raises NotFound."""
+    row = tx.get(JOBS, job_id)
+    if row is None:
+        raise no_such(job_id)
+    return row.record
+
+
 def as_registered(job: Job) -> Job:
-    """The job as it was when it was registered: what its attempts added is taken away."""
+    """The job as it was when it was registered, without what its attempts added."""
     return replace(
         job,
+        **_UNCLAIMED,
+        **_NO_VERDICT,
         status=JobStatus.PENDING,
         updated_at=job.created_at,
         last_seq=0,
         attempt=0,
         deaths=0,
-        token=None,
-        claimed_by=None,
-        lease_s=None,
         started_at=None,
         finished_at=None,
         last_event_at=None,
-        waiting_since=None,
-        result=None,
-        error=None,
-        error_code=None,
         late_result=None,
         past_attempts=(),
     )
@@ -295,8 +359,8 @@ def as_registered(job: Job) -> Job:
 def _past_attempts(
     job: Job, now: datetime, outcome: str, error: str | None, *, taken_away: bool
 ) -> tuple[PastAttempt, ...]:
-    """Those of the job, with the one that ends now."""
-    ended = PastAttempt(
+    """The last past attempts of the job, with the one that ends now."""
+    this = PastAttempt(
         attempt=job.attempt,
         token=job.token,
         outcome=outcome,
@@ -306,92 +370,4 @@ def _past_attempts(
         error=None if error is None else cut(error, JOB_PAST_ERROR_BYTES_MAX),
         taken_away=taken_away,
     )
-    return (*job.past_attempts, ended)[-JOB_PAST_ATTEMPTS_MAX:]
-
-
-class Verdict(NamedTuple):
-    """What a worker or an operator says of a job: the status it should have, and in words why."""
-
-    status: JobStatus
-    result: str | None = None
-    error: str | None = None
-    error_code: str | None = None
-
-
-class Kept(NamedTuple):
-    """The refusal of a late verdict whose words were kept. It is raised once that is committed."""
-
-    refusal: HoldfastError
-
-    def fail(self) -> NoReturn:
-        """Raises the refusal."""
-        raise self.refusal
-
-
-def check_verdict(
-    tx: Tx, journal: Journal, job: Job, token: int | None, verdict: Verdict
-) -> Kept | None:
-    """None when the verdict counts. Raises Fenced or ImpossibleTransition when it does not; if its
-    words were kept, the refusal is returned instead, for the caller to commit and then to raise.
-    """
-    try:
-        check_token(job, token)
-        check_step(job, verdict.status)
-    except (Fenced, ImpossibleTransition) as refusal:
-        attempt = keep(tx, journal, job, token, verdict)
-        if attempt is None:
-            raise
-        message = (
-            f"{refusal.message}. The verdict on attempt {attempt} is kept as the job's late_result"
-        )
-        return Kept(type(refusal)(message, **refusal.fields, late_result=attempt))
-    return None
-
-
-def keep(tx: Tx, journal: Journal, job: Job, token: int | None, verdict: Verdict) -> int | None:
-    """Keep what a late verdict says, and return its attempt; None for a verdict that is not kept: a
-    stranger's, one of an earlier attempt than the kept one, or one for which the record has no
-    room.
-    """
-    attempt = _attempt_of(job, token)
-    known = job.late_result
-    if verdict.status not in (JobStatus.COMPLETED, JobStatus.ERROR) or attempt is None:
-        return None
-    if known is not None and known.attempt > attempt:
-        return None
-    late = LateResult(
-        status=verdict.status,
-        attempt=attempt,
-        at=tx.now,
-        by=journal.actor,
-        result=_bounded(verdict.result),
-        error=_bounded(verdict.error),
-        error_code=verdict.error_code,
-    )
-    if known is not None and replace(late, at=known.at, by=known.by) == known:
-        return attempt
-    try:
-        tx.put(JOBS, job.job_id, replace(job, updated_at=tx.now, late_result=late))
-    except InvalidValue:
-        return None
-    told = {"attempt": attempt, "wanted": verdict.status.value, "status": job.status.value}
-    journal.append(tx, kind="job.late_result", subject=job.job_id, data=told)
-    return attempt
-
-
-def _attempt_of(job: Job, token: int | None) -> int | None:
-    """Which attempt a late verdict is of; None when it is of none that was taken away."""
-    if token is None:
-        return (
-            job.attempt
-            if job.status is JobStatus.ERROR and job.error_code in (TIMED_OUT, WORKER_DIED)
-            else None
-        )
-    return next(
-        (past.attempt for past in job.past_attempts if past.taken_away and past.token == token),
-        None,
-    )
-
-
-def _bounded(words: str | None) -> str | None:
-    return None if words is None else cut(words, JOB_LATE_BYTES_MAX)
+    return (*job.past_attempts, this)[-JOB_PAST_ATTEMPTS_MAX:]

@@ -1,8 +1,6 @@
-"""A job as a file of a registry folder: `<job_id>.json`, as programs that share such folders know
-it.
+"""A job as a file of a registry folder: `<job_id>.json`, as other programs know it.
 
-The known fields keep their names, a job's own ones stand beside them, and what neither side knows
-is kept.
+The known fields keep their names, a job's own ones are beside them, and unknown fields are kept.
 """
 
 from datetime import UTC, datetime
@@ -22,7 +20,7 @@ _SECONDS = ("timeout_sec", "idle_timeout_sec")
 
 
 def write(job: Job) -> Document:
-    """The document of a job. It holds the job's secrets, as its record does."""
+    """The document of a job, with its secrets, as its record has them."""
     document = everything(job)
     document.update(document.pop("extra"))
     broker = document["broker"]
@@ -37,29 +35,29 @@ def write(job: Job) -> Document:
 
 
 def read(key: str, document: Document) -> Job:
-    """The job of a document. Raises ValueError for one that is none, or whose id is not its file's
-    name.
+    """The job of a document. Raises ValueError for one that is no job, or whose id is not its
+    file's name.
 
-    A job that another program registered has no arrival: it gets the place of its `created_at`
-    among revisions, which grow with the seconds since 2025 too, so that it comes before whatever is
-    registered from now on.
+    A job that another program registered has no arrival. It gets the place of its `created_at`
+    among revisions, which grow with the seconds since 2025 too: before what is registered from now
+    on.
     """
     if document.get("job_id") != key:
         raise ValueError(f"its job_id is {document.get('job_id')!r}, which is not its file's name")
     try:
         check_job_id(key)
     except InvalidName as error:
-        # Nobody could ask for it, so nobody is to pick it either.
+        # No command could name it, so none may pick it.
         raise ValueError(error.message) from None
     known = {name: value for name, value in document.items() if name in _FIELDS}
     known["extra"] = {name: value for name, value in document.items() if name not in _FIELDS}
     known["broker"] = _broker(document.get("broker") or {})
     known.setdefault("updated_at", known.get("created_at"))
-    # A null stands for what was not said; but in a job of ours an idle limit that is null is none.
-    said = {name: value for name, value in known.items() if value is not None}
+    # A null is a missing value; but in a job of ours a null idle limit is no limit.
+    values = {name: value for name, value in known.items() if value is not None}
     if "arrival" in known and known.get("idle_timeout_sec", 0) is None:
-        said["idle_timeout_sec"] = None
-    job = msgspec.convert(said, Job, str_keys=True)
+        values["idle_timeout_sec"] = None
+    job = msgspec.convert(values, Job, str_keys=True)
     if "arrival" in known:
         return job
     seconds = int((job.created_at - _ORIGIN).total_seconds())
@@ -67,15 +65,11 @@ def read(key: str, document: Document) -> Job:
 
 
 def _broker(document: dict[str, Any]) -> dict[str, Any]:
-    known = {
-        name: value
-        for name, value in document.items()
-        if name in _BROKER_FIELDS and value is not None
-    }
-    return {
-        **known,
-        "extra": {name: value for name, value in document.items() if name not in _BROKER_FIELDS},
-    }
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in document.items():
+        (known if name in _BROKER_FIELDS else extra)[name] = value
+    return {**{name: value for name, value in known.items() if value is not None}, "extra": extra}
 
 
 _PLAIN = Broker()

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
-from holdfast.domains.jobs.transitions import ended
+from holdfast.domains.jobs.transitions import Verdict, ended
 from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
 from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
@@ -61,7 +61,7 @@ def queues(hf: Holdfast) -> list[Finding]:
 
 
 def _too_large(job: Job) -> Finding:
-    cancelled = ended(job, JobStatus.CANCELLED, job.updated_at)
+    cancelled = ended(job, Verdict(JobStatus.CANCELLED), job.updated_at)
     command = "store remove jobs" if too_large(cancelled) else "jobs cancel"
     return fail(
         f"queue {job.agent_session}: job {job.job_id} can never be picked, and each pick passes "

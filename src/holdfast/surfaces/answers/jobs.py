@@ -91,11 +91,7 @@ def logged(hf: Holdfast, *, wait: bool = False) -> str | None:
     """Bring the audit log of jobs up to date; return in words what went wrong, which breaks
     nothing, or None.
     """
-    return (
-        None
-        if hf.job_log is None
-        else hf.job_log.catch_up(hf.log, lambda job_id: found(hf, job_id), wait=wait)
-    )
+    return next(iter(hf.catch_up(wait=wait)), None)
 
 
 def found(hf: Holdfast, job_id: str) -> Job | None:

@@ -3,16 +3,19 @@
 import os
 import shlex
 import shutil
+from contextlib import suppress
+from typing import Literal
 
 import click
 
-from holdfast.surfaces.cli.connection import connected, given
-from holdfast.surfaces.cli.jobs.labour import Way
+from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Fenced, status_of
+from holdfast.surfaces.cli.connection import connected
 from holdfast.surfaces.cli.jobs.options import mirror, where_options
-from holdfast.surfaces.cli.jobs.worker import Worker
 from holdfast.surfaces.cli.locks.options import more_than_nothing
+from holdfast.surfaces.cli.output import remark, write
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
+EXIT_NOT_COMPLETED = 1
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -63,7 +66,7 @@ def run(
     once: bool,
     wait_s: float | None,
     validate: str | None,
-    stdin: str,
+    stdin: Literal["job", "prompt", "none"],
     heartbeat_s: float | None,
     quiet: bool,
     words: tuple[str, ...],
@@ -87,22 +90,41 @@ def run(
     10 s. Processes that it leaves running when it exits are ended too, before the job completes. If
     the worker is killed, the job is pending again when the last of them is gone.
     """
-    way = Way(
-        words=_found(words, "COMMAND"),
-        validate=None if validate is None else _found(_split(validate), "--validate"),
-        stdin=stdin,
-        heartbeat_s=heartbeat_s,
-        registry_dir=given().registry,
-    )
+    command = _found(words, "COMMAND")
+    validation = None if validate is None else _found(_split(validate), "--validate")
     with connected() as hf:
-        worker = Worker(hf, agent_session, way, quiet=quiet)
         try:
-            return worker.work(
-                once=once, wait_s=(0 if once else FOREVER_S) if wait_s is None else wait_s
+            done = hf.jobs.work(
+                agent_session,
+                command,
+                limit=1 if once else None,
+                wait_s=(0 if once else FOREVER_S) if wait_s is None else wait_s,
+                validate=validation,
+                stdin=stdin,
+                heartbeat_s=heartbeat_s,
+                adopts_orphans=True,
+                on_output=_pass_on,
+                on_event=_be_quiet if quiet else remark,
             )
         finally:
-            worker.close()
             mirror(hf)
+    if not once or done.given_back:
+        return EXIT_DONE
+    if done.lost:
+        return status_of(Fenced("")).exit
+    if not done.attempts:
+        return EXIT_DONE if done.stopped else EXIT_NOTHING_TO_TAKE
+    return EXIT_DONE if done.completed else EXIT_NOT_COMPLETED
+
+
+def _pass_on(line: str) -> None:
+    # If nobody reads it, the work goes on all the same.
+    with suppress(OSError):
+        write(line)
+
+
+def _be_quiet(_: str) -> None:
+    return
 
 
 def _split(line: str) -> tuple[str, ...]:

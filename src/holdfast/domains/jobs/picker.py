@@ -1,0 +1,182 @@
+"""The pick: claims the next pending job of a label, at once or when one comes.
+
+A pick passes over a job that is damaged, that has no room for a claim, or of whose past attempts
+processes live on this machine. None of these holds up the jobs behind it.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
+
+from holdfast.domains.jobs import transitions
+from holdfast.domains.jobs.claims import UnconfirmedClaims
+from holdfast.domains.jobs.draft import no_room, too_large
+from holdfast.domains.jobs.leftovers import Leftovers, LiveTree
+from holdfast.domains.jobs.reaper import Reaper
+from holdfast.domains.jobs.records import JOBS, TOO_LARGE, Job, JobStatus
+from holdfast.domains.jobs.transitions import Verdict
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.space import rows
+from holdfast.kernel.store import Damage, Scope, Store, Tx
+from holdfast.primitives.deadline import Deadline
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.steady_clock import steady_clock
+
+JOBS_ALONE: Scope = [rows(JOBS)]
+
+
+class NoRoom(NamedTuple):
+    """A pending job whose record has no room for a claim: an earlier version registered it."""
+
+    job: Job
+
+
+class HasOldTrees(NamedTuple):
+    """A pending job of which processes of a past attempt may live on this machine. Nobody has
+    looked yet.
+    """
+
+    job: Job
+
+
+Begun = Job | NoRoom | HasOldTrees
+
+
+class Picker:
+    """Picks jobs of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        leftovers: Leftovers,
+        reaper: Reaper,
+        *,
+        lease_s: float,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._leftovers = leftovers
+        self._reaper = reaper
+        self._lease_s = lease_s
+        self._warn = warn
+        self.claims = UnconfirmedClaims(store, journal)
+
+    def pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
+        """Claim the next job, also one that must be reaped first; None when there is none."""
+        steady_clock(self._store).look()
+        swept = self._reaper.sweep_if_due()
+        job = self.pick(agent_session, holder, [])
+        if job is None and not swept and self._reaper.sweep().reaped:
+            return self.pick(agent_session, holder, [])
+        return job
+
+    def wait(
+        self, agent_session: str, holder: Holder | None, wait_s: float, stop_fd: int | None
+    ) -> Job | None:
+        """Claim the next job when there is one; None when the time is up, or `stop_fd` became
+        readable.
+        """
+        deadline = Deadline(wait_s)
+        stops = [] if stop_fd is None else [stop_fd]
+        with self._store.listen([transitions.queue_topic(agent_session)]) as listener:
+            while True:
+                swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
+                old: list[LiveTree] = []
+                job = deadline.insist(
+                    partial(self.pick, agent_session, holder, old), stop_fd=stop_fd
+                )
+                left_s = deadline.left_s()
+                if job is not None or deadline.passed():
+                    return job
+                # A worker that took a job since the sweep is not watched: the next sweep notices
+                # its death, a little later.
+                ends = [left_s, swept.again_s, *(tree.again_s for tree in old)]
+                sleep_s = min((seconds for seconds in ends if seconds is not None), default=None)
+                with self._reaper.watching(swept.alive, [tree.id for tree in old]) as watched:
+                    woken = listener.wait(
+                        0 if watched.died else sleep_s, also=[*watched.fds, *stops]
+                    )
+                if stop_fd in woken.ready:
+                    return None
+
+    def pick(
+        self,
+        agent_session: str,
+        holder: Holder | None,
+        old: list[LiveTree],
+        timeout_s: float = TRANSACT_TIMEOUT_S,
+    ) -> Job | None:
+        """Claim the next job. `old` gets the live trees of past attempts, for which jobs were
+        passed over.
+        """
+        old.clear()
+        damaged: Damage = []
+        passed: set[str] = set()
+        gone: set[str] = set()
+
+        def body(tx: Tx) -> Begun | None:
+            damaged.clear()
+            row = tx.take_first(JOBS, "turn", (agent_session,), but_for=passed, damaged=damaged)
+            return None if row is None else self.begin(tx, row.record, holder, gone)
+
+        while True:
+            begun = self.claims.claim(body, claimed, scope=JOBS_ALONE, timeout_s=timeout_s)
+            if isinstance(begun, NoRoom):
+                passed.add(begun.job.job_id)
+                self._end_without_room(begun.job)
+            elif isinstance(begun, HasOldTrees):
+                if living := self._leftovers.end_old(begun.job):
+                    passed.add(begun.job.job_id)
+                    old += living
+                else:
+                    gone.update(tree.id for tree in self._leftovers.old_trees(begun.job))
+            else:
+                self.warn_of(damaged)
+                return begun
+
+    def begin(
+        self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()
+    ) -> Begun:
+        """Claim a job, inside a transaction. Nothing is changed if its record has no room, or if
+        processes of a past attempt may live: in all trees but those that are known to be `gone`.
+        """
+        if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
+            return HasOldTrees(pending)
+        job = transitions.begun(pending, tx.now, tx.revision, holder, self._lease_s)
+        try:
+            return transitions.write(tx, self._journal, pending, job)
+        except InvalidValue:
+            if not too_large(job):
+                raise
+            return NoRoom(pending)
+
+    def warn_of(self, damaged: Damage) -> None:
+        """Warn of damaged jobs that were passed over."""
+        for error in damaged:
+            self._warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
+
+    def _end_without_room(self, pending: Job) -> None:
+        """End a job in error that can never be claimed, so that people see why. If not even that
+        can be written, it stays, each pick passes over it, and `holdfast doctor` names it.
+        """
+
+        def body(tx: Tx) -> None:
+            row = tx.get(JOBS, pending.job_id)
+            if row is not None and row.record == pending:
+                verdict = Verdict(JobStatus.ERROR, error=no_room(pending), error_code=TOO_LARGE)
+                failed = transitions.ended(pending, verdict, tx.now)
+                transitions.write(tx, self._journal, pending, failed, facts={"why": TOO_LARGE})
+
+        with contextlib.suppress(InvalidValue):
+            self._store.transact(body, scope=JOBS_ALONE)
+        self._warn(f"passed over space=jobs key={pending.job_id}: {no_room(pending)}")
+
+
+def claimed(begun: Begun | None) -> Job | None:
+    """The job, if it was claimed."""
+    return begun if isinstance(begun, Job) else None
