@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.kernel.errors import Fenced, StoreUnavailable
-from holdfast.surfaces.cli.jobs.labour import Labour, Progress, Way
+from holdfast.surfaces.cli.job_attempt import Attempt, Progress, WorkSettings
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.stopped import stop_outside
 
@@ -229,7 +229,7 @@ def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
         monkeypatch.setattr(
             hf.jobs, "heartbeat", lambda *_, **__: (tmp_path / "asked").write_text("once\n")
         )
-        way = Way(
+        way = WorkSettings(
             ("/bin/sh", "-c", 'read -r word < "$0"; echo "$word"', str(tmp_path / "asked")),
             None,
             "none",
@@ -237,7 +237,7 @@ def test_a_worker_whose_store_is_away_as_its_command_begins_finishes_the_job(
             None,
         )
         stop_fd = os.eventfd(0)
-        outcome = Labour(
+        outcome = Attempt(
             hf, job, way, stop_fd=stop_fd, progress=Progress(hf, kept=lambda _: None)
         ).outcome()
         os.close(stop_fd)

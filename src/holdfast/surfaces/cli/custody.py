@@ -43,12 +43,52 @@ leftovers_option = click.option(
     type=click.Choice(LEFTOVERS),
     default=LEFTOVERS[0],
     show_default=True,
-    help="What to do about processes that the command leaves running: wait for them, keep the claim for them and exit, or end "
+    help="What to do about processes that the command leaves running: wait for them, keep the "
+    "claim for them and exit, or end "
     "them.",
 )
 
 
 Suspend = Callable[[], Suspended | None]
+
+
+_SEPARATOR = "--"
+
+
+class Wrapper(click.Command):
+    """A command that takes names, then `--`, then the words of another command.
+
+    Where no name stands before the first `--`, that one ends the options as everywhere, so that a
+    name may begin with a dash, and the next one behind a name begins the command.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, found, command = _split_words(args)
+        if found and not self._has_names(ctx, before):
+            first, (more, _, rest) = command[:1], _split_words(command[1:])
+            before, command = [*before, _SEPARATOR, *first, *more], rest
+        left = super().parse_args(ctx, before)
+        ctx.params["words"] = tuple(command)
+        return left
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), _SEPARATOR, "COMMAND [ARGUMENT]..."]
+
+    def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
+        options, _, _ = self.make_parser(ctx).parse_args(list(args))
+        arguments = [
+            parameter.name for parameter in self.params if isinstance(parameter, click.Argument)
+        ]
+        given = [options.get(name) for name in arguments]
+        # An empty word is a name, if a wrong one, as of a variable that is not set.
+        return any(isinstance(one, str) or (isinstance(one, tuple | list) and one) for one in given)
+
+
+def _split_words(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    if _SEPARATOR not in words:
+        return words, False, []
+    at = words.index(_SEPARATOR)
+    return words[:at], True, words[at + 1 :]
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +131,7 @@ class Custody:
         return hf.processes.of(self.command.pid, name, self.command.enter(hf.processes.trees))
 
     def drop_signals(self) -> None:
-        """From here on, signals do nothing: what cleans up after a claim must not be
-        interrupted.
-        """
+        """Ignore signals from here on: cleaning up after a claim must not be interrupted."""
         self._passing.deliver = drop
 
     def run(
@@ -105,6 +143,7 @@ class Custody:
         suspend: Suspend | None = None,
     ) -> int:
         """Let the command begin, wait for its tree, and return its exit status as a shell tells it.
+
         `claim` is cared for on other machines' behalf if this process is killed. `on_end` gets the
         status as soon as the command has ended, before its tree is waited for. With `suspend`, this
         process goes on standby if that takes long: the command line is run again then, with
@@ -150,8 +189,9 @@ class Custody:
                 return
 
     def _stand_by(self, hf: Holdfast, suspend: Suspend) -> None:
-        """Wait on standby; returns where that cannot be done. Raises HoldfastError when the store
-        does not answer.
+        """Wait on standby; returns where that cannot be done.
+
+        Raises HoldfastError when the store does not answer.
         """
         arguments, command = given().arguments, self.command.save()
         if arguments is None or command is None or (suspended := suspend()) is None:
@@ -204,8 +244,8 @@ class Custody:
             if left:
                 living = counted(len(left), "process of it lives", "processes of it live")
                 remark(
-                    f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The "
-                    "claim stays until they end; "
+                    f"{self._words[0]} has ended, and {living}: {survivors_named(left)}. The claim "
+                    "stays until they end; "
                     "Ctrl-C ends them"
                 )
         self._wait(hf, self.command.wait_for_tree, suspend)
@@ -229,9 +269,10 @@ def attended(
     leftovers: str = LEFTOVERS[0],
     bound: bool = False,
 ) -> int:
-    """Run a command under a claim, and return its exit status. `attend` takes the claim, and runs
-    the command; if it ends before that, however it ends, the command never begins. A `bound`
-    command is ended when this process dies.
+    """Run a command under a claim, and return its exit status.
+
+    `attend` takes the claim, and runs the command; if it ends before that, however it ends, the
+    command never begins. A `bound` command is ended when this process dies.
 
     A command that cannot be run is refused before anything is claimed or waited for, with
     `unbegun`.
