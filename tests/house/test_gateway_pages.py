@@ -40,7 +40,7 @@ def test_the_guide_shows_every_command_and_no_other() -> None:
 
 
 def test_the_guide_shows_every_option_of_serve() -> None:
-    from holdfast.surfaces.cli.gateway.serving import serve
+    from holdfast.surfaces.cli.gateway_serve import serve
 
     page = _page("gateway.md")
     # What every server and command has is told elsewhere.

@@ -13,14 +13,14 @@ def _page() -> str:
 
 
 def test_the_page_shows_every_operation_with_its_query_and_no_other() -> None:
-    from holdfast.surfaces.http.server.catalogue import CATALOGUE
+    from holdfast.operations import all_operations
 
     told = re.findall(r"^\| `(GET|POST|DELETE) ([^`?]+)(?:\?([^`]*))?` \|", _page(), re.MULTILINE)
     queries = {
         (operation.method, operation.path): ""
         if operation.method == "POST"
-        else "&".join(f"{field.name}=" for field in operation.elsewhere)
-        for operation in CATALOGUE
+        else "&".join(f"{field.name}=" for field in operation.other_fields)
+        for operation in all_operations()
     }
     assert {(method, path): query for method, path, query in told} == queries
 

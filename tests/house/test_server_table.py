@@ -11,10 +11,10 @@ from holdfast.domains.jobs import Jobs
 from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.network import Registry
 from holdfast.domains.workflows import Workflows
+from holdfast.operations import all_operations
 from holdfast.primitives.holds import Holds
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Locks
-from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from tests.surfaces.parity_cases import TABLE
 
 CLASSES = (Agents, GatewayClient, Holds, JobEvents, Jobs, Journal, Locks, Registry, Workflows)
@@ -216,11 +216,11 @@ def _calls() -> Iterator[str]:
 
 def test_every_public_call_of_the_library_is_served_or_has_a_reason_not_to_be() -> None:
     assert sorted(_calls()) == sorted([*SERVED, *NOT_SERVED])
-    assert set(SERVED.values()) <= {operation.name for operation in CATALOGUE}
+    assert set(SERVED.values()) <= {operation.name for operation in all_operations()}
 
 
 def test_every_operation_is_in_the_table_with_its_result_and_its_error() -> None:
-    names = [operation.name for operation in CATALOGUE]
+    names = [operation.name for operation in all_operations()]
     assert len(set(names)) == len(names)
     assert {case.operation for case in TABLE if case.code is None} == set(names)
     refused = {case.operation for case in TABLE if case.code is not None or case.exit}
@@ -229,6 +229,6 @@ def test_every_operation_is_in_the_table_with_its_result_and_its_error() -> None
 
 
 def test_every_field_that_is_asked_is_said_in_words() -> None:
-    for operation in CATALOGUE:
-        assert (operation.call.__doc__ or "").strip(), operation.name
-        assert (operation.asks.__doc__ or "").strip(), operation.name
+    for operation in all_operations():
+        assert (operation.description).strip(), operation.name
+        assert (operation.request.__doc__ or "").strip(), operation.name

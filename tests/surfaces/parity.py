@@ -18,12 +18,12 @@ import httpx
 
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, STATUS, HoldfastError
+from holdfast.operations import all_operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.entry import guarded
 from holdfast.surfaces.cli.output import printable
-from holdfast.surfaces.http.server.catalogue import CATALOGUE
 
-OPERATIONS = {operation.name: operation for operation in CATALOGUE}
+OPERATIONS = {operation.name: operation for operation in all_operations()}
 Facts = dict[str, Any]
 
 
@@ -81,7 +81,7 @@ def by_http(http: httpx.Client, case: Case, facts: Facts) -> Answer:
     operation = OPERATIONS[case.operation]
     asked = {name: filled(value, facts) for name, value in case.asked.items()}
     path = operation.path
-    for name in operation.in_path:
+    for name in operation.path_fields:
         path = path.replace(f"{{{name}}}", quote(str(asked.pop(name)), safe=""))
     if operation.method == "POST":
         answer = http.post(path, json=asked) if operation.has_body else http.post(path)

@@ -14,14 +14,14 @@ from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.kernel.errors import STATUS, Fenced
 from holdfast.kernel.holder import Holder
+from holdfast.operations import agents as agent_operations
+from holdfast.operations import holds as hold_operations
+from holdfast.operations import jobs as job_operations
+from holdfast.operations import locks as lock_operations
+from holdfast.operations import network as network_operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
-from holdfast.surfaces.answers import agents as agent_answers
-from holdfast.surfaces.answers import holds as hold_answers
-from holdfast.surfaces.answers import jobs as job_answers
-from holdfast.surfaces.answers import locks as lock_answers
-from holdfast.surfaces.answers import network as network_answers
-from holdfast.surfaces.answers import workflows as workflow_answers
+from tests.surfaces import library_views as views
 from tests.surfaces.gateway_http import Served, aged
 from tests.surfaces.parity import Case, Facts
 
@@ -300,7 +300,7 @@ def a_broker(hf: Holdfast, n: str) -> Facts:
 JOBS = [
     Case(
         "jobs.register",
-        lambda hf, f: job_answers.view_of(
+        lambda hf, f: job_operations.view_of(
             hf.jobs.register_job(
                 "say hello",
                 agent="agent",
@@ -334,7 +334,7 @@ JOBS = [
     ),
     Case(
         "jobs.pick",
-        lambda hf, f: job_answers.view_of(_picked(hf, f.n)),
+        lambda hf, f: job_operations.view_of(_picked(hf, f.n)),
         "jobs pick --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
         a_job,
@@ -355,7 +355,7 @@ JOBS = [
     ),
     Case(
         "jobs.status",
-        lambda hf, f: job_answers.view_of(
+        lambda hf, f: job_operations.view_of(
             hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42")
         ),
         "jobs status --job job-{n} --set completed --token {token} --result 42 --json",
@@ -389,14 +389,14 @@ JOBS = [
     ),
     Case(
         "jobs.cancel",
-        lambda hf, f: job_answers.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
+        lambda hf, f: job_operations.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
         "jobs cancel --job job-{n} --reason 'too late' --json",
         {"job_id": "job-{n}", "reason": "too late"},
         a_running_job,
     ),
     Case(
         "jobs.cancel",
-        lambda hf, f: job_answers.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
+        lambda hf, f: job_operations.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
         "jobs cancel --job job-{n} --reason seen --json",
         {"job_id": "job-{n}", "reason": "seen"},
         a_job_in_error,
@@ -411,7 +411,7 @@ JOBS = [
     ),
     Case(
         "jobs.requeue",
-        lambda hf, f: job_answers.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        lambda hf, f: job_operations.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
         "jobs requeue --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -425,7 +425,7 @@ JOBS = [
     ),
     Case(
         "jobs.retry",
-        lambda hf, f: job_answers.view_of(hf.jobs.retry(f"job-{f.n}")),
+        lambda hf, f: job_operations.view_of(hf.jobs.retry(f"job-{f.n}")),
         "jobs retry job-{n} --json",
         {"job_id": "job-{n}"},
         a_failed_job,
@@ -442,7 +442,7 @@ JOBS = [
     Case(
         "jobs.retry_all",
         lambda hf, f: [
-            job_answers.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
+            job_operations.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
         ],
         "jobs retry --status error --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
@@ -466,14 +466,14 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_answers.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: job_operations.view_of(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_job_with_a_late_result,
     ),
     Case(
         "jobs.heartbeat",
-        lambda hf, f: job_answers.view_of(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
+        lambda hf, f: job_operations.view_of(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
         "jobs heartbeat --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -489,7 +489,7 @@ JOBS = [
     Case(
         "jobs.list",
         lambda hf, f: [
-            job_answers.view_of(job)
+            job_operations.view_of(job)
             for job in hf.jobs.list_jobs(status="running", agent_session=f"tmux:{f.n}")
         ],
         "jobs list --status running --agent-session tmux:{n} --json",
@@ -506,7 +506,7 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_answers.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: job_operations.view_of(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_running_job,
@@ -520,10 +520,7 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: [
-            job_answers.logged(hf, wait=True),
-            job_answers.timeline(hf, f"job-{f.n}", 2),
-        ][1],
+        lambda hf, f: job_operations.log(hf, job_operations.Log(job_id=f"job-{f.n}", tail=2)),
         "jobs logs job-{n} --tail 2 --json",
         {"job_id": "job-{n}", "tail": 2},
         two_jobs,
@@ -531,7 +528,7 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: job_answers.timeline(hf, f"nosuch-{f.n}", None),
+        lambda hf, f: job_operations.log(hf, job_operations.Log(job_id=f"nosuch-{f.n}")),
         "jobs logs nosuch-{n} --json",
         {"job_id": "nosuch-{n}"},
         code="not_found",
@@ -575,7 +572,7 @@ JOBS = [
     ),
     Case(
         "jobs.send",
-        lambda hf, f: job_answers.sent(hf),
+        lambda hf, f: job_operations.send_events(hf),
         "jobs publish --unsent --json",
         {},
         an_unsent_event,
@@ -583,7 +580,7 @@ JOBS = [
     ),
     Case(
         "jobs.send",
-        lambda hf, f: job_answers.Sent(sent=job_answers.sent(hf)),
+        lambda hf, f: job_operations.Sent(sent=job_operations.send_events(hf)),
         "jobs publish --unsent --json",
         {},
         lambda hf, n: {"removed": _without_unsent(hf)},
@@ -591,7 +588,7 @@ JOBS = [
     Case("jobs.reap", lambda hf, f: hf.jobs.reap(), "jobs reap --json"),
     Case(
         "jobs.prune",
-        lambda hf, f: job_answers.Pruned(removed=hf.jobs.prune(keep_finished=0)),
+        lambda hf, f: job_operations.Pruned(removed=hf.jobs.prune(keep_finished=0)),
         "jobs prune --keep 0 --json",
         {"keep_finished": 0},
         an_ended_job,
@@ -612,21 +609,21 @@ def _without_unsent(hf: Holdfast) -> None:
 
 
 def _finished(finished: Any) -> Any:
-    return job_answers.FinishedView(
-        done=job_answers.view_of(finished.done), picked=job_answers.view_of(finished.picked)
+    return job_operations.FinishedView(
+        done=job_operations.view_of(finished.done), picked=job_operations.view_of(finished.picked)
     )
 
 
 def _publish(hf: Holdfast, job_id: str, event: str) -> Any:
     published = hf.job_events.publish(job_id, event, detail="half").event
-    job_answers.sent(hf, published)
+    job_operations.send_events(hf, published)
     return published
 
 
 LOCKS = [
     Case(
         "locks.acquire",
-        lambda hf, f: lock_answers.grant_view(
+        lambda hf, f: views.grant_view(
             hf.locks.acquire(
                 [f"a-{f.n}", f"b-{f.n}"], by="job", mode="shared", ttl_s=60, process=None
             )
@@ -655,7 +652,7 @@ LOCKS = [
     ),
     Case(
         "locks.renew",
-        lambda hf, f: lock_answers.renewed_view(hf.locks.renew_token(f.token, 900)),
+        lambda hf, f: views.renewed_view(hf.locks.renew_token(f.token, 900)),
         "locks renew {token} --ttl 900 --json",
         {"token": "{token}", "ttl_s": 900},
         a_lock,
@@ -677,7 +674,7 @@ LOCKS = [
     ),
     Case(
         "locks.release",
-        lambda hf, f: lock_answers.released(hf, f.token),
+        lambda hf, f: lock_operations.release(hf, lock_operations.Release(token=f.token)),
         "locks release {token} --json",
         {"token": "{token}"},
         a_lost_lock,
@@ -692,7 +689,9 @@ LOCKS = [
     ),
     Case(
         "locks.free",
-        lambda hf, f: lock_answers.freed(hf, [f"lock-{f.n}"], "another"),
+        lambda hf, f: lock_operations.free(
+            hf, lock_operations.FreeNames(names=[f"lock-{f.n}"], by="another")
+        ),
         "locks release lock-{n} --by another --json",
         {"names": ["lock-{n}"], "by": "another"},
         a_lock,
@@ -700,16 +699,14 @@ LOCKS = [
     ),
     Case(
         "locks.wait",
-        lambda hf, f: lock_answers.free_view(hf.locks.wait_free(f"lock-{f.n}", by=f"holder-{f.n}")),
+        lambda hf, f: views.free_view(hf.locks.wait_free(f"lock-{f.n}", by=f"holder-{f.n}")),
         "locks wait lock-{n} --by holder-{n} --json",
         {"names": ["lock-{n}"], "by": "holder-{n}"},
         a_lock,
     ),
     Case(
         "locks.wait",
-        lambda hf, f: lock_answers.free_view(
-            hf.locks.wait_free(f"lock-{f.n}", by="another", timeout_s=0)
-        ),
+        lambda hf, f: views.free_view(hf.locks.wait_free(f"lock-{f.n}", by="another", timeout_s=0)),
         "locks wait lock-{n} --by another --nonblock --json",
         {"names": ["lock-{n}"], "by": "another", "timeout_s": 0},
         a_lock,
@@ -724,7 +721,7 @@ LOCKS = [
     ),
     Case(
         "locks.kick",
-        lambda hf, f: lock_answers.kicked_view(hf.locks.kick(f"lock-{f.n}", why="it hangs")),
+        lambda hf, f: views.kicked_view(hf.locks.kick(f"lock-{f.n}", why="it hangs")),
         "locks kick lock-{n} --why 'it hangs' --json",
         {"name": "lock-{n}", "why": "it hangs"},
         a_lock,
@@ -771,7 +768,7 @@ LOCKS = [
         "locks.check_token",
         lambda hf, f: [
             hf.check_token(f"lock-{f.n}", f.token),
-            lock_answers.InForce(resource=f"lock-{f.n}", token=f.token),
+            lock_operations.InForce(resource=f"lock-{f.n}", token=f.token),
         ][1],
         "token check lock-{n} {token} --json",
         {"name": "lock-{n}", "token": "{token}"},
@@ -788,9 +785,7 @@ LOCKS = [
     Case("locks.graph", lambda hf, f: hf.locks.graph(), "locks graph --json", {}, a_lock),
     Case(
         "locks.statistics",
-        lambda hf, f: [
-            lock_answers.statistics_view(f"lock-{f.n}", hf.locks.statistics()[f"lock-{f.n}"])
-        ],
+        lambda hf, f: lock_operations.statistics_of(hf, [f"lock-{f.n}"]),
         "locks stats lock-{n} --json",
         {"name": "lock-{n}"},
         a_lost_lock,
@@ -800,7 +795,7 @@ LOCKS = [
 HOLDS = [
     Case(
         "holds.take",
-        lambda hf, f: hold_answers.HoldCount(
+        lambda hf, f: hold_operations.HoldCount(
             subject=f"subject-{f.n}",
             by="two",
             count=hf.holds.take(f"subject-{f.n}", by="two", ttl_s=60, process=None),
@@ -819,7 +814,7 @@ HOLDS = [
     ),
     Case(
         "holds.drop",
-        lambda hf, f: hold_answers.HoldCount(
+        lambda hf, f: hold_operations.HoldCount(
             subject=f"subject-{f.n}", by="one", count=hf.holds.drop(f"subject-{f.n}", by="one")
         ),
         "holds drop subject-{n} --by one --json",
@@ -872,7 +867,7 @@ AGENTS = [
     ),
     Case(
         "agents.get",
-        lambda hf, f: agent_answers.agent_view(hf, f"agent-{f.n}"),
+        lambda hf, f: agent_operations.get(hf, agent_operations.OfAgent(agent=f"agent-{f.n}")),
         "agents get agent-{n} --json",
         {"agent": "agent-{n}"},
         an_agent,
@@ -1033,7 +1028,7 @@ NETWORK = [
                 f"02:00:00:01:00:{f.hex}",
                 {"a": "b"},
             ),
-            network_answers.host_added(hf, f"new-{f.n}"),
+            views.host_added(hf, f"new-{f.n}"),
         ][1],
         "network hosts add new-{n} --ip 10.2.0.{n}/16 --router router-{n} --mac "
         "02:00:00:01:00:{hex} --info a=b --json",
@@ -1106,7 +1101,9 @@ NETWORK = [
     ),
     Case(
         "network.list_hosts",
-        lambda hf, f: network_answers.hosts_of(hf.network.list_all_hosts(), f"router-{f.n}"),
+        lambda hf, f: network_operations.list_hosts(
+            hf, network_operations.ListHosts(router=f"router-{f.n}"), damaged=[]
+        ),
         "network hosts list --router router-{n} --json",
         {"router": "router-{n}"},
         a_host,
@@ -1120,7 +1117,9 @@ NETWORK = [
     ),
     Case(
         "network.get_host",
-        lambda hf, f: network_answers.host_of(hf, f"nosuch-{f.n}"),
+        lambda hf, f: network_operations.get_host(
+            hf, network_operations.OfHost(host=f"nosuch-{f.n}")
+        ),
         "network hosts get nosuch-{n} --json",
         {"host": "nosuch-{n}"},
         code="registry_not_found",
@@ -1148,7 +1147,9 @@ NETWORK = [
     ),
     Case(
         "network.drop_lease",
-        lambda hf, f: network_answers.lease_dropped(hf, f"host-{f.n}", f"run-{f.n}"),
+        lambda hf, f: network_operations.drop_lease(
+            hf, network_operations.DropLease(host=f"host-{f.n}", by=f"run-{f.n}")
+        ),
         "network leases drop host-{n} --by run-{n} --json",
         {"host": "host-{n}", "by": "run-{n}"},
         a_leased_host,
@@ -1170,7 +1171,7 @@ NETWORK = [
     ),
     Case(
         "network.take_neighbor",
-        lambda hf, f: network_answers.NeighborTaken(
+        lambda hf, f: network_operations.NeighborTaken(
             host=f"host-{f.n}",
             neighbor_ip="10.9.9.9",
             count=hf.network.acquire_neighbor_lease(
@@ -1192,7 +1193,12 @@ NETWORK = [
     ),
     Case(
         "network.drop_neighbor",
-        lambda hf, f: network_answers.neighbor_dropped(hf, f"host-{f.n}", "10.9.9.9", f"run-{f.n}"),
+        lambda hf, f: network_operations.drop_neighbor(
+            hf,
+            network_operations.DropNeighbor(
+                host=f"host-{f.n}", address="10.9.9.9", by=f"run-{f.n}"
+            ),
+        ),
         "network neighbors drop host-{n} 10.9.9.9 --by run-{n} --json",
         {"host": "host-{n}", "address": "10.9.9.9", "by": "run-{n}"},
         a_leased_neighbor,
@@ -1213,7 +1219,7 @@ NETWORK = [
     ),
     Case(
         "network.lock_routers",
-        lambda hf, f: lock_answers.grant_view(
+        lambda hf, f: views.grant_view(
             hf.locks.acquire([f"router-{f.n}", f"other-{f.n}"], by="run", ttl_s=60, process=None)
         ),
         "network routers lock router-{n} other-{n} --by run --type detailed --ttl 60 --json",
@@ -1241,7 +1247,9 @@ NETWORK = [
     ),
     Case(
         "network.unlock_routers",
-        lambda hf, f: lock_answers.freed(hf, [f"router-{f.n}"], "another"),
+        lambda hf, f: lock_operations.free(
+            hf, lock_operations.FreeNames(names=[f"router-{f.n}"], by="another")
+        ),
         "network routers unlock router-{n} --by another --json",
         {"names": ["router-{n}"], "by": "another"},
         a_locked_router,
@@ -1249,7 +1257,7 @@ NETWORK = [
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: lock_answers.free_view(
+        lambda hf, f: views.free_view(
             hf.locks.wait_free(f"router-{f.n}", by=f"run-{f.n}", timeout_s=0)
         ),
         "network routers wait router-{n} --by run-{n} --nonblock --json",
@@ -1258,7 +1266,7 @@ NETWORK = [
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: lock_answers.free_view(
+        lambda hf, f: views.free_view(
             hf.locks.wait_free(f"router-{f.n}", by="nobody", timeout_s=0)
         ),
         "network routers wait router-{n} --nonblock --json",
@@ -1279,7 +1287,7 @@ NETWORK = [
 WORKFLOWS = [
     Case(
         "workflows.register",
-        lambda hf, f: workflow_answers.registered_view(
+        lambda hf, f: views.registered_view(
             hf.workflows.register(f"flow-{f.n}", "llama", owner=hf.processes.of(ME), ttl_s=60)
         ),
         f"workflows register flow-{{n}} --recipe llama --pid {ME} --ttl 60 --quiet --json",
@@ -1416,21 +1424,21 @@ WORKFLOWS = [
     ),
     Case(
         "workflows.swap_status",
-        lambda hf, f: workflow_answers.swap_view(hf.workflows.swap_status()),
+        lambda hf, f: views.swap_view(hf.workflows.swap_status()),
         "swap status --json",
         {},
         a_workflow,
     ),
     Case(
         "workflows.swap_status",
-        lambda hf, f: workflow_answers.swap_view(hf.workflows.swap_status()),
+        lambda hf, f: views.swap_view(hf.workflows.swap_status()),
         "swap status --json",
         {},
         a_failed_load,
     ),
     Case(
         "workflows.swap_reconcile",
-        lambda hf, f: workflow_answers.reconciled_view(hf.workflows.reconcile_swap_marker()),
+        lambda hf, f: views.reconciled_view(hf.workflows.reconcile_swap_marker()),
         "swap reconcile --json",
     ),
     Case(
@@ -1471,9 +1479,9 @@ THE_REST = [
 
 
 def job_since(text: str) -> Any:
-    from holdfast.surfaces.answers.log import since_of
+    from holdfast.operations.log import instant_of
 
-    return since_of(text)
+    return instant_of(text)
 
 
 GATEWAY = [

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import httpx
 
 from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.server.application import ServerSide
-from holdfast.surfaces.http.serving import HttpServer, bound
 from tests.patience import PATIENCE_S
 
 TOKEN = "t" * 43

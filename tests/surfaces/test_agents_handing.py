@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.surfaces.cli.agents import pane_program
-from holdfast.surfaces.cli.agents.handing import handed, reading
+from holdfast.surfaces.cli import pane_program
+from holdfast.surfaces.cli.pane_environment import hand_over, reading_command
 from tests.patience import PATIENCE_S
 
 
@@ -18,7 +18,7 @@ def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(
 ) -> None:
     # More than a pipe holds, and what no encoding has.
     given = {b"BIG": b"x" * 100_000, b"ODD": b"\xff\n;#{pid}", b"EMPTY": b"", b"TERM": b"theirs"}
-    with handed(given, str(tmp_path)) as path:
+    with hand_over(given, str(tmp_path)) as path:
         # An open file of this process, in /proc, is kept from a tmux server that runs under another
         # group.
         found = os.lstat(path)
@@ -27,7 +27,7 @@ def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(
             and stat.S_IMODE(found.st_mode) == 0o600
             and Path(path).parent == tmp_path
         )
-        words = reading(path, ["/usr/bin/env", "-0"])
+        words = reading_command(path, ["/usr/bin/env", "-0"])
         done = subprocess.run(
             words,
             env={"TERM": "its-own", "OF_TMUX": "1"},
@@ -43,7 +43,7 @@ def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(
 
 
 def test_what_nobody_reads_goes_with_the_block(tmp_path: Path) -> None:
-    with handed({b"A": b"1"}, str(tmp_path)):
+    with hand_over({b"A": b"1"}, str(tmp_path)):
         pass
     assert not list(tmp_path.iterdir())
 

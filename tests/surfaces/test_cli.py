@@ -458,12 +458,12 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
         ),
         (["locks", "acquire", "x"], "missing option '--by'"),
         (
-            ["locks", "acquire", "x", "--ttl", "5m"],
-            "invalid value for '--ttl': '5m' is not a number such as 30 or 0.5",
+            ["locks", "acquire", "x", "--ttl", "5 m"],
+            "invalid value for '--ttl': '5 m' is not a number such as 30 or 0.5",
         ),
         (
-            ["jobs", "watch", "x", "--timeout", "5m"],
-            "invalid value for '--timeout': '5m' is not a number such as 30 or 0.5",
+            ["jobs", "watch", "x", "--timeout", "now"],
+            "invalid value for '--timeout': 'now' is not a number such as 30 or 0.5",
         ),
         (
             ["jobs", "list", "--limit", "few"],

@@ -300,7 +300,7 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "rest", "--url", "nonsense", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://[::", "--terminal", "t"], "no URL"),
         (["--adapter", "rest", "--url", "http://h:99999", "--terminal", "t"], "no URL"),
-        (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "answer_timeout_s"),
+        (["--adapter", "command", "--answer-timeout", "nan", "--", "ls"], "--answer-timeout"),
         (["--adapter", "managed", "--base-url", "http://h"], "needs --agent-ref"),
         (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "cannot listen"),
     ],

@@ -23,7 +23,7 @@ from holdfast.primitives.locks import Mode, request
 from holdfast.primitives.locks.inspect import Alive, WaitStatus
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import entry, root
-from holdfast.surfaces.cli.locks.telling import waiting_line
+from holdfast.surfaces.cli.lock_wait import waiting_line
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine, Ran
 from tests.surfaces.locking import Bench, end, remark
@@ -416,11 +416,11 @@ def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfas
 
 
 def test_a_long_queue_is_cut(say: Say, hf: Holdfast) -> None:
-    from holdfast.surfaces.cli.locks import explaining
+    from holdfast.surfaces.cli import lock_text
 
     hf.locks.acquire("a", by="job-0")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explaining, "_QUEUE_SHOWN", 1)
+        patch.setattr(lock_text, "_QUEUE_SHOWN", 1)
         with waiting(hf, ["a"], "job-1"), waiting(hf, ["a"], "job-2"):
             shown = say("locks", "explain", "a").out
     assert "2 wait for it" in shown
@@ -514,7 +514,7 @@ def test_stats(say: Say, hf: Holdfast) -> None:
 
 LONG = "x" * 257
 BAD = [
-    (["acquire", "a", "--by", "x"], 2, "give --ttl SECONDS, or --pid N"),
+    (["acquire", "a", "--by", "x"], 2, "needs a ttl_s"),
     (["acquire", "a", "--ttl", "9"], 2, "--by"),
     (["acquire", "--by", "x", "--ttl", "9"], 2, "NAME"),
     (["acquire", "", "--by", "x", "--ttl", "9"], 2, "resource"),
@@ -589,12 +589,10 @@ def test_bad_tokens(say: Say, hf: Holdfast, words: list[str], status: int, says:
     assert says in ran.err
 
 
-def test_a_hold_that_nothing_would_end_is_refused_in_the_words_of_its_command(
-    say: Say, hf: Holdfast
-) -> None:
+def test_a_hold_that_nothing_would_end_is_refused(say: Say, hf: Holdfast) -> None:
     ran = say("holds", "take", "host-7", "--by", "run-1")
     assert (ran.status, ran.out) == (2, "")
-    assert "give --ttl SECONDS, or --pid N" in ran.err
+    assert "needs a ttl_s" in ran.err
     assert hf.holds.subjects() == {}
 
 
@@ -706,7 +704,7 @@ def test_looking_makes_no_store(tmp_path: Path) -> None:
 def test_spans_of_time() -> None:
     from datetime import UTC, datetime, timedelta
 
-    from holdfast.surfaces.cli.locks.words import span
+    from holdfast.surfaces.cli.lock_text import span
 
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     for seconds, words in (

@@ -25,8 +25,8 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.timing import OPERATIONS
+from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.metrics import metrics_routes
-from holdfast.surfaces.http.serving import HttpServer, bound
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine

@@ -29,8 +29,8 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.store import Batch
 from holdfast.runtime.connection import Holdfast, connect
+from holdfast.surfaces.http.access_gate import served_hosts
 from holdfast.surfaces.http.connections import BoundedConnection, Crowd
-from holdfast.surfaces.http.doorman import served_hosts
 from holdfast.surfaces.http.server.sessions import Sessions
 from holdfast.surfaces.http.sse import event_id
 from tests.patience import NEVER_S, PATIENCE_S, until
@@ -389,9 +389,9 @@ def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None
         assert before.wait(PATIENCE_S)
     hf.locks.acquire = acquire_  # type: ignore[method-assign]
     # The server has seen that the connection is closed when it has none but this test's own.
-    until(lambda: all(turn.ended for turn in small.side._desk._turns))
+    until(lambda: all(wait._ended for wait in small.side._executor._waits))
     release.set()
-    until(lambda: not small.side._desk._turns)
+    until(lambda: not small.side._executor._waits)
     until(lambda: hf.locks.status("router-1").holds == ())
 
 
@@ -418,30 +418,30 @@ def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None
     first = _HeldBack(small)
     with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
         assert first.made.wait(PATIENCE_S)
-    until(lambda: all(turn.ended for turn in small.side._desk._turns))
+    until(lambda: all(wait._ended for wait in small.side._executor._waits))
     again = small.http.post("/v1/locks/acquire", json=HELD).json()
     first.tell.set()
-    until(lambda: not small.side._desk._turns)
-    small.side._desk._quick.submit(lambda: None).result(PATIENCE_S)
+    until(lambda: not small.side._executor._waits)
+    small.side._executor._quick.submit(lambda: None).result(PATIENCE_S)
     assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
 
 
 def test_what_is_being_given_back_is_not_entered_but_taken_anew(small: Served) -> None:
-    told = small.side._desk._told
+    grants = small.side._executor._grants
     before = acquire(small, "first").json()["token"]
-    assert told.take_back(before)
+    assert grants.withdraw(before)
     again = small.http.post("/v1/locks/acquire", json=HELD).json()
     assert again["token"] > before and not again["reentered"]
     assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
-    assert told.tell([again["token"]]) == set() and not told.take_back(again["token"])
+    assert grants.issue([again["token"]]) == set() and not grants.withdraw(again["token"])
 
 
 def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
     with _asked(
         server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()
     ):
-        until(lambda: len(server.side._desk._turns) == 1)
-    until(lambda: not server.side._desk._turns)
+        until(lambda: len(server.side._executor._waits) == 1)
+    until(lambda: not server.side._executor._waits)
     server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})
     assert server.hf.jobs.list_jobs()[0].status.value == "pending"
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 200
@@ -479,7 +479,7 @@ def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away(
 
 def test_when_too_many_wait_the_others_get_what_is_free(small: Served) -> None:
     acquire(small, "first")
-    small.side._desk._waits_max = 2
+    small.side._executor._waits_max = 2
     with ThreadPoolExecutor() as threads:
         # Long enough for all that is asked while they wait.
         two = [threads.submit(acquire, small, f"waits-{n}", timeout_s=10) for n in range(2)]

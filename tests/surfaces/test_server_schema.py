@@ -15,14 +15,14 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from holdfast.kernel.limits import SERVER_WAIT_MAX_S
+from holdfast.operations import all_operations
 from holdfast.runtime.connection import connect
-from holdfast.surfaces.http.server.catalogue import CATALOGUE
 from tests.surfaces.server_http import TOKEN, served
 
 pytestmark = pytest.mark.prove
 
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
-WAITS = {operation.name for operation in CATALOGUE if "turn" in operation.more}
+WAITS = {operation.name for operation in all_operations() if operation.waits}
 PARTS = 4
 """In how many tests the operations are asked for: they run beside each other."""
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "3"))
@@ -72,7 +72,9 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path, part: int)
             ("GET", "/v1/events"),
             ("POST", "/v1/links"),
         }
-        assert asked == {(operation.method, operation.path) for operation in CATALOGUE} | others
+        assert (
+            asked == {(operation.method, operation.path) for operation in all_operations()} | others
+        )
         for operation in operations[part::PARTS]:
             # Events never end.
             if operation.path != "/v1/events":

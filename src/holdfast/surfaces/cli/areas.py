@@ -13,13 +13,18 @@ AREAS = {
     "network": "Hosts, routers and neighbours of a network under test: who uses what.",
     "serve": "Serve the store over HTTP, with a page for browsers.",
     "store": "The store itself: check, backup, restore.",
-    "swap": (
-        "The recipe that is loaded: swap to another when nobody needs the old one, status, log."
-    ),
+    "swap": "The loaded recipe: swap to another when nobody needs the old one, status, log.",
     "token": "What a holder shows with its work: check.",
     "tour": "See Holdfast work, with real processes and kills, in less than a minute.",
-    "workflows": (
-        "Work that needs a recipe: register, renew, release, list, run a command as a workflow."
-    ),
+    "workflows": "Work that needs a recipe: register, renew, release, list, run a command.",
 }
 """Each is the module and the command of that name."""
+
+ALONE = {
+    ("agents", "run"): "agent_run",
+    ("jobs", "run"): "job_worker",
+    ("locks", "run"): "lock_run",
+    ("workflows", "run"): "workflow_run",
+}
+"""Commands that are loaded without the rest of their area, and their modules: a command that runs
+another program must start fast, and stays loaded for as long as that runs."""

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from holdfast.kernel.settings import Settings
+from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import hints
 from holdfast.surfaces.cli.output import remark
@@ -56,17 +58,17 @@ def store_options(command: F) -> F:
     return command
 
 
-def registry_option(command: F) -> F:
-    """Add --registry-dir to a command about jobs."""
-    words = "A folder with one file per job, instead of a store  [HOLDFAST_REGISTRY_DIR]"
-    return click.option(
+def job_store_options(command: F) -> F:
+    """Add --store, --namespace and --registry-dir to a command about jobs."""
+    option = click.option(
         "--registry-dir",
         envvar=REGISTRY_DIR_ENV,
         expose_value=False,
         callback=_remember,
-        help=words,
+        help="A folder with one file per job, instead of a store  [HOLDFAST_REGISTRY_DIR]",
         metavar="DIR",
-    )(command)
+    )
+    return store_options(option(command))
 
 
 def given() -> Given:
@@ -74,18 +76,22 @@ def given() -> Given:
     return click.get_current_context().find_object(Given) or Given()
 
 
+def settings_here() -> Settings:
+    """The settings in force, with what the user said of the store."""
+    said = given()
+    return load_settings(store=said.store, namespace=said.namespace)
+
+
 def connected(*, create: bool = True) -> Holdfast:
-    """Connect as the user said. A command that only looks makes no store: it says
-    `create=False`.
-    """
+    """Connect as the user said. A command that only reads makes no store: `create=False`."""
     said = given()
     if said.registry is not None:
         return _registry(said, said.registry, create=create)
     hf = connect(said.store, namespace=said.namespace, create=create)
     if create and hf.store.kind == "memory":
         remark(
-            "memory: is seen by this process alone, and ends with it: it keeps nobody apart and "
-            "no work"
+            "memory: is seen by this process alone, and ends with it: it keeps nobody apart and no "
+            "work"
         )
     return hf
 

@@ -29,9 +29,7 @@ def main() -> None:
 
 
 def guarded(run: "quick.Command") -> int | None:
-    """Run a command; a known error is told in one line. Only an unknown one is a bug, and says
-    so.
-    """
+    """Run a command. A known error becomes one line; an unknown one is a bug, and says so."""
     try:
         status = run()
         sys.stdout.flush()
@@ -48,8 +46,10 @@ def guarded(run: "quick.Command") -> int | None:
 
 
 def _leave(status: int) -> None:
-    """End at once. Taking the interpreter down in order costs a short command a tenth of its time,
-    and by now the store is closed and nothing is left to do but to write out what was printed.
+    """End at once.
+
+    Taking the interpreter down in order costs a short command a tenth of its time, and by now the
+    store is closed and nothing is left to do but to write out what was printed.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

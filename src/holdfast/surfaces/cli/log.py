@@ -10,9 +10,10 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.store import Entry
 from holdfast.kernel.text import counted
+from holdfast.operations import log as operations
 from holdfast.primitives.journal import matches
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.answers.log import TAIL, Dropped, since_of
+from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.outage import Outage
@@ -21,19 +22,8 @@ from holdfast.surfaces.cli.render import moment
 
 
 @click.command()
+@request_options(operations.ReadLog)
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries as they come.")
-@click.option(
-    "--since",
-    metavar="WHEN",
-    help="An instant (2026-01-31T12:00:00Z) or an age (90s, 15m, 2h, 7d).",
-)
-@click.option("--subject", help="Only entries about this, such as a job's id.")
-@click.option(
-    "-n",
-    "--tail",
-    type=click.IntRange(0),
-    help=f"How many of the last; 0 for all.  [default: {TAIL}; all with --since]",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line an entry.")
 @click.option(
     "--prune",
@@ -41,30 +31,21 @@ from holdfast.surfaces.cli.render import moment
     help="Drop what is beyond the configured bounds, and say how much that was.",
 )
 @store_options
-def log(
-    follow: bool,
-    since: str | None,
-    subject: str | None,
-    tail: int | None,
-    as_json: bool,
-    prune: bool,
-) -> None:
+def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -> None:
     """Show the journal: every change, in the order in which they took effect."""
-    begin = None if since is None else _instant(since)
+    begin = None if request.since is None else _instant(request.since)
+    tail = request.tail
     if tail is None:
-        tail = TAIL if begin is None else 0
-    # Following waits for whoever makes the store, and pruning is a change.
+        tail = operations.TAIL if begin is None else 0
+    # Following waits for the program that makes the store, and pruning is a change.
     with connected(create=follow or prune) as hf:
         if prune:
-            dropped = hf.log.prune()
-            answer(
-                to_json(Dropped(dropped=dropped))
-                if as_json
-                else f"{counted(dropped, 'entry', 'entries')} dropped"
-            )
+            done: operations.Dropped = operations.prune(hf)
+            words = f"{counted(done.dropped, 'entry', 'entries')} dropped"
+            answer(to_json(done) if as_json else words)
             return
         silent = True
-        for entry in _entries(hf, follow, begin, subject, tail):
+        for entry in _entries(hf, follow, begin, request.subject, tail):
             click.echo(to_json(entry) if as_json else _line(entry))
             silent = False
         if silent and not as_json and sys.stdout.isatty():
@@ -104,6 +85,6 @@ def _value(value: object) -> str:
 
 def _instant(text: str) -> datetime:
     try:
-        return since_of(text)
+        return operations.instant_of(text)
     except InvalidValue as error:
         raise click.BadParameter(error.message, param_hint="--since") from None

@@ -14,8 +14,9 @@ printable = shown
 
 
 def write(line: str | bytes) -> None:
-    """Write a line to standard output, through to whoever reads it. Raises OSError when that cannot
-    be done.
+    """Write a line to standard output, through to whoever reads it.
+
+    Raises OSError when that cannot be done.
     """
     if isinstance(line, bytes):
         # JSON is UTF-8 in every locale.
@@ -26,8 +27,9 @@ def write(line: str | bytes) -> None:
 
 
 def answer(line: str | bytes) -> None:
-    """Write what a command that changed something has to say. Raises HoldfastError when nobody can
-    read it.
+    """Write what a command that changed something has to say.
+
+    Raises HoldfastError when nobody can read it.
     """
     try:
         write(line)
@@ -49,7 +51,7 @@ def remark(text: str) -> None:
     warning of it was just said.
     """
     # Whoever has not loaded `logging` has heard no warning; loading it costs a short command dear.
-    warned = sys.modules.get("holdfast.surfaces.cli.warned")
+    warned = sys.modules.get("holdfast.surfaces.cli.warning_log")
     if warned is None or warned.WARNINGS.tells(text):
         say(text)
 

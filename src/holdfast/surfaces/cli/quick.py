@@ -2,7 +2,7 @@
 itself.
 
 Only the plain forms are taken here; anything else, help and mistakes included, is left to root.py.
-Both end in the same function of picking.py, and a test holds their outcomes equal.
+Both end in the same function of job_pick.py, and a test holds their outcomes equal.
 """
 
 import os
@@ -88,8 +88,8 @@ def _pick(options: dict[str, str]) -> int:
     _import_msgspec()
     from holdfast.runtime.connection import connect
     from holdfast.surfaces.cli import hints
+    from holdfast.surfaces.cli.job_pick import pick_job
     from holdfast.surfaces.cli.output import remark
-    from holdfast.surfaces.cli.picking import pick
 
     hints.forget()
     for name in {hints.STORE, hints.NAMESPACE} & options.keys():
@@ -101,7 +101,7 @@ def _pick(options: dict[str, str]) -> int:
         if "wait_s" in options:
             # This may go on for hours.
             gc.enable()
-        return pick(
+        return pick_job(
             hf,
             options["agent_session"],
             wait_s=float(options.get("wait_s", "0")),

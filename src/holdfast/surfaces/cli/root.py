@@ -11,18 +11,27 @@ from click.exceptions import NoArgsIsHelpError
 
 from holdfast import __version__
 from holdfast.surfaces.cli import hints
-from holdfast.surfaces.cli.areas import AREAS
+from holdfast.surfaces.cli.areas import ALONE, AREAS
+from holdfast.surfaces.cli.command import CommandGroup
 from holdfast.surfaces.cli.connection import Given, store_options
-from holdfast.surfaces.cli.group import InOrder
 from holdfast.surfaces.cli.output import say
-from holdfast.surfaces.cli.warned import WARNINGS
+from holdfast.surfaces.cli.warning_log import WARNINGS
 
 
-class Areas(InOrder):
+class Areas(CommandGroup):
     """A group that knows its commands' names without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(AREAS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        area, verb = (*args, "")[:2]
+        if (area, verb) in ALONE:
+            command = getattr(import_module(f"holdfast.surfaces.cli.{ALONE[area, verb]}"), verb)
+            return area, CommandGroup(area, commands={verb: command}), args[1:]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in AREAS:
@@ -68,8 +77,9 @@ use.
 
 
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run the command line and return its exit status; errors of the tree come through. `alone`
-    says that this process runs nothing else, so that it may execute another program.
+    """Run the command line and return its exit status; errors of the tree come through.
+
+    `alone` says that this process runs nothing else, so that it may execute another program.
     """
     if asked := os.environ.get(_COMPLETE_ENV):
         return _completed(asked)
@@ -104,10 +114,8 @@ def _in_a_line(error: click.ClickException) -> str:
     words = re.sub(_NUMBER, lambda found: _NUMBERS[found[1]], words[:1].lower() + words[1:])
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None and isinstance(error, click.NoSuchOption) and _runs_a_command(context):
-        words = (
-            f"no such option {error.option_name!r}: if it is one of the command's own, put `--` "
-            "before that command"
-        )
+        words = f"no such option {error.option_name!r}"
+        words = f"{words}: if it is one of the command's own, put `--` before that command"
     return words if context is None else f"{words} (see `{context.command_path} --help`)"
 
 

@@ -9,22 +9,20 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, InvalidValue
 from holdfast.runtime.configuration import load_settings, store_origin
 from holdfast.runtime.maintenance import Upkeep
-from holdfast.surfaces.cli.connection import given, store_options
-from holdfast.surfaces.cli.group import InOrder
+from holdfast.surfaces.cli.command import CommandGroup, json_option
+from holdfast.surfaces.cli.connection import given, settings_here, store_options
 from holdfast.surfaces.cli.output import answer, printable, say
 from holdfast.surfaces.cli.progress import working
 from holdfast.surfaces.cli.render import json_document, pairs
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-
-@click.group(cls=InOrder)
+@click.group(cls=CommandGroup)
 def store() -> None:
     """The store itself: where it is, whether it is sound, and copies of it."""
 
 
 @store.command()
-@_json_option
+@json_option
 @store_options
 def info(as_json: bool) -> None:
     """Show which store is used here, and what chose it."""
@@ -35,10 +33,11 @@ def info(as_json: bool) -> None:
 
 
 @store.command()
-@_json_option
+@json_option
 @store_options
 def check(as_json: bool) -> int:
     """Look at every page, record, index and journal entry; exit status 7 if anything is wrong.
+
     Changes nothing.
     """
     with working("checking"):
@@ -52,7 +51,7 @@ def check(as_json: bool) -> int:
 
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_json_option
+@json_option
 @store_options
 def backup(file: Path, as_json: bool) -> None:
     """Copy the store to a new FILE as of now, while others go on using it."""
@@ -64,7 +63,7 @@ def backup(file: Path, as_json: bool) -> None:
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--yes", is_flag=True, help="Replace the store without asking.")
-@_json_option
+@json_option
 @store_options
 def restore(file: Path, yes: bool, as_json: bool) -> int:
     """Put the backup FILE in the store's place, for everybody who uses it.
@@ -89,7 +88,7 @@ def restore(file: Path, yes: bool, as_json: bool) -> int:
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@_json_option
+@json_option
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy everything in the store FROM to the new store TO: sqlite:PATH, files:DIR or
     postgresql://...
@@ -107,7 +106,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
 
 @store.command("begin-era")
-@_json_option
+@json_option
 @store_options
 def begin_era(as_json: bool) -> None:
     """Give only tokens of a new era from now on.
@@ -122,7 +121,7 @@ def begin_era(as_json: bool) -> None:
 @store.command()
 @click.argument("space")
 @click.argument("key")
-@_json_option
+@json_option
 @store_options
 def remove(space: str, key: str, as_json: bool) -> None:
     """Take the record KEY out of SPACE, as a damaged one must be; what it held goes into the
@@ -139,12 +138,13 @@ def remove(space: str, key: str, as_json: bool) -> None:
 
 
 def _agreed(upkeep: Upkeep, file: Path) -> bool:
-    """Ask on a terminal whether to replace the store. Raises InvalidValue where nobody can be
-    asked.
+    """Ask on a terminal whether to replace the store.
+
+    Raises InvalidValue where nobody can be asked.
     """
     what = (
-        f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, and saves "
-        "what is there beside it"
+        f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, "
+        "and saves what is there beside it"
     )
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         raise InvalidValue(f"{what}. There is no terminal to ask on: give --yes to do it")
@@ -162,5 +162,4 @@ def _done(what: str, file: Path, as_json: bool) -> None:
 
 
 def _upkeep() -> Upkeep:
-    said = given()
-    return Upkeep(load_settings(store=said.store, namespace=said.namespace))
+    return Upkeep(settings_here())

@@ -12,8 +12,9 @@ STDIN = "-"
 
 
 def read_stdin(what: str) -> str:
-    """Standard input to its end, without its last line break. Raises InvalidValue when there is
-    none or it is not UTF-8.
+    """Standard input to its end, without its last line break.
+
+    Raises InvalidValue when there is none or it is not UTF-8.
     """
     if sys.stdin is None:
         raise InvalidValue(f"there is no {what}: standard input is closed", field=what)
@@ -21,8 +22,9 @@ def read_stdin(what: str) -> str:
 
 
 def read_file(path: str, what: str) -> str:
-    """A file, without its last line break; `-` is standard input. Raises InvalidValue when it
-    cannot be read.
+    """A file, without its last line break; `-` is standard input.
+
+    Raises InvalidValue when it cannot be read.
     """
     if path == STDIN:
         return read_stdin(what)

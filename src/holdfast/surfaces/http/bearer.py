@@ -18,8 +18,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}\Z")
 
 
 def bearer_token(path: Path) -> str:
-    """The token in a file, which is made if it is not there. Raises StoreUnavailable when it cannot
-    be made or trusted.
+    """The token in a file, which is made if it is not there.
+
+    Raises StoreUnavailable when it cannot be made or trusted.
     """
     try:
         with contextlib.suppress(FileExistsError):
@@ -33,8 +34,9 @@ def bearer_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that is there. Raises StoreUnavailable when others can read it, or it is
-    none, and OSError.
+    """The token in a file that is there.
+
+    Raises StoreUnavailable when others can read it, or it is none, and OSError.
     """
     fd = in_private_folder(
         path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False)

@@ -15,8 +15,9 @@ _AGAIN_S = 0.5
 
 
 class Changes:
-    """What has changed, as a number that only grows. Take `mark` before looking, and wait for it to
-    be passed.
+    """What has changed, as a number that only grows.
+
+    Take `mark` before looking, and wait for it to be passed.
     """
 
     def __init__(self, store: Store, topics: Sequence[str]) -> None:
@@ -36,8 +37,9 @@ class Changes:
         self._thread.start()
 
     async def passed(self, mark: int, timeout_s: float) -> bool:
-        """Sleep until something has changed since `mark` was taken. False when the time is up, or
-        all is closed.
+        """Sleep until something has changed since `mark` was taken.
+
+        False when the time is up, or all is closed.
         """
         if self.mark > mark or self.closed:
             return not self.closed

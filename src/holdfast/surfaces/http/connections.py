@@ -23,8 +23,10 @@ _CONNECTION = "holdfast.connection"
 
 
 class Crowd:
-    """The open connections of one server, in the order in which they make room. Each step takes the
-    same time, however many are open: a dictionary keeps the order in which its keys were added.
+    """The open connections of one server, in the order in which they make room.
+
+    Each step takes the same time, however many are open: a dictionary keeps the order in which its
+    keys were added.
     """
 
     def __init__(self) -> None:
@@ -105,9 +107,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Go on with what has come; the time for a head ends with it, and that for a body
-        begins.
-        """
+        """Go on with what has come: the time for a head ends, and that for a body begins."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not None and self.cycle is not before:

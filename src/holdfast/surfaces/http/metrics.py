@@ -9,7 +9,7 @@ from holdfast import __version__
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.runtime.metrics.text import CONTENT_TYPE
-from holdfast.surfaces.http.server.routing import SECURED, problems
+from holdfast.surfaces.http.server.routes import SECURED, problems
 
 
 def metrics_routes(hf: Holdfast) -> list[Any]:
@@ -26,8 +26,9 @@ def metrics_routes(hf: Holdfast) -> list[Any]:
         tags=["server"],
     )
     def scrape() -> Response[str]:
-        """Counters, gauges and histograms of this store and this machine. A part that cannot be
-        read is missing, and `holdfast_metrics_part_up` says so.
+        """Counters, gauges and histograms of this store and this machine.
+
+        A part that cannot be read is missing, and `holdfast_metrics_part_up` says so.
         """
         return Response(
             metrics.text(), media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"}

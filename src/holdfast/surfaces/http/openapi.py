@@ -28,9 +28,7 @@ def say_strict(app: Litestar) -> None:
 
 
 def say_one_of(app: Litestar, names: Iterable[str], fields: Mapping[str, OpenAPIType]) -> None:
-    """Say of these objects that they have one of some fields at least, which may each be left
-    out.
-    """
+    """Say of these objects that they have at least one of some optional fields."""
     for name in names:
         schema = (app.openapi_schema.components.schemas or {})[name]
         schema.any_of = [

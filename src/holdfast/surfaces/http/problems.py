@@ -61,9 +61,7 @@ def on_holdfast_error(_: Request[Any, Any, Any], error: HoldfastError) -> Respon
 
 
 def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
-    """Answer with a refusal of the framework's; what it calls a bad request is a wrong value
-    here.
-    """
+    """Answer with a refusal of the framework; its bad request is a wrong value here."""
     status = 422 if error.status_code in (400, 415) else error.status_code
     extra = [_shown(one) for one in error.extra] if isinstance(error.extra, list) else []
     fields = {"problems": _plain(extra)} if extra else {}
@@ -104,8 +102,9 @@ HANDLERS: dict[int | type[Exception], Any] = {
 
 
 def strictly(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """Decode a body, taking nothing for something else; but 1.0 is an integer in JSON. Raises
-    InvalidValue.
+    """Decode a body, taking nothing for something else; but 1.0 is an integer in JSON.
+
+    Raises InvalidValue.
     """
     try:
         return decoder.decode(body)

@@ -20,10 +20,14 @@ from holdfast.surfaces.http.changes import Changes
 _log = logging.getLogger("holdfast.http")
 
 _BEGIN = "0"
-_BEGUN_ANEW = b'event: journal.begun_anew\ndata: {"why":"the last id is of another journal: all entries of this one follow"}\n\n'
+_BEGUN_ANEW = (
+    b"event: journal.begun_anew\n"
+    b'data: {"why":"the last id is of another journal: all entries of this one follow"}\n\n'
+)
 _CUT_SHORT = (
     b"event: journal.cut_short\n"
-    b'data: {"why":"the entry of the last id is dropped by now, and others behind it may be: what is left follows"}\n\n'
+    b'data: {"why":"the entry of the last id is dropped by now, and others behind it may be: '
+    b'what is left follows"}\n\n'
 )
 
 

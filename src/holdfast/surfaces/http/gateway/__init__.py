@@ -1,7 +1,7 @@
 """The gateway over HTTP.
 
-messages.py    what is sent and answered
-sharing.py     concurrent accepts in one commit
-routes.py      the routes
-server.py      all of it, as one application
+messages.py       requests and responses
+shared_commit.py  concurrent accepts in one commit
+routes.py         the routes
+server.py         all of it, as one application
 """

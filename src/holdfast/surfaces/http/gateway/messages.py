@@ -1,17 +1,20 @@
 """What is sent to a gateway and what it answers, as strict values."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import QUEUE_PRUNE_LEAST_S
+from holdfast.operations.gateways import RequestView
 from holdfast.primitives.queue import Request
 
 
 class PromptPayload(Plain, frozen=True, kw_only=True):
-    """The text for the agent. Of control characters it may have tab and newline. Its length is
-    bounded in bytes, which a schema cannot say.
+    """The text for the agent.
+
+    Of control characters it may have tab and newline. Its length is bounded in bytes, which a
+    schema cannot say.
     """
 
     prompt: Annotated[str, msgspec.Meta(min_length=1)]
@@ -65,62 +68,18 @@ class Bounds(Plain, frozen=True, kw_only=True):
     ) = None
 
 
-class RequestsPruned(Plain, frozen=True, kw_only=True):
-    """How many finished requests were removed."""
-
-    removed: int
-
-
 class Health(Plain, frozen=True, kw_only=True):
-    """That the gateway itself answers. It says nothing of the agent. `proof` answers a
-    challenge.
-    """
+    """The gateway answers. It says nothing of the agent. `proof` answers a challenge."""
 
     protocol_version: str
     status: str
     proof: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Accepted(Plain, frozen=True, kw_only=True):
-    """A request was stored, durably."""
-
-    request_id: str
-    state: str
-    accepted_at: Instant
-    queue_depth: int
-    epoch: int
-
-
-class RequestView(Plain, frozen=True, kw_only=True):
-    """A request, as it stands."""
-
-    request_id: str
-    kind: str
-    payload: dict[str, Any]
-    state: str
-    receipt: str
-    epoch: int
-    arrival: int
-    accepted_at: Instant
-    started_at: Instant | None
-    finished_at: Instant | None
-    token: int | None
-    error_code: str | None
-    error_detail: str | None
-    result: dict[str, Any] | None
-    idempotency_key: str | None
-
-
 class RequestList(Plain, frozen=True, kw_only=True):
     """Requests in the order they came."""
 
     requests: list[RequestView]
-
-
-class Detaching(Plain, frozen=True, kw_only=True):
-    """The gateway is stopping."""
-
-    status: str = "detaching"
 
 
 def view_of(request: Request) -> RequestView:

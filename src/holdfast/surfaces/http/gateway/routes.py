@@ -18,24 +18,21 @@ from holdfast.domains.gateway.records import PROTOCOL_VERSION
 from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX
 from holdfast.kernel.store import Entry
+from holdfast.operations.gateways import Accepted, Detaching, RequestsPruned, RequestView
 from holdfast.primitives.queue import RequestState
 from holdfast.primitives.queue.records import ENDED
 from holdfast.surfaces.http.changes import Changes
 from holdfast.surfaces.http.gateway.messages import (
-    Accepted,
     Bounds,
     Decision,
-    Detaching,
     Health,
     Interrupt,
     NewRequest,
     RequestList,
-    RequestsPruned,
-    RequestView,
     SubmitPrompt,
     view_of,
 )
-from holdfast.surfaces.http.gateway.sharing import SharedAccepts
+from holdfast.surfaces.http.gateway.shared_commit import SharedCommits
 from holdfast.surfaces.http.problems import Problem, strictly
 from holdfast.surfaces.http.queries import takes
 from holdfast.surfaces.http.sse import events, place_of
@@ -66,7 +63,7 @@ class Counter:
         self,
         gateway: Gateway,
         changes: Changes,
-        accepts: SharedAccepts,
+        accepts: SharedCommits,
         *,
         detach: Callable[[], None],
         prove: Callable[[str], str],
@@ -140,8 +137,9 @@ def _of_itself(counter: Counter) -> list[Any]:
             str, HeaderParameter(name=CHALLENGE_HEADER, pattern=CHALLENGE_PATTERN, required=False)
         ] = "",
     ) -> Health:
-        """Does the gateway itself answer? Says nothing of the agent. With a challenge, it proves
-        that it has the token.
+        """Does the gateway itself answer? Says nothing of the agent.
+
+        With a challenge, it proves that it has the token.
         """
         proof = counter.prove(challenge) if challenge else msgspec.UNSET
         return Health(protocol_version=PROTOCOL_VERSION, status="ok", proof=proof)
@@ -158,7 +156,7 @@ def _of_itself(counter: Counter) -> list[Any]:
         responses=_problems(404, 409, 412),
         security=_BEARER,
     )
-    def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001 - as with requests
+    def reconcile(data: JSONBody[Decision], body: RawBody) -> Reconciled:  # noqa: ARG001
         """Decide what becomes of the requests that wait for an earlier instance of the agent; then
         admission opens.
         """
@@ -181,15 +179,17 @@ def _of_itself(counter: Counter) -> list[Any]:
 def _of_requests(counter: Counter) -> list[Any]:
     @post("/v1/requests", status_code=202, responses=_problems(409, 412, 429), security=_BEARER)
     async def accept(
-        data: JSONBody[NewRequest],  # noqa: ARG001 - for the schema; the framework would take "1" for 1
+        # For the schema only. The body is decoded strictly: the framework would take "1" for 1.
+        data: JSONBody[NewRequest],  # noqa: ARG001
         body: RawBody,
         idempotency_key: Annotated[
             str | None,
             HeaderParameter(name="Idempotency-Key", min_length=1, max_length=256, required=False),
         ] = None,
     ) -> Accepted:
-        """Accept a request: it is stored, durably, before this is answered. The same
-        Idempotency-Key again answers the same request.
+        """Accept a request: it is stored, durably, before this is answered.
+
+        The same Idempotency-Key again answers the same request.
         """
         return await counter.accept(body, idempotency_key)
 
@@ -211,9 +211,10 @@ def _of_requests(counter: Counter) -> list[Any]:
     @post(
         "/v1/prune", status_code=200, sync_to_thread=True, responses=_problems(), security=_BEARER
     )
-    def prune(body: RawBody, data: JSONBody[Bounds] = _NO_BOUNDS) -> RequestsPruned:  # noqa: ARG001 - as with requests
-        """Remove finished requests beyond the bounds, with their idempotency keys. Those that ended
-        within a day stay.
+    def prune(body: RawBody, data: JSONBody[Bounds] = _NO_BOUNDS) -> RequestsPruned:  # noqa: ARG001
+        """Remove finished requests beyond the bounds, with their idempotency keys.
+
+        Those that ended within a day stay.
         """
         bounds = strictly(_BOUNDS, body or b"{}")
         return RequestsPruned(
@@ -253,9 +254,7 @@ def _of_events(counter: Counter) -> Any:
             str | None, HeaderParameter(name="Last-Event-ID", required=False)
         ] = None,
     ) -> Stream:
-        """What happens, as it happens, as server-sent events; behind Last-Event-ID, or from now
-        on.
-        """
+        """What happens, as server-sent events; after Last-Event-ID, or from now on."""
         if last_event_id is not None:
             # Before the answer begins, so that a wrong one is refused.
             place_of(last_event_id)

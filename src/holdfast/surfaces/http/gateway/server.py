@@ -15,10 +15,10 @@ from holdfast.domains.gateway.proof import proof_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.primitives.queue.transaction import topic_of
+from holdfast.surfaces.http.access_gate import AccessGate, served_hosts
 from holdfast.surfaces.http.changes import Changes
-from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.gateway.routes import Counter, routes
-from holdfast.surfaces.http.gateway.sharing import SharedAccepts
+from holdfast.surfaces.http.gateway.shared_commit import SharedCommits
 from holdfast.surfaces.http.openapi import say_strict
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
@@ -39,11 +39,11 @@ class GatewaySide:
         detach: Callable[[], None] = lambda: None,
     ) -> None:
         self._changes = Changes(gateway.queue.store, [JOURNAL_TOPIC, topic_of(gateway.agent)])
-        self._accepts = SharedAccepts(gateway.accept, lambda: gateway.queue.head().depth)
+        self._accepts = SharedCommits(gateway.accept, lambda: gateway.queue.head().depth)
         prove = partial(proof_of, token, port=port)
         counter = Counter(gateway, self._changes, self._accepts, detach=detach, prove=prove)
         hosts = served_hosts(host, port, more_hosts)
-        self.app: ASGIApp = Doorman(
+        self.app: ASGIApp = AccessGate(
             self._litestar(counter), token=token, hosts=hosts, public=frozenset({"/health"})
         )
 

@@ -1,7 +1,7 @@
 """The page of the server: one HTML document with its style and scripts, and what it alone asks for.
 
 routes.py      what the page asks for
-looking.py     agents and gateways, looked at no more often than they must be
+census.py      counts of agents and states of gateways, read no more often than needed
 assets.py      the files of the page, and what a browser may do with them
 assets/        the files themselves; nothing is built
 """

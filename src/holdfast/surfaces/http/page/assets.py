@@ -35,8 +35,9 @@ class Asset(NamedTuple):
 
 
 def load_assets() -> dict[str, Asset]:
-    """Every file of the page by its name. Only what is found here is ever served, so that no name
-    becomes a path.
+    """Every file of the page by its name.
+
+    Only what is found here is ever served, so that no name becomes a path.
     """
     files = {
         path.name: path

@@ -1,5 +1,6 @@
-"""What the page asks for. Everything here reads; what its buttons do are the server's own
-operations.
+"""What the page asks for.
+
+Everything here reads; what its buttons do are the server's own operations.
 """
 
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from holdfast.operations.page.workflows import why_swap, why_workflow
 from holdfast.primitives.journal import redacted
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
-from holdfast.surfaces.http.page.looking import AgentLook, GatewayLook
+from holdfast.surfaces.http.page.census import AgentCounts, GatewayStatuses
 from holdfast.surfaces.http.queries import takes
 
 _Limit = Annotated[int, QueryParameter(ge=1, le=LIST_MAX)]
@@ -50,7 +51,7 @@ class ShownJob(Plain, frozen=True, kw_only=True):
 
 def page_routes(hf: Holdfast) -> list[Any]:
     """The route handlers of the page."""
-    looks = AgentLook(hf), GatewayLook(hf)
+    looks = AgentCounts(hf), GatewayStatuses(hf)
     return [
         *_of_files(),
         *_at_a_glance(hf, *looks),
@@ -90,7 +91,7 @@ def _sent(
     )
 
 
-def _at_a_glance(hf: Holdfast, agents: AgentLook, gateways: GatewayLook) -> list[Any]:
+def _at_a_glance(hf: Holdfast, agents: AgentCounts, gateways: GatewayStatuses) -> list[Any]:
     @get("/v1/overview", sync_to_thread=True, include_in_schema=False)
     def at_a_glance() -> Overview:
         """How many of each there are, what needs somebody, who waits for whom, and what happened
@@ -186,7 +187,7 @@ def _whys(hf: Holdfast) -> list[Any]:
     return [why]
 
 
-def _of_one(hf: Holdfast, gateways: GatewayLook) -> list[Any]:
+def _of_one(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
     @get("/v1/overview/jobs/{job_id:str}", sync_to_thread=True, include_in_schema=False)
     def job(job_id: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> ShownJob:
         """A job, why it is as it is, what it told, and its log."""

@@ -13,22 +13,22 @@ from litestar.types import ASGIApp
 from holdfast import __version__
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.operations import all_operations
+from holdfast.operations.holds import TakeHold
+from holdfast.operations.locks import Acquire
+from holdfast.operations.network import LockRouters
 from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.http.access_gate import AccessGate, served_hosts
 from holdfast.surfaces.http.changes import Changes
-from holdfast.surfaces.http.doorman import Doorman, served_hosts
 from holdfast.surfaces.http.metrics import metrics_routes
 from holdfast.surfaces.http.openapi import say_one_of, say_strict
 from holdfast.surfaces.http.page import page_routes
 from holdfast.surfaces.http.problems import HANDLERS
 from holdfast.surfaces.http.queries import refuse_unknown_query
 from holdfast.surfaces.http.reference import Reference
-from holdfast.surfaces.http.server.catalogue import CATALOGUE
-from holdfast.surfaces.http.server.desk import Desk
-from holdfast.surfaces.http.server.holds import TakeHold
-from holdfast.surfaces.http.server.locks import Acquire
-from holdfast.surfaces.http.server.network import LockRouters
-from holdfast.surfaces.http.server.routing import route_of
-from holdfast.surfaces.http.server.segments import Segments
+from holdfast.surfaces.http.server.executor import Executor
+from holdfast.surfaces.http.server.path_names import PathNames
+from holdfast.surfaces.http.server.routes import route_of
 from holdfast.surfaces.http.server.sessions import (
     BEGIN_PATH,
     PROOF_PATH,
@@ -36,10 +36,10 @@ from holdfast.surfaces.http.server.sessions import (
     link_to,
     session_routes,
 )
-from holdfast.surfaces.http.server.standing import standing_routes
+from holdfast.surfaces.http.server.status_routes import status_routes
 
 _ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
-"""What is asked for by those who hold without a process of their own."""
+"""Claims that need one of `ttl_s` and `pid`."""
 
 _PUBLIC = frozenset({"/health", "/", "/schema", BEGIN_PATH, PROOF_PATH})
 _PUBLIC_BELOW = ("/assets/", "/schema/")
@@ -49,8 +49,10 @@ the store. A browser shows no token when it loads a page.
 
 
 class ServerSide:
-    """The application, and what ends its waits when the server stops. `more_hosts` are further
-    values of Host that are served; `ended_file` keeps the sessions that were logged out.
+    """The application, and what ends its waits when the server stops.
+
+    `more_hosts` are further values of Host that are served; `ended_file` keeps the sessions that
+    were logged out.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class ServerSide:
         self.url = f"http://{shown}:{port}"
         self.sessions = Sessions(token, port, ended_file=ended_file)
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
-        self._desk = Desk(hf)
-        doorman = Doorman(
+        self._executor = Executor(hf)
+        gate = AccessGate(
             self._litestar(self._routes(hf)),
             token=token,
             hosts=served_hosts(host, port, more_hosts),
@@ -76,8 +78,8 @@ class ServerSide:
             public_below=_PUBLIC_BELOW,
             in_session=self.sessions.lets_in,
         )
-        # Around the doorman, who must see the path that is routed.
-        self.app: ASGIApp = Segments(doorman)
+        # Around the gate, which must see the path that is routed.
+        self.app: ASGIApp = PathNames(gate)
 
     def new_link(self) -> str:
         """A link for a browser, that can be used once."""
@@ -86,14 +88,14 @@ class ServerSide:
     def end_waits(self) -> None:
         """Let everybody go who only waits. Called on the server's loop."""
         self._changes.end_waits()
-        self._desk.end_waits()
+        self._executor.end_waits()
 
     def _routes(self, hf: Holdfast) -> list[Any]:
         """All that is served: each part brings its own."""
         return [
-            *standing_routes(hf, self._changes),
+            *status_routes(hf, self._changes),
             *session_routes(self.sessions, self.url),
-            *(route_of(operation, self._desk) for operation in CATALOGUE),
+            *(route_of(operation, self._executor) for operation in all_operations()),
             *page_routes(hf),
             *metrics_routes(hf),
         ]
@@ -130,4 +132,4 @@ class ServerSide:
             yield
         finally:
             self._changes.close()
-            self._desk.close()
+            self._executor.close()

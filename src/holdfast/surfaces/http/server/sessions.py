@@ -40,7 +40,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.surfaces.http.bearer import shown_token
 from holdfast.surfaces.http.problems import strictly
-from holdfast.surfaces.http.server.routing import SECURED, problems
+from holdfast.surfaces.http.server.routes import SECURED, problems
 
 BEGIN_PATH = "/v1/sessions"
 """Where a page exchanges a code. It needs no token: the code is the secret."""
@@ -64,9 +64,7 @@ class Code(Plain, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Challenge(Plain, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which session a proof is asked for, by its name and end, and the number that the page
-    chose.
-    """
+    """The session to prove, by its name and end, and the number that the page chose."""
 
     session: Annotated[str, msgspec.Meta(max_length=40)]
     nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=100)]
@@ -85,8 +83,9 @@ class Session(Plain, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Codes of links, and the sessions that began with one, of the server at a port. `now_s` is
-    seconds since 1970.
+    """Codes of links, and the sessions that began with one, of the server at a port.
+
+    `now_s` is seconds since 1970.
 
     `ended_file` keeps the sessions that were logged out; without one they are forgotten with the
     process.
@@ -140,8 +139,10 @@ class Sessions:
         return hmac.new(self._signed(begun).encode(), f"proof {nonce}".encode(), sha256).hexdigest()
 
     def end(self, secret: str) -> None:
-        """Log a session out, for good. Raises InvalidValue for what is no session, StoreUnavailable
-        when the next server cannot be told of it.
+        """Log a session out, for good.
+
+        Raises InvalidValue for what is no session, StoreUnavailable when the next server cannot be
+        told of it.
         """
         if not self.lets_in(secret):
             raise InvalidValue(
@@ -174,8 +175,9 @@ class Sessions:
 
 
 def link_to(url: str, code: str) -> str:
-    """A link for a browser. Its code is in the fragment, so that it reaches no log and no other
-    server.
+    """A link for a browser.
+
+    Its code is in the fragment, so that it reaches no log and no other server.
     """
     return f"{url}/#/enter/{code}"
 

@@ -19,7 +19,7 @@ from holdfast.kernel.limits import (
     LABEL_CHARS_MAX,
     PATH_CHARS_MAX,
 )
-from holdfast.surfaces.answers.jobs import logged
+from holdfast.operations.jobs import mirror
 from holdfast.surfaces.mcp.answers import JobAnswer, job_view
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.job_claim import JobClaim, job_handle
@@ -126,7 +126,7 @@ def create_job(hand: Hand, asked: CreateArguments, call: Call) -> JobAnswer:
     call.undo_by(
         lambda: hand.hf.jobs.cancel(job.job_id, reason="taken back by the client that asked for it")
     )
-    logged(hand.hf, wait=True)
+    mirror(hand.hf, wait=True)
     return JobAnswer(
         job=job_view(job), next="status with its job_id, and wait_s to wait for its end"
     )
@@ -154,7 +154,7 @@ def claim_job(hand: Hand, asked: ClaimArguments, call: Call) -> JobAnswer:
     call.undo_by(lambda: hand.let_go(job_handle(job.job_id)))
     hand.hf.job_events.publish(job.job_id, EventKind.STARTED, token=job.token)
     hand.errand.wake(job.job_id)
-    logged(hand.hf, wait=True)
+    mirror(hand.hf, wait=True)
     return JobAnswer(
         job=job_view(job),
         handle=job_handle(job.job_id),
@@ -178,7 +178,7 @@ def report_job(hand: Hand, asked: ReportArguments, call: Call) -> JobAnswer:
     if over:
         hand.drop(claim.handle)
     hand.errand.wake(job.job_id)
-    logged(hand.hf, wait=True)
+    mirror(hand.hf, wait=True)
     words = (
         "ask a person, and go on when you may"
         if asked.outcome == "permission_required"
@@ -212,7 +212,7 @@ def _reported(hand: Hand, claim: JobClaim, asked: ReportArguments) -> Job:
 def retry_job(hand: Hand, asked: RetryArguments, call: Call) -> JobAnswer:
     """Have a failed job done again."""
     job = hand.hf.jobs.retry(asked.job_id)
-    logged(hand.hf, wait=True)
+    mirror(hand.hf, wait=True)
     return JobAnswer(
         job=job_view(job), next="status with its job_id, and wait_s to wait for its end"
     )

@@ -1,0 +1,321 @@
+"""Agents that something else runs. To run one is the command line's."""
+
+from typing import Annotated
+
+from msgspec.structs import asdict
+
+from holdfast.domains.agents import Agent, Reason
+from holdfast.domains.agents.cleanup import Report
+from holdfast.domains.agents.control import Target
+from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.records import TMUX_BACKED
+from holdfast.domains.agents.resolution import Resolution
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import Ambiguous, Fenced, Held, LeaseLost, NotFound, Untrusted
+from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX
+from holdfast.kernel.store import Damage
+from holdfast.operations.claims import claimant
+from holdfast.operations.fields import (
+    AgentName,
+    Label,
+    Limit,
+    PathText,
+    Pid,
+    Seconds,
+    Token,
+    Ttl,
+    described,
+)
+from holdfast.operations.operation import Flag, Positional, Request, operation
+from holdfast.runtime.connection import Holdfast
+
+GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
+"""The environment variable in which a command under `agents run` finds its generation."""
+
+_BACKENDS = "|".join(TMUX_BACKED)
+_Backend = Annotated[
+    str,
+    described(
+        "What it runs on.",
+        pattern=rf"^({_BACKENDS}|[a-z0-9]+_headless)$",
+        max_length=LABEL_CHARS_MAX,
+    ),
+]
+_Agent = Annotated[AgentName, Positional()]
+DefDir = Annotated[
+    PathText | None,
+    Flag(
+        "--agent-def-dir",
+        metavar="FOLDER",
+        help="The agent's definition folder, as an absolute path.",
+    ),
+]
+_Generation = Annotated[
+    Label,
+    Flag(
+        "--generation",
+        metavar="ID",
+        envvar=GENERATION_VARIABLE,
+        help=f"The generation whose record it must be.  [{GENERATION_VARIABLE}]",
+    ),
+]
+_Token = Annotated[
+    Token | None,
+    Flag(
+        "--token",
+        within=None,
+        help="Refused (exit status 4) when the generation was resumed since.",
+    ),
+]
+Lease = Annotated[
+    Ttl | None,
+    Flag(
+        "--lease",
+        help="How long it is believed without a sign of life.  [default: agents.lease_s, a day]",
+    ),
+]
+SessionRoot = Annotated[
+    PathText | None,
+    Flag(
+        "--session-root",
+        metavar="FOLDER",
+        help="Where the manifest is.  [default for run and start: one of its own]",
+    ),
+]
+IdOption = Annotated[
+    AgentName | None,
+    Flag("--id", metavar="ID", help="The agent's id.  [default: it follows from the name]"),
+]
+TakeOver = Annotated[
+    bool,
+    Flag(
+        "--take-over",
+        help="Replace the generation that has the id, on your word that it is over. "
+        "Told in the journal.",
+    ),
+]
+
+
+class ListAgents(Request, frozen=True, kw_only=True):
+    """Which agents: all, or those whose lease is not over."""
+
+    fresh: Annotated[bool, Flag("--fresh", help="Only those whose lease is not over.")] = False
+    limit: Annotated[
+        Limit, Flag("--limit", within=(0, None), show_default=True, help="At most this many.")
+    ] = LIST_MAX
+
+
+class OfAgent(Request, frozen=True, kw_only=True):
+    """An agent, by its name or id."""
+
+    agent: _Agent
+
+
+class ControlTarget(Request, frozen=True, kw_only=True):
+    """An agent, and the definition folder that it must have, or may."""
+
+    agent: _Agent
+    agent_def_dir: DefDir = None
+    needs_agent_def_dir: Annotated[
+        bool,
+        Flag("--needs-agent-def-dir", help="Refuse it unless it has a definition folder."),
+    ] = False
+
+
+class Publish(Request, frozen=True, kw_only=True):
+    """An agent that something else runs."""
+
+    name: Annotated[AgentName, Positional("[NAME]")]
+    backend: Annotated[
+        _Backend,
+        Flag(
+            "--backend",
+            default=None,
+            help="What it runs on, such as local_interactive or claude_headless.",
+        ),
+    ]
+    tool: Annotated[
+        Label,
+        Flag(
+            "--tool", metavar="NAME", default=None, help="Which tool the agent is, such as claude."
+        ),
+    ]
+    manifest_path: Annotated[
+        PathText,
+        Flag(
+            "--manifest",
+            metavar="PATH",
+            help="Its manifest; what it says need not be said here.",
+        ),
+    ]
+    session_name: Annotated[
+        Label | None,
+        Flag("--tmux-session", metavar="NAME", help="The tmux session it runs in."),
+    ] = None
+    session_root: SessionRoot = None
+    agent_def_dir: DefDir = None
+    agent_id: IdOption = None
+    generation_id: Annotated[
+        Label | None,
+        Flag(
+            "--generation",
+            metavar="ID",
+            help="Resume this one.  [default: the manifest's, else a new one]",
+        ),
+    ] = None
+    pid: Annotated[
+        Pid | None, Flag("--pid", help="The agent's own process, such as its pane's.")
+    ] = None
+    lease_s: Lease = None
+    take_over: TakeOver = False
+
+
+class Refresh(Request, frozen=True, kw_only=True):
+    """The generation that lives on."""
+
+    agent: _Agent
+    generation_id: _Generation
+    token: _Token = None
+    lease_s: Lease = None
+
+
+class Remove(Request, frozen=True, kw_only=True):
+    """The generation that is over."""
+
+    agent: _Agent
+    generation_id: _Generation
+    token: _Token = None
+
+
+class Cleanup(Request, frozen=True, kw_only=True):
+    """What is to be left alone, and whether anything is to be removed at all."""
+
+    grace_s: Annotated[
+        Seconds,
+        Flag(
+            "--grace",
+            show_default=True,
+            help="Leave alone what expired, or was made without a record, more recently than this.",
+        ),
+    ] = AGENT_GRACE_S
+    dry_run: Annotated[bool, Flag("--dry-run", help="Only say what would be removed.")] = False
+    tmux_check: Annotated[
+        bool,
+        Flag(
+            "--no-tmux-check",
+            choose=(True, False),
+            help="Go by leases alone: ask neither tmux nor the process table.",
+        ),
+    ] = True
+
+
+class AgentView(Agent, frozen=True, kw_only=True):
+    """An agent's record, and the state of its parts: lease, process, tmux session, gateway."""
+
+    liveness: Parts
+
+
+class Removed(Plain, frozen=True, kw_only=True):
+    """Whose record was taken out."""
+
+    removed: str
+    generation_id: str
+
+
+@operation("GET /v1/agents", cli="agents list")
+def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
+    """Agents by name."""
+    return hf.agents.list_agents(fresh=request.fresh, limit=request.limit, damaged=damaged)
+
+
+@operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
+def get(hf: Holdfast, request: OfAgent) -> AgentView:
+    """One agent, fresh or not, and the state of its lease, process, tmux session and gateway."""
+    agent = hf.agents.get(agent_id_of(hf, request.agent))
+    return AgentView(**asdict(agent), liveness=hf.agents.liveness(agent))
+
+
+@operation("GET /v1/agents/{agent}/resolve", cli="agents resolve", errors=(NotFound, Ambiguous))
+def resolve(hf: Holdfast, request: OfAgent) -> Resolution:
+    """The live agent of a name or an id; the error's `reason` says why there is none."""
+    found = hf.agents.resolve(request.agent)
+    found.unwrap()
+    return found
+
+
+@operation(
+    "GET /v1/agents/{agent}/target",
+    cli="agents target",
+    errors=(NotFound, Untrusted),
+    outside=True,
+)
+def control_target(hf: Holdfast, request: ControlTarget) -> Target:
+    """What may be controlled under a name or an id.
+
+    Trusts nothing that the record points at, and never falls back to another target.
+    """
+    return hf.agents.control_target(
+        request.agent, request.agent_def_dir, needs_agent_def_dir=request.needs_agent_def_dir
+    )
+
+
+@operation("POST /v1/agents", cli="agents publish", errors=(NotFound, Held), outside=True)
+def publish(hf: Holdfast, request: Publish) -> Agent:
+    """Publish an agent, or resume its generation, for one lease. Nothing refreshes it but you."""
+    return hf.agents.publish(
+        request.name,
+        backend=request.backend,
+        tool=request.tool,
+        manifest_path=request.manifest_path,
+        session_name=request.session_name,
+        session_root=request.session_root,
+        agent_def_dir=request.agent_def_dir,
+        agent_id=request.agent_id,
+        generation_id=request.generation_id,
+        holder=claimant(hf, request.pid),
+        lease_s=request.lease_s,
+        take_over=request.take_over,
+    )
+
+
+@operation(
+    "POST /v1/agents/{agent}/refresh", cli="agents refresh", errors=(NotFound, LeaseLost, Fenced)
+)
+def refresh(hf: Holdfast, request: Refresh) -> Agent:
+    """Extend the lease of a generation from now. If refused, it has lost the id: stand down."""
+    agent_id = agent_id_of(hf, request.agent)
+    return hf.agents.refresh(
+        agent_id, request.generation_id, token=request.token, lease_s=request.lease_s
+    )
+
+
+@operation(
+    "POST /v1/agents/{agent}/remove", cli="agents remove", errors=(NotFound, LeaseLost, Fenced)
+)
+def remove(hf: Holdfast, request: Remove) -> Removed:
+    """Take a generation's own record out."""
+    agent_id = agent_id_of(hf, request.agent)
+    hf.agents.remove(agent_id, request.generation_id, token=request.token)
+    return Removed(removed=agent_id, generation_id=request.generation_id)
+
+
+@operation("POST /v1/upkeep/agents/cleanup", cli="agents cleanup", outside=True)
+def cleanup(hf: Holdfast, request: Cleanup) -> Report:
+    """Remove what agents left behind.
+
+    Returns what was planned, removed, preserved and failed, each with its reason.
+    """
+    return hf.agents.cleanup(
+        grace_s=request.grace_s, dry_run=request.dry_run, tmux_check=request.tmux_check
+    )
+
+
+def agent_id_of(hf: Holdfast, name_or_id: str) -> str:
+    """The id of an agent, live or not. Raises Ambiguous and InvalidName."""
+    found = hf.agents.resolve(name_or_id)
+    if found.record is not None or found.reason is Reason.AMBIGUOUS:
+        return found.unwrap().agent_id
+    return found.agent_ids[0] if found.agent_ids else name_or_id
+
+
+OPERATIONS = [list_, get, resolve, control_target, publish, refresh, remove, cleanup]

@@ -1,0 +1,320 @@
+"""Gateways of agents, each called with its own token."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domains.gateway import Status
+from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.kernel.codec import Instant, Plain
+from holdfast.kernel.errors import Fenced, NotFound, Refused, Unavailable
+from holdfast.kernel.limits import LIST_MAX, QUEUE_KEEP_LEAST, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S
+from holdfast.operations.fields import (
+    AgentName,
+    Count,
+    Id,
+    Label,
+    Limit,
+    Seconds,
+    WaitSeconds,
+    described,
+)
+from holdfast.operations.operation import Flag, Positional, Request, operation
+from holdfast.primitives.queue import RequestState
+
+if TYPE_CHECKING:
+    from holdfast.adapters.gateway_client import GatewayClient
+
+T = TypeVar("T")
+
+DAY_S = 86400.0
+_Prompt = Annotated[
+    str,
+    described(
+        "The text for the agent; of control characters it may have tab and newline.", min_length=1
+    ),
+]
+_Agent = Annotated[AgentName, Positional()]
+_RequestId = Annotated[Id, Positional()]
+
+
+class Gateways(Protocol):
+    """Where gateways are found: a connection, or an address that the user gave."""
+
+    def gateway(self, agent: str) -> "GatewayClient":
+        """The client of an agent's gateway."""
+
+    def gateways(self) -> list[str]:
+        """The agents that have, or had, a gateway here."""
+
+
+class OfGateway(Request, frozen=True, kw_only=True):
+    """An agent that has a gateway."""
+
+    agent: _Agent
+
+
+class Prompt(Request, frozen=True, kw_only=True):
+    """What the agent is to do. The same key again is the same request."""
+
+    agent: _Agent
+    prompt: _Prompt
+    idempotency_key: Annotated[
+        Label | None,
+        Flag("--key", help="An idempotency key of your own: the same again is the same request."),
+    ] = None
+    expected_epoch: Annotated[
+        Count | None,
+        Flag("--epoch", within=(0, None), help="Only if this is the agent's epoch."),
+    ] = None
+
+
+class InterruptAgent(Request, frozen=True, kw_only=True):
+    """The agent that is to stop. The same key again is the same request."""
+
+    agent: _Agent
+    idempotency_key: Label | None = None
+
+
+class ListRequests(Request, frozen=True, kw_only=True):
+    """Which requests of an agent, the newest."""
+
+    agent: _Agent
+    state: Annotated[RequestState | None, Flag("--state", help="Only those in this state.")] = None
+    limit: Annotated[
+        Limit,
+        Flag(
+            "--limit",
+            within=(0, LIST_MAX),
+            show_default=True,
+            help="At most this many, the newest.",
+        ),
+    ] = 100
+
+
+class GetRequest(Request, frozen=True, kw_only=True):
+    """A request of an agent, and how long to wait for its end."""
+
+    agent: _Agent
+    request_id: _RequestId
+    wait_s: WaitSeconds = 0.0
+
+
+class CancelRequest(Request, frozen=True, kw_only=True):
+    """A request of an agent."""
+
+    agent: _Agent
+    request_id: _RequestId
+
+
+class ReconcileGateway(Request, frozen=True, kw_only=True):
+    """What becomes of the requests that wait for an earlier instance of the agent: all, or those
+    named."""
+
+    agent: _Agent
+    action: Annotated[Literal["replay", "discard"], Positional()]
+    epoch: Annotated[
+        Count,
+        Flag(
+            "--epoch",
+            within=(0, None),
+            help="The epoch that you decide about, as the status shows it.",
+        ),
+    ]
+    requests: Annotated[
+        Annotated[list[Id], Meta(max_length=1000)] | None,
+        Flag("--request", metavar="ID", help="Only this one; repeatable.  [default: all]"),
+    ] = None
+
+
+class PruneRequests(Request, frozen=True, kw_only=True):
+    """How many finished requests of an agent to keep, and for how long; as the queue does by
+    default."""
+
+    agent: _Agent
+    keep_finished: Annotated[
+        Count | None,
+        Flag(
+            "--keep",
+            within=(0, None),
+            help=f"How many finished requests to keep.  [default: {QUEUE_KEEP_REQUESTS}]",
+        ),
+    ] = None
+    keep_s: Annotated[
+        Seconds | None,
+        Flag(
+            "--keep-days",
+            unit_s=DAY_S,
+            help="For how many days to keep them, 1 or more.  "
+            f"[default: {QUEUE_KEEP_S / DAY_S:g}, and the last {QUEUE_KEEP_LEAST}]",
+        ),
+    ] = None
+
+
+class Accepted(Plain, frozen=True, kw_only=True):
+    """A request was stored, durably."""
+
+    request_id: str
+    state: str
+    accepted_at: Instant
+    queue_depth: int
+    epoch: int
+
+
+class RequestView(Plain, frozen=True, kw_only=True):
+    """A request, as it stands."""
+
+    request_id: str
+    kind: str
+    payload: dict[str, Any]
+    state: str
+    receipt: str
+    epoch: int
+    arrival: int
+    accepted_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    token: int | None
+    error_code: str | None
+    error_detail: str | None
+    result: dict[str, Any] | None
+    idempotency_key: str | None
+
+
+class RequestsPruned(Plain, frozen=True, kw_only=True):
+    """How many finished requests were removed."""
+
+    removed: int
+
+
+class Detaching(Plain, frozen=True, kw_only=True):
+    """The gateway is stopping."""
+
+    status: str = "detaching"
+
+
+@operation("GET /v1/gateways")
+def list_(hf: Gateways) -> list[str]:
+    """The agents that have, or had, a gateway on the server's machine."""
+    return hf.gateways()
+
+
+@operation("GET /v1/gateways/{agent}", cli="gateway status", errors=(NotFound,), outside=True)
+def status(hf: Gateways, request: OfGateway) -> Status:
+    """How an agent's gateway and the agent itself are doing.
+
+    When no gateway answers: what the last one left.
+    """
+    return _converted(hf.gateway(request.agent).status(), Status)
+
+
+@operation(
+    "POST /v1/gateways/{agent}/prompt",
+    cli="gateway prompt",
+    errors=(NotFound, Refused, Fenced),
+    outside=True,
+)
+def prompt(hf: Gateways, request: Prompt) -> Accepted:
+    """Hand a prompt to an agent. It is stored, durably, before this returns."""
+    accepted = hf.gateway(request.agent).prompt(
+        request.prompt,
+        idempotency_key=request.idempotency_key,
+        expected_epoch=request.expected_epoch,
+    )
+    return _converted(accepted, Accepted)
+
+
+@operation(
+    "POST /v1/gateways/{agent}/interrupt",
+    cli="gateway interrupt",
+    errors=(NotFound, Refused, Fenced),
+    outside=True,
+)
+def interrupt(hf: Gateways, request: InterruptAgent) -> Accepted:
+    """Stop what the agent does. The interrupt does not wait behind what it is to stop."""
+    accepted = hf.gateway(request.agent).interrupt(idempotency_key=request.idempotency_key)
+    return _converted(accepted, Accepted)
+
+
+@operation(
+    "GET /v1/gateways/{agent}/requests", cli="gateway requests", errors=(NotFound,), outside=True
+)
+def requests(hf: Gateways, request: ListRequests) -> list[RequestView]:
+    """An agent's requests in the order they came, the newest of those that match."""
+    state = None if request.state is None else request.state.value
+    found = hf.gateway(request.agent).requests(state=state, limit=request.limit)
+    return [_converted(one, RequestView) for one in found]
+
+
+@operation("GET /v1/gateways/{agent}/requests/{request_id}", errors=(NotFound,), outside=True)
+def request(hf: Gateways, request: GetRequest) -> RequestView:
+    """A request; with `wait_s` when it has ended, or as it stands after that time."""
+    found = hf.gateway(request.agent).request(request.request_id, wait_s=request.wait_s)
+    return _converted(found, RequestView)
+
+
+@operation(
+    "DELETE /v1/gateways/{agent}/requests/{request_id}",
+    cli="gateway cancel",
+    errors=(NotFound, Refused),
+    outside=True,
+)
+def cancel(hf: Gateways, request: CancelRequest) -> RequestView:
+    """Cancel a request that was not begun."""
+    return _converted(hf.gateway(request.agent).cancel(request.request_id), RequestView)
+
+
+@operation(
+    "POST /v1/gateways/{agent}/reconcile",
+    cli="gateway reconcile",
+    errors=(NotFound, Refused),
+    outside=True,
+)
+def reconcile(hf: Gateways, request: ReconcileGateway) -> Reconciled:
+    """Decide what becomes of the requests that wait for an agent that was replaced.
+
+    They are delivered to the new one, or discarded; then admission opens.
+    """
+    decided = hf.gateway(request.agent).reconcile(
+        request.action, epoch=request.epoch, requests=request.requests
+    )
+    return _converted(decided, Reconciled)
+
+
+@operation("POST /v1/gateways/{agent}/prune", cli="gateway prune", errors=(NotFound,), outside=True)
+def prune(hf: Gateways, request: PruneRequests) -> RequestsPruned:
+    """Remove an agent's finished requests beyond the bounds, with their idempotency keys.
+
+    Those that ended within a day stay, whatever the bounds: a prompt that is sent again must not
+    be delivered again.
+    """
+    pruned = hf.gateway(request.agent).prune(
+        keep_finished=request.keep_finished, keep_s=request.keep_s
+    )
+    return _converted(pruned, RequestsPruned)
+
+
+@operation(
+    "POST /v1/gateways/{agent}/detach", cli="gateway detach", errors=(NotFound,), outside=True
+)
+def detach(hf: Gateways, request: OfGateway) -> Detaching:
+    """Stop an agent's gateway.
+
+    What was accepted waits for the next one; the agent itself is left alone.
+    """
+    return _converted(hf.gateway(request.agent).detach(), Detaching)
+
+
+def _converted(answer: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise Unavailable(
+            f"the gateway is of another version: {error}", outcome="unknown"
+        ) from None
+
+
+OPERATIONS = [
+    *(list_, status, prompt, interrupt, requests, request, cancel, reconcile, prune, detach),
+]

@@ -1,0 +1,78 @@
+"""The journal. As it grows, /v1/events and `holdfast log --follow` stream it."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from holdfast.kernel import clock
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import LIST_MAX
+from holdfast.kernel.store import Entry
+from holdfast.operations.fields import Label, Limit, described
+from holdfast.operations.operation import Flag, Request, operation
+from holdfast.runtime.connection import Holdfast
+
+TAIL = 50
+"""How many entries are returned unless the request says."""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WHEN = "An instant (2026-01-31T12:00:00Z) or an age (90s, 15m, 2h, 7d)."
+_When = Annotated[str, described(_WHEN, pattern=r"^[1-9][0-9]{0,6}[smhd]$")]
+
+
+class ReadLog(Request, frozen=True, kw_only=True):
+    """Since when, about what, and how many of the last: 50 by default, all with `since`."""
+
+    since: Annotated[_When | None, Flag("--since", metavar="WHEN", help=_WHEN)] = None
+    subject: Annotated[
+        Label | None, Flag("--subject", help="Only entries about this, such as a job's id.")
+    ] = None
+    tail: Annotated[
+        Limit | None,
+        Flag(
+            "-n",
+            "--tail",
+            within=(0, None),
+            help=f"How many of the last; 0 for all.  [default: {TAIL}; all with --since]",
+        ),
+    ] = None
+
+
+class Dropped(Plain, frozen=True, kw_only=True):
+    """How many entries were dropped."""
+
+    dropped: int
+
+
+@operation("GET /v1/log", cli="log")
+def read(hf: Holdfast, request: ReadLog) -> list[Entry]:
+    """The journal: every change, in the order in which they took effect. The last that match."""
+    begin = None if request.since is None else instant_of(request.since)
+    most = request.tail if request.tail is not None else TAIL if begin is None else LIST_MAX
+    return hf.log.chosen(begin=begin, subject=request.subject, limit=most)[0] if most else []
+
+
+@operation("POST /v1/upkeep/log/prune", cli="log")
+def prune(hf: Holdfast) -> Dropped:
+    """Drop what is beyond the configured bounds."""
+    return Dropped(dropped=hf.log.prune())
+
+
+def instant_of(text: str) -> datetime:
+    """The instant that a text means: itself, or so long ago (90s, 15m, 2h, 7d).
+
+    Raises InvalidValue.
+    """
+    try:
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            seconds = int(text[:-1]) * _UNITS[text[-1]]
+            return clock.SystemClock().now() - timedelta(seconds=seconds)
+        return clock.parse(text, "since")
+    except InvalidValue as error:
+        raise InvalidValue(f"{error.message}, or an age like 15m", field="since") from None
+    except (OverflowError, ValueError):
+        raise InvalidValue(
+            "that lies before the calendar begins: leave it out for everything", field="since"
+        ) from None
+
+
+OPERATIONS = [read, prune]

@@ -1,0 +1,222 @@
+"""`holdfast agents run`: a command as an agent, which stays resolvable as long as it runs."""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+import click
+
+from holdfast.adapters.tmux import Tmux
+from holdfast.domains.agents import Agent
+from holdfast.domains.agents.renewal import AgentRenewal
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
+from holdfast.kernel.holder import Holder, Liveness
+from holdfast.operations.agents import GENERATION_VARIABLE
+from holdfast.operations.operation import Flag
+from holdfast.processes.command import Claim, Command
+from holdfast.processes.signals import Interrupted
+from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.cli.agent_launch import Launch, LaunchAgent, command_of, words_argument
+from holdfast.surfaces.cli.command import json_option, request_options
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
+from holdfast.surfaces.cli.lock_run import OnLost
+from holdfast.surfaces.cli.output import remark
+from holdfast.surfaces.cli.pane_environment import exit_status_reporter
+
+
+class RunAgent(LaunchAgent, frozen=True, kw_only=True):
+    """The agent that a command is."""
+
+    session_name: Annotated[
+        str | None,
+        Flag(
+            "--tmux-session",
+            metavar="NAME",
+            help="The tmux session it runs in.  [default: the one around it]",
+        ),
+    ] = None
+    generation_id: Annotated[
+        str | None,
+        Flag("--generation", metavar="ID", help="Resume this generation instead of a new one."),
+    ] = None
+    on_lost: Annotated[
+        OnLost,
+        Flag(
+            "--on-lost",
+            show_default=True,
+            help="What to do with the command when another takes the id over: end it with SIGTERM, "
+            "or nothing.",
+        ),
+    ] = "term"
+
+
+@click.command(short_help="Run a command as an agent, and keep it resolvable.")
+@request_options(RunAgent)
+@words_argument
+@click.option(
+    "--exit-status-to", hidden=True, help="For `start`: the FIFO to tell the exit status by."
+)
+@leftovers_option
+@json_option
+@store_options
+def run(
+    request: RunAgent,
+    words: tuple[str, ...],
+    exit_status_to: str | None,
+    leftovers: str,
+    as_json: bool,
+) -> int:
+    """Run a command in the foreground as an agent, and exit as it does.
+
+    \b
+        holdfast agents run gpu -- claude
+        holdfast agents run gpu --lease 600 -- ./agent.sh
+
+    It is published before the command begins, with the command's process tree as the holder,
+    refreshed at a third of the lease, and removed when the last process of the tree ends;
+    --leftovers says what is done about processes that the command leaves. Only the command itself
+    is the agent: once it has ended, nothing is typed to it any more. If this process is killed, the
+    record stays until its lease is over, or until the tree is dead and the tmux session gone: then
+    the next one takes over at once.
+
+    The command finds HOLDFAST_AGENT_ID, HOLDFAST_AGENT_NAME, HOLDFAST_AGENT_GENERATION,
+    HOLDFAST_AGENT_TOKEN and HOLDFAST_AGENT_MANIFEST in its environment. --json tells of the record
+    on stderr. Signals are passed on. Exit status: the command's, 128+N when signal N ended it, 126
+    or 127 when it cannot be run, 4 when another has the id or took it over.
+    """
+    command = command_of(words, "run")
+    session_name = Tmux().current() if request.session_name is None else request.session_name
+    with exit_status_reporter(exit_status_to) as report:
+        status = attended(
+            command,
+            partial(_as_agent, request, command, session_name, as_json, report),
+            unbegun="no agent was published",
+            undone="the agent was removed",
+            leftovers=leftovers,
+        )
+        report(status)
+    return status
+
+
+def _as_agent(
+    request: RunAgent,
+    command: list[str],
+    session_name: str | None,
+    as_json: bool,
+    report: Callable[[int], None],
+    custody: Custody,
+) -> int:
+    with connected() as hf:
+        launch = Launch(
+            hf, request, command, session_name=session_name, generation_id=request.generation_id
+        )
+        holder = custody.holder(hf)
+        try:
+            agent = launch.publish(holder)
+        except Interrupted:
+            _withdraw(hf, launch.agent_id, holder)
+            raise
+        try:
+            # Not before it is known whose it is: in a folder that the user named, this replaces the
+            # last one's.
+            launch.write_manifest()
+            if as_json:
+                click.echo(to_json(agent), err=True)
+            return _kept(hf, agent, launch, request, custody, report)
+        finally:
+            custody.drop_signals()
+            if not custody.kept:
+                _remove(hf, agent)
+                launch.clear_away()
+
+
+def _kept(
+    hf: Holdfast,
+    agent: Agent,
+    launch: Launch,
+    request: RunAgent,
+    custody: Custody,
+    report: Callable[[int], None],
+) -> int:
+    lease_s = hf.settings.agents.lease_s if request.lease_s is None else request.lease_s
+    loss = _Loss(hf, agent, custody.command, request.on_lost)
+    keeping = AgentRenewal(hf.agents, agent, lease_s=request.lease_s, on_lost=loss)
+    claim = Claim(
+        kind="agent",
+        token=agent.token,
+        lease_s=lease_s,
+        name=agent.agent_id,
+        generation_id=agent.generation_id,
+        by_lease=True,
+        ends_when_lost=request.on_lost == "term",
+    )
+    environment = {
+        "HOLDFAST_AGENT_ID": agent.agent_id,
+        "HOLDFAST_AGENT_NAME": agent.agent_name,
+        GENERATION_VARIABLE: agent.generation_id,
+        "HOLDFAST_AGENT_TOKEN": str(agent.token),
+        "HOLDFAST_AGENT_MANIFEST": launch.manifest_path,
+    }
+    try:
+        status = custody.run(hf, environment, claim, on_end=report)
+    finally:
+        custody.drop_signals()
+        keeping.close()
+    return status_of(LeaseLost("")).exit if loss.told else status
+
+
+class _Loss:
+    """Says that another has taken over, and ends the command unless it is to be left alone."""
+
+    def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: OnLost) -> None:
+        self._hf = hf
+        self._agent = agent
+        self._command = command
+        self._term = on_lost == "term"
+        self.told = False
+
+    def __call__(self) -> None:
+        # A tree that has ended is a dead holder, whose id the next may take before this process can
+        # remove it. That is no loss.
+        if self._command.ended() and not self._tree_lives():
+            return
+        self.told = True
+        remark(f"{self._agent.agent_name} is another generation's by now: this one has lost it")
+        if not self._term:
+            return
+        if self._command.ended():
+            # Only processes that it left are there.
+            self._command.end_tree()
+        else:
+            self._command.send(signal.SIGTERM)
+
+    def _tree_lives(self) -> bool:
+        return (
+            self._hf.processes.trees.liveness(self._command.tree, in_sight=True) is Liveness.ALIVE
+        )
+
+
+def _remove(hf: Holdfast, agent: Agent) -> None:
+    try:
+        with suppress(NotFound, Lost):
+            hf.agents.remove(agent.agent_id, agent.generation_id, token=agent.token)
+    except HoldfastError as error:
+        # The command has ended, and what came of it must not be hidden by this.
+        remark(
+            f"{error.message}. The record ends with its lease, or when the next one finds its "
+            "process dead"
+        )
+
+
+def _withdraw(hf: Holdfast, agent_id: str, holder: Holder) -> None:
+    """Take out what may have been published just before a signal ended it; its process never
+    becomes the command.
+    """
+    with suppress(HoldfastError):
+        agent = hf.agents.get(agent_id)
+        if agent.holder == holder:
+            hf.agents.remove(agent_id, agent.generation_id, token=agent.token)

@@ -1,0 +1,261 @@
+"""`holdfast agents`: who is alive under which name, and what may be controlled by it."""
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+from msgspec.structs import replace
+
+from holdfast.adapters.agent_files import ManifestFiles
+from holdfast.domains.agents import Agent, Manifest
+from holdfast.domains.agents import manifest as manifests
+from holdfast.domains.agents.cleanup import Item, Report
+from holdfast.domains.agents.control import Target
+from holdfast.domains.agents.liveness import process_liveness, survivors_of
+from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
+from holdfast.kernel.holder import survivors_named
+from holdfast.operations import agents as operations
+from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.cli.agent_run import run
+from holdfast.surfaces.cli.agent_start import start
+from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.lock_text import span
+from holdfast.surfaces.cli.output import answer, remark
+from holdfast.surfaces.cli.render import json_document, moment, pairs, table
+
+
+@click.group(cls=CommandGroup)
+def agents() -> None:
+    """Live agents: one generation per id, found by name or id, trusted only when everything agrees.
+
+    \b
+        holdfast agents start gpu -- claude
+        holdfast agents list
+        holdfast agents target gpu
+    """
+
+
+agents.add_command(run)
+agents.add_command(start)
+
+
+@agents.operation(operations.list_)
+def list_(found: list[Agent], hf: Holdfast) -> None:
+    """List agents by name; exit status 7 if records are damaged, which are named on stderr."""
+    now = hf.store.now()
+    table(
+        ["agent", "lease", "process", "tmux session", "tool", "id"],
+        [
+            [
+                *(agent.agent_name, _lease(agent, now), _process(hf, agent)),
+                *(agent.session_name or "-", agent.identity.tool, agent.agent_id),
+            ]
+            for agent in found
+        ],
+        elastic=["agent", "tmux session", "id"],
+        empty="No agents. Start one: holdfast agents start NAME -- COMMAND",
+    )
+
+
+def _process(hf: Holdfast, agent: Agent) -> str:
+    alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
+    if agent.holder is None or alive is None:
+        return "-"
+    process = f"{agent.holder.pid} {alive.value}"
+    left = survivors_of(agent, hf.processes, embedded=hf.store.embedded)
+    return f"{process}, {len(left)} left" if left else process
+
+
+def _lease(agent: Agent, now: datetime) -> str:
+    if not sys.stdout.isatty():
+        return moment(agent.lease_expires_at)
+    if not agent.fresh(now):
+        return f"over for {span(agent.lease_expires_at, now)}"
+    return f"{span(now, agent.lease_expires_at)} left"
+
+
+@agents.operation(operations.get)
+def get(found: operations.AgentView, hf: Holdfast) -> None:
+    """Show one agent, fresh or not, and the state of its parts: lease, process, tmux, gateway."""
+    facts: list[tuple[str, str]] = []
+    for name, value in to_plain(found).items():
+        if name == "liveness":
+            continue
+        inner = {name: value}
+        if isinstance(value, dict):
+            inner = {f"{name}.{part}": each for part, each in value.items()}
+        facts += [(path, "-" if each is None else str(each)) for path, each in inner.items()]
+    for name, value in to_plain(found.liveness).items():
+        facts.append((f"is {name.replace('_', ' ')}", value or "none"))
+    left = survivors_of(found, hf.processes, embedded=hf.store.embedded)
+    if left:
+        facts.append(("processes left", survivors_named(left)))
+    pairs(facts)
+
+
+@agents.command(short_help="Print the id of a live agent.")
+@request_options(operations.OfAgent)
+@json_option
+@store_options
+def resolve(request: operations.OfAgent, as_json: bool) -> int:
+    """Print the id of the live agent of a name or an id; with --json its record, or the reason why
+    there is none.
+
+    Exit status 1 when it is missing, malformed, schema_invalid, expired or known by another name, 4
+    when it is ambiguous; the reason goes to stderr.
+    """
+    with connected(create=False) as hf:
+        found = hf.agents.resolve(request.agent)
+    if as_json:
+        json_document(found)
+    elif found.record is not None:
+        click.echo(found.record.agent_id)
+    try:
+        found.unwrap()
+    except HoldfastError as error:
+        if not as_json:
+            remark(f"{error.fields['reason']}: {error.message}")
+        return status_of(error).exit
+    return 0
+
+
+@agents.operation(
+    operations.control_target,
+    "target",
+    short_help="Say what may be controlled under a name, trusting nothing.",
+)
+def target(found: Target) -> None:
+    """Check all that an agent's record points at, and print what may be controlled by it.
+
+    Exit status 1 when there is no live agent, 4 when it is ambiguous or anything does not agree:
+    manifest, backend, tmux session or definition folder. It never falls back to another target. An
+    explicit --agent-def-dir beats the record's.
+    """
+    pairs(
+        [
+            ("agent", found.record.agent_name),
+            ("id", found.record.agent_id),
+            ("generation", found.record.generation_id),
+            ("tmux session", found.session_name),
+            ("manifest", found.record.runtime.manifest_path),
+            ("working folder", found.manifest.working_directory),
+            ("definition folder", found.agent_def_dir or "-"),
+        ]
+    )
+
+
+@agents.command(short_help="Publish an agent that something else runs.")
+@request_options(operations.Publish)
+@json_option
+@store_options
+def publish(request: operations.Publish, as_json: bool) -> None:
+    """Publish an agent, or resume its generation, for one lease.
+
+    Nothing refreshes it but you: `holdfast agents run` and `start` do it by themselves. No process
+    is recorded unless --pid names one. Exit status 4 when another generation has the id and is not
+    proved to be gone.
+    """
+    manifest = _manifest(request.manifest_path)
+    with connected() as hf:
+        agent = operations.publish(hf, _completed(request, manifest))
+    answer(to_json(agent) if as_json else _line(agent))
+
+
+def _manifest(path: str) -> Manifest | None:
+    """The manifest; None when it is not there yet. Raises InvalidValue."""
+    if not os.path.isabs(path):
+        raise InvalidValue(
+            f"manifest_path is {path!r}, which is not absolute: give the whole path",
+            field="manifest_path",
+        )
+    try:
+        data = ManifestFiles().read(path)
+    except (OSError, ValueError) as error:
+        raise InvalidValue(
+            f"the manifest {path!r} cannot be read: {error}", field="manifest_path"
+        ) from None
+    return None if data is None else manifests.from_json(data)
+
+
+def _completed(request: operations.Publish, manifest: Manifest | None) -> operations.Publish:
+    """The request with what only the manifest says. A blank value counts as given."""
+    if manifest is not None:
+        said = {
+            "name": manifest.agent_name,
+            "backend": manifest.backend,
+            "tool": manifest.tool,
+            "session_name": manifest.session_name,
+            "session_root": os.path.dirname(request.manifest_path),
+            "agent_def_dir": manifest.agent_def_dir,
+            "agent_id": manifest.agent_id,
+            "generation_id": manifest.generation_id,
+        }
+        missing = {name: value for name, value in said.items() if getattr(request, name) is None}
+        request = replace(request, **missing)
+    for name, option in (("name", "NAME"), ("backend", "--backend"), ("tool", "--tool")):
+        if getattr(request, name) is None:
+            raise click.UsageError(
+                f"{option} is missing: give it, or a --manifest that is there and says it"
+            )
+    return request
+
+
+def _line(agent: Agent) -> str:
+    return (
+        f"{agent.agent_name} ({agent.agent_id}) is generation {agent.generation_id}'s until "
+        f"{moment(agent.lease_expires_at)}, token {agent.token}"
+    )
+
+
+@agents.operation(operations.refresh, short_help="Extend the lease of a generation.")
+def refresh(agent: Agent) -> str:
+    """Extend the lease of an agent's generation from now.
+
+    Exit status 4 when another has taken over: stand down.
+    """
+    return _line(agent)
+
+
+@agents.operation(operations.remove, short_help="Take a generation's record out.")
+def remove(done: operations.Removed) -> str:
+    """Take an agent's record out, if it is this generation's.
+
+    Exit status 4 when it is another's, 1 when there is none.
+    """
+    return f"removed {done.removed}"
+
+
+@agents.command()
+@request_options(operations.Cleanup)
+@json_option
+@store_options
+def cleanup(request: operations.Cleanup, as_json: bool) -> int:
+    """Remove what agents left behind, and say what was planned, removed, preserved and failed.
+
+    It removes damaged records, records expired for longer than the grace, fresh records whose
+    process is dead and whose tmux session is gone, folders without a record, and links in the place
+    of such folders, but never what a link leads to. Each comes with its reason. Exit status 6 when
+    something could not be removed.
+    """
+    with connected(create=not request.dry_run) as hf:
+        report: Report = operations.cleanup(hf, request)
+    if as_json:
+        json_document(report)
+    else:
+        done = ("planned", report.planned) if report.dry_run else ("removed", report.removed)
+        shown: list[tuple[str, Sequence[Item]]] = [
+            done,
+            ("preserved", report.preserved),
+            ("failed", report.failed),
+        ]
+        rows = [
+            [word, item.agent_id, item.why.value, item.detail or "-"]
+            for word, found in shown
+            for item in found
+        ]
+        table(["", "agent", "why", ""], rows, elastic=[""], empty="Nothing is left behind.")
+    return status_of(Unavailable("")).exit if report.failed else 0

@@ -1,0 +1,323 @@
+"""`holdfast gateway`: one agent's durable queue of requests."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.adapters.gateway_client import GatewayClient
+from holdfast.domains.gateway import Status
+from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.kernel.codec import to_json, to_plain
+from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
+from holdfast.kernel.settings import Settings
+from holdfast.kernel.text import counted
+from holdfast.operations import gateways as operations
+from holdfast.operations.operation import Operation
+from holdfast.runtime.connection import connected
+from holdfast.runtime.gateway_identity import gateway_key, gateway_place
+from holdfast.runtime.paths import gateway_agent
+from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
+from holdfast.surfaces.cli.connection import settings_here, store_options
+from holdfast.surfaces.cli.gateway_serve import serve
+from holdfast.surfaces.cli.hints import completed
+from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.text_input import STDIN, read_stdin
+
+WAIT_S = 3600.0
+INTERRUPT_S = 30.0
+_EXIT_FAILED = STATUS["refused"].exit
+_EXIT_TIMED_OUT = STATUS["lock_timeout"].exit
+
+
+@click.group(cls=CommandGroup)
+def gateway() -> None:
+    """An agent's gateway: prompts are stored durably, delivered once, in order, to one instance."""
+
+
+gateway.add_command(serve)
+
+
+class Here:
+    """Where gateways are found: in the folders of this machine, or at an address of the user's."""
+
+    def __init__(self, url: str | None, token_file: Path | None) -> None:
+        if (url is None) != (token_file is None):
+            raise InvalidValue(
+                "--url needs --token-file, and the other way round: give both or neither"
+            )
+        self._url = url
+        self._token = None if token_file is None else token_file.read_text().strip()
+
+    def gateway(self, agent: str) -> GatewayClient:
+        """The client of an agent's gateway."""
+        settings = settings_here()
+        root = gateway_place(settings, agent, lambda: _key(agent, settings))
+        return GatewayClient(agent, root=root, url=self._url, token=self._token)
+
+    def gateways(self) -> list[str]:
+        """The command line does not list them."""
+        raise NotImplementedError
+
+
+def _key(agent: str, settings: Settings) -> str:
+    """The key of the agent's gateway, if the store answers: a gateway works without."""
+    with suppress(HoldfastError), closing(connected(settings, create=False)) as hf:
+        return gateway_key(agent, hf.agents.resolve(agent).record, settings, hf.store)
+    return gateway_agent(agent)
+
+
+def _command(operation: Operation) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of the group with the options of an operation, --json, --url and --token-file.
+
+    The function gets the request, `here`, which operations take, and `as_json`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        # Its own options come before the shared ones in the help, and click keeps them reversed.
+        own = function.__dict__.pop("__click_params__", [])
+
+        @wraps(function)
+        def run(url: str | None, token_file: Path | None, **more: Any) -> Any:
+            return function(here=Here(url, token_file), **more)
+
+        token_file = click.option(
+            "--token-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The file with its token; with --url.",
+        )
+        url = click.option(
+            "--url",
+            help="Where the gateway is, when its folder is not here, such as http://10.0.0.7:9100.",
+        )
+        options = json_option(url(token_file(store_options(run))))
+        options.__click_params__.extend(own)  # type: ignore[attr-defined]
+        made = request_options(operation.request)(options)
+        return gateway.command(function.__name__, help=function.__doc__)(made)
+
+    return decorate
+
+
+def _timeout_option(default: float, words: str) -> Callable[..., Any]:
+    return click.option(
+        "--timeout",
+        "wait_s",
+        metavar="SECONDS",
+        type=Duration(),
+        default=default,
+        show_default=True,
+        help=words,
+    )
+
+
+@_command(operations.status)
+def status(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+    """How an agent's gateway and the agent itself are doing."""
+    found: Status = operations.status(here, request)
+    if as_json:
+        json_document(found)
+        return
+    hidden = ("schema_version", "protocol_version")
+    facts = [
+        (name, str(value))
+        for name, value in to_plain(found).items()
+        if name not in hidden and value not in (None, "")
+    ]
+    pairs([*facts, *_advice(request.agent, to_plain(found))])
+
+
+def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to do about a gateway that takes no requests."""
+    if found["gateway_health"] != "healthy":
+        return [("what to do", completed(f"holdfast gateway serve {agent}"))]
+    if found["request_admission"] == "blocked_reconciliation":
+        epoch = found["managed_agent_instance_epoch"]
+        decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {epoch}"
+        look = f"holdfast gateway requests {agent}"
+        return [("what to do", completed(f"{look}, then {decide}"))]
+    if found["request_admission"] == "blocked_unavailable":
+        return [("what to do", f"start {agent} again; what was accepted waits for it")]
+    return []
+
+
+@_command(operations.prompt)
+@click.argument("text", required=False)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until it has ended, and print the answer. "
+    "Exit status 4 if it failed, 5 if it took too long.",
+)
+@_timeout_option(WAIT_S, "Seconds to wait; with --wait.")
+def prompt(
+    request: Callable[..., operations.Prompt],
+    here: Here,
+    text: str | None,
+    wait: bool,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Hand a prompt to an agent, and print the request's id.
+
+    Without TEXT, or with - for it, it is read from standard input.
+    """
+    if text is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise InvalidValue(
+            "there is no prompt: give it as an argument, or on standard input", field="prompt"
+        )
+    if text is None or text == STDIN:
+        text = read_stdin("prompt")
+    whole = request(prompt=text)
+    accepted = operations.prompt(here, whole)
+    if not wait:
+        answer(to_json(accepted) if as_json else accepted.request_id)
+        return EXIT_DONE
+    with _waiting_for(f"{whole.agent} to answer {accepted.request_id}"):
+        ended = _request(here, whole.agent, accepted.request_id, wait_s)
+    return _show_ended(ended, as_json)
+
+
+@_command(operations.interrupt)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until what it stops has ended too. Exit status 5 if that took too long.",
+)
+@_timeout_option(INTERRUPT_S, "Seconds for all of it.")
+def interrupt(
+    request: operations.InterruptAgent, here: Here, wait: bool, wait_s: float, as_json: bool
+) -> int:
+    """Stop what the agent is doing, at once: it does not wait in the queue.
+
+    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took
+    too long.
+    """
+    deadline, agent = time.monotonic() + wait_s, request.agent
+    ended: dict[str, Any] = here.gateway(agent).interrupt(wait_s=wait_s)
+    result: dict[str, Any] = ended.get("result") or {}
+    if ended["state"] != "completed":
+        return _show_ended(ended, as_json)
+    stopped = result.get("stopped")
+    waited = bool(wait and stopped)
+    if waited:
+        with _waiting_for(f"{stopped} to end"):
+            left_s = max(deadline - time.monotonic(), 0)
+            ended = _request(here, agent, str(stopped), left_s)
+    if result.get("disposition") != "accepted":
+        words = f"nothing to stop: {result.get('detail') or 'it was idle'}"
+    elif waited:
+        words = f"{agent} was interrupted: {_summary(ended)}"
+    else:
+        words = f"{agent} was interrupted" + (f", which ends {stopped}" if stopped else "")
+    answer(to_json(ended) if as_json else words)
+    return EXIT_DONE if ended["state"] in ("completed", "failed") else _EXIT_TIMED_OUT
+
+
+def _request(here: Here, agent: str, request_id: str, wait_s: float) -> dict[str, Any]:
+    request = operations.GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
+    plain: dict[str, Any] = to_plain(operations.request(here, request))
+    return plain
+
+
+@contextmanager
+def _waiting_for(what: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for, and wipe it away afterwards."""
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    if shown:
+        click.echo(f"waiting for {what} ...", err=True, nl=False)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _show_ended(request: dict[str, Any], as_json: bool) -> int:
+    text = (request.get("result") or {}).get("text")
+    done = request["state"] == "completed"
+    answer(to_json(request) if as_json else str(text) if done and text else _summary(request))
+    if done:
+        return EXIT_DONE
+    return _EXIT_FAILED if request["state"] == "failed" else _EXIT_TIMED_OUT
+
+
+def _summary(request: dict[str, Any]) -> str:
+    words = f"{request['request_id']} is {request['state']}"
+    if request.get("error_code"):
+        return f"{words}: {request['error_code']}: {request.get('error_detail') or ''}"
+    result = request.get("result") or {}
+    if result.get("text"):
+        return f"{words}: {clipped(str(result['text']), 200)}"
+    return f"{words} ({result['receipt']})" if "receipt" in result else words
+
+
+@_command(operations.requests)
+def requests(request: operations.ListRequests, here: Here, as_json: bool) -> None:
+    """List an agent's requests in the order they came."""
+    found: list[operations.RequestView] = operations.requests(here, request)
+    if as_json:
+        json_document(found)
+        return
+    table(
+        ["request", "state", "epoch", "accepted", "kind", "what"],
+        [
+            [
+                one.request_id,
+                f"{one.state} {one.error_code}" if one.error_code else one.state,
+                str(one.epoch),
+                short_moment(one.accepted_at),
+                one.kind,
+                clipped(str(one.payload.get("prompt", ""))),
+            ]
+            for one in found
+        ],
+        elastic=["what"],
+        empty=f"No requests. Hand one in: holdfast gateway prompt {request.agent} 'say hello'",
+    )
+
+
+@_command(operations.cancel)
+def cancel(request: operations.CancelRequest, here: Here, as_json: bool) -> None:
+    """Cancel a request that was not begun."""
+    ended = operations.cancel(here, request)
+    answer(to_json(ended) if as_json else _summary(to_plain(ended)))
+
+
+@_command(operations.reconcile)
+def reconcile(request: operations.ReconcileGateway, here: Here, as_json: bool) -> None:
+    """Decide what becomes of the requests that wait for an agent that was replaced.
+
+    They are delivered to the new one, or discarded.
+    """
+    done: Reconciled = operations.reconcile(here, request)
+    number, left = counted(len(done.requests), "request"), len(done.left)
+    what = "will be delivered" if request.action == "replay" else "discarded"
+    then = f"{left} left to decide about" if left else "admission is open"
+    answer(to_json(done) if as_json else f"{number} {what}; {then}")
+
+
+@_command(operations.prune)
+def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
+    """Remove finished requests beyond the bounds, with their idempotency keys.
+
+    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not
+    be delivered again.
+    """
+    done: operations.RequestsPruned = operations.prune(here, request)
+    answer(to_json(done) if as_json else f"{counted(done.removed, 'request')} removed")
+
+
+@_command(operations.detach)
+def detach(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+    """Stop an agent's gateway.
+
+    What was accepted waits for the next one; the agent itself is left alone.
+    """
+    done = operations.detach(here, request)
+    answer(to_json(done) if as_json else f"the gateway of {request.agent} is stopping")

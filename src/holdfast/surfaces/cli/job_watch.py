@@ -1,0 +1,251 @@
+"""`holdfast jobs watch`: the registry is what counts, and the broker brings news of it sooner and
+from elsewhere.
+
+Each look reads the registry first, so it does not matter when the watcher began, or what it missed
+while the broker was away. Of a job that was removed after its end, the audit log tells how it
+ended.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+
+import click
+
+from holdfast.adapters.mqtt import Message, Subscriber
+from holdfast.domains.jobs import Job, JobStatus
+from holdfast.domains.jobs.broker_address import Reach, reach_of
+from holdfast.domains.jobs.events import Event
+from holdfast.domains.jobs.records import shown
+from holdfast.domains.jobs.transitions import no_such
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
+from holdfast.kernel.store import JOURNAL_TOPIC
+from holdfast.operations.jobs import mirror
+from holdfast.processes.signals import interruptible
+from holdfast.runtime.connection import Holdfast
+from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
+from holdfast.surfaces.cli.connection import connected, job_store_options
+from holdfast.surfaces.cli.outage import Outage
+from holdfast.surfaces.cli.output import printable, remark
+
+EXIT_NOT_COMPLETED = 1
+_TIMED_OUT = STATUS["lock_timeout"].exit
+
+_log = logging.getLogger("holdfast.jobs")
+
+
+class JobWatch:
+    """Follows some jobs, or all that are unfinished or come from now on."""
+
+    def __init__(self, hf: Holdfast, job_ids: Sequence[str], *, as_json: bool) -> None:
+        self._hf = hf
+        self._as_json = as_json
+        self._any = not job_ids
+        self._ears = hf.store.listen([JOURNAL_TOPIC])
+        self._cursor = hf.log.tail(0)[1]
+        self._seen: dict[str, int] = {}
+        self._over: dict[str, JobStatus] = {}
+        self._subscribers: dict[Reach, Subscriber] = {}
+        self._deaf: set[Reach] = set()
+        self._heard: list[Message] = []
+        self._lively_s = time.monotonic()
+        self.away: Unavailable | None = None
+        """Why the last look came to nothing, if the store did not answer."""
+        unfinished = (
+            [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")]
+            if self._any
+            else []
+        )
+        for job in unfinished:
+            self._begin(job)
+        for job_id in job_ids:
+            self._begin_with(job_id)
+
+    def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
+        """Follow them to the end, or until time runs out; return the exit status."""
+        begun_s = time.monotonic()
+        outage = Outage()
+        while True:
+            try:
+                self._look()
+                self.away = None
+                outage.over()
+            except Unavailable as error:
+                # A database that is restarted comes back, and what is watched has not ended with
+                # it.
+                self.away = error
+            if (status := self._verdict()) is not None:
+                return status
+            limits = [begun_s + timeout_s] if timeout_s is not None else []
+            limits += [self._lively_s + idle_s] if idle_s is not None else []
+            left_s = min(limits) - time.monotonic() if limits else None
+            if left_s is not None and left_s <= 0:
+                waiting = (
+                    ", ".join(job_id for job_id in self._seen if job_id not in self._over)
+                    or "any job"
+                )
+                why = "" if self.away is None else f" ({self.away.message})"
+                remark(
+                    f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` "
+                    "shows where it stands"
+                )
+                return _TIMED_OUT
+            if self.away is not None:
+                outage.wait(self.away, left_s)
+            else:
+                self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
+
+    def close(self) -> None:
+        """Stop listening."""
+        for one in self._subscribers.values():
+            one.close()
+        self._ears.__exit__(None, None, None)
+
+    def _begin_with(self, job_id: str) -> None:
+        try:
+            self._begin(self._hf.jobs.get_job(job_id))
+        except NotFound:
+            self._recall(job_id)
+
+    def _recall(self, job_id: str) -> None:
+        """How a job ended that is not in the registry any more.
+
+        Raises NotFound when the log does not tell.
+        """
+        mirror(self._hf, wait=True)
+        told = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
+        status = next(
+            (one for one in JobStatus if told is not None and one.value == told.get("status")), None
+        )
+        if status is None or not status.ended:
+            raise no_such(job_id)
+        self._seen[job_id] = 0
+        self._over[job_id] = status
+        known = {"job_id": job_id, "status": status.value}
+        self._say(
+            to_json(known)
+            if self._as_json
+            else f"{job_id} is {status.value}, and removed from the registry since"
+        )
+
+    def _begin(self, job: Job) -> None:
+        self._seen[job.job_id] = 0
+        if job.status.ended:
+            return
+        reach = reach_of(job.broker, os.environ)
+        if reach in self._subscribers:
+            self._subscribers[reach].add([job.events_topic])
+        elif reach not in self._deaf:
+            try:
+                self._subscribers[reach] = Subscriber(reach, [job.events_topic])
+            except BrokerUnavailable as error:
+                self._deaf.add(reach)
+                _log.info("watching the registry alone: %s", error.message)
+
+    def _look(self) -> None:
+        for one in self._subscribers.values():
+            self._heard += one.take()
+            if one.trouble:
+                _log.info("broker=%s: %s; watching the registry", one.reach.shown, one.trouble)
+        while self._heard:
+            self._hf.job_events.receive(self._heard[0].payload, topic=self._heard[0].topic)
+            # Not before it is stored: the broker does not send it again.
+            del self._heard[0]
+        self._hf.jobs.reap()
+        if self._any:
+            self._look_for_new()
+        for job_id in [job_id for job_id in self._seen if job_id not in self._over]:
+            self._follow(job_id)
+
+    def _look_for_new(self) -> None:
+        for batch in self._hf.log.since(self._cursor):
+            self._cursor = batch.cursor
+            for entry in batch.entries:
+                if entry.kind == "job.registered" and entry.subject not in self._seen:
+                    job = self._hf.jobs.peek(entry.subject)
+                    if job is not None:
+                        self._begin(job)
+
+    def _follow(self, job_id: str) -> None:
+        # The job before its events: what it says it ended with is then among them.
+        job = self._hf.jobs.peek(job_id)
+        if job is None:
+            self._recall(job_id)
+            return
+        for event in self._hf.job_events.of_job(job_id, after_seq=self._seen[job_id]):
+            self._seen[job_id] = event.seq
+            self._say(to_json(event) if self._as_json else _line(event))
+        if job.status.ended:
+            self._over[job_id] = job.status
+            self._say(to_json(shown(job)) if self._as_json else _end(job))
+
+    def _say(self, line: str | bytes) -> None:
+        self._lively_s = time.monotonic()
+        click.echo(line)
+
+    def _verdict(self) -> int | None:
+        completed = [status is JobStatus.COMPLETED for status in self._over.values()]
+        if not all(completed):
+            return EXIT_NOT_COMPLETED
+        done = bool(completed) if self._any else len(completed) == len(self._seen)
+        return 0 if done else None
+
+
+def _line(event: Event) -> str:
+    detail = f": {event.detail}" if event.detail else ""
+    return printable(f"{event.job_id} #{event.seq} {event.event.value}{detail}".replace("\n", " "))
+
+
+def _end(job: Job) -> str:
+    said = job.result if job.status is JobStatus.COMPLETED else job.error
+    return printable(f"{job.job_id} is {job.status.value}" + (f": {said}" if said else "")).replace(
+        "\n", " "
+    )
+
+
+@click.command()
+@jobs_argument
+@click.option(
+    "--any", "any_", is_flag=True, help="Watch all jobs, and end with the first that ends."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=Duration(),
+    help="Seconds to watch at most.  [default: no limit]",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_s",
+    metavar="SECONDS",
+    type=Duration(),
+    help="Seconds to watch without anything new.  [default: no limit]",
+)
+@json_option
+@job_store_options
+def watch(
+    job_ids: tuple[str, ...],
+    any_: bool,
+    timeout_s: float | None,
+    idle_s: float | None,
+    as_json: bool,
+) -> int:
+    """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5
+    when time ran out.
+
+    Events come from the broker as they are sent; the registry is what counts, so a watcher that
+    comes late, or loses the broker, sees the end all the same.
+    """
+    if any_ == bool(job_ids):
+        raise click.UsageError("say which jobs, or --any")
+    with connected() as hf, interruptible():
+        watched = JobWatch(hf, job_ids, as_json=as_json)
+        try:
+            return watched.until_end(timeout_s=timeout_s, idle_s=idle_s)
+        finally:
+            watched.close()
+            if watched.away is None:
+                mirror(hf)

@@ -1,0 +1,375 @@
+"""`holdfast locks`: who holds which resource, and who is next."""
+
+import sys
+from collections.abc import Iterator
+from shlex import quote
+
+import click
+from msgspec.structs import replace
+
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
+from holdfast.operations import locks as operations
+from holdfast.operations.operation import Operation, Wait
+from holdfast.primitives.locks import Mode
+from holdfast.primitives.locks.inspect import Explanation, HoldStatus, LockStatus, WaitStatus
+from holdfast.primitives.locks.obstruction import described
+from holdfast.processes.signals import interruptible
+from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
+from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.hints import completed
+from holdfast.surfaces.cli.lock_run import nonblock_option, run
+from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
+from holdfast.surfaces.cli.lock_wait import WaitNotes, own_job
+from holdfast.surfaces.cli.output import answer, printable, remark, write
+from holdfast.surfaces.cli.render import clipped, json_document, moment, table
+
+_HEADINGS = ("resource", "state", "job", "mode", "for", "process", "ends", "token")
+_ON_A_TERMINAL = (0, 1, 2, 4, 5, 6)
+_COUNTS = ("grants", "waits", "timeouts", "deaths", "expiries", "deadlocks", "kicks")
+_TIMES = ("mean", "p50", "p95")
+_FORMATS = ("text", "dot", "json")
+
+
+@click.group(cls=CommandGroup)
+def locks() -> None:
+    """Locks on resources of any name: one holder, or many that share.
+
+    For a script, `run` is all it takes, and works as flock(1) does:
+
+    \b
+        holdfast locks run router-1 -- ./flash.sh router-1
+        holdfast locks explain router-1
+    """
+
+
+locks.add_command(run)
+
+
+@locks.command(short_help="Take locks and print the token.")
+@request_options(operations.Acquire)
+@nonblock_option
+@quiet_option
+@json_option
+@store_options
+def acquire(request: operations.Acquire, nonblock: bool, quiet: bool, as_json: bool) -> None:
+    """Take locks, all or none, and print the token.
+
+    \b
+        token=$(holdfast locks acquire router-1 --by job-7 --pid $$)
+        holdfast locks release "$token"
+
+    This command ends at once, so something else must end the lock if `release` never comes: a
+    process with --pid, or time with --ttl. On a store of several machines --pid needs a --ttl too,
+    since the others cannot see the process. Where one command is all the lock is for, `holdfast
+    locks run` is simpler. A job that holds all of it already gets its token again, and releasing
+    that token frees it.
+    """
+    request = replace(request, timeout_s=0) if nonblock else request
+    take(operations.acquire, request, quiet=quiet, as_json=as_json)
+
+
+def take(
+    operation: Operation, request: operations.LockClaim, *, quiet: bool, as_json: bool
+) -> None:
+    """Take locks for a command that ends at once, and print the token.
+
+    A grant whose token could not be printed is released: nobody would know of it.
+    """
+    with (
+        interruptible(),
+        connected() as hf,
+        WaitNotes(hf, request.names, request.by, request.mode, quiet=quiet) as notes,
+    ):
+        wait = Wait(on_wait=notes.begin)
+        grant: operations.GrantView = operation(hf, request, wait=wait)
+        try:
+            write(to_json(grant) if as_json else str(grant.token))
+        except OSError as error:
+            names = ", ".join(grant.names)
+            untold = f"{names} was granted, but the token could not be written ({error.strerror})"
+            try:
+                operations.give_back(hf, grant, wait)
+            except HoldfastError as failed:
+                raise Unavailable(
+                    f"{untold}, and it could not be released ({failed.message}): "
+                    f"`holdfast locks release {grant.token}` does it",
+                    token=grant.token,
+                    outcome="unknown",
+                ) from None
+            raise Unavailable(f"{untold}: it was released again", outcome="none") from None
+        except BaseException:
+            # Interrupted before anybody knows of it.
+            operations.give_back(hf, grant, wait)
+            raise
+        if grant.reentered and not quiet:
+            remark(
+                f"{', '.join(grant.names)} was {request.by}'s already: this is the same token, "
+                "and releasing it frees it"
+            )
+
+
+@locks.operation(operations.renew, short_help="Extend a lock by its token.")
+def renew(done: operations.Renewed) -> str:
+    """Extend the lock that has TOKEN, from now; exit status 4 when it is lost.
+
+    \b
+        holdfast locks renew "$token" --ttl 600
+
+    It never ends earlier than it would have.
+    """
+    return f"{', '.join(done.names)} held by {done.by} until {moment(done.expires_at)}"
+
+
+@locks.command(short_help="Release a lock by its token or name.")
+@click.argument("words", metavar="TOKEN | NAME...", nargs=-1, required=True)
+@click.option(
+    "--by", metavar="JOB", help="Release by name what this job holds, instead of by token."
+)
+@json_option
+@store_options
+def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
+    """Release the lock that has TOKEN, or what a job holds of some names.
+
+    \b
+        holdfast locks release "$token"
+        holdfast locks release router-1 router-2 --by job-7
+
+    Exit status 4 when no lock has that token any more, 1 when the job does not hold all of the
+    names.
+    """
+    if by is not None:
+        return free(operations.FreeNames(names=list(words), by=by), as_json)
+    try:
+        (word,) = words
+        token = int(word)
+    except ValueError:
+        raise click.UsageError(
+            f"{clipped(' '.join(words))!a} is no token: give the number that `acquire` printed, "
+            "or names and --by"
+        ) from None
+    with connected() as hf:
+        done = operations.release(hf, operations.Release(token=token))
+    answer(to_json(done) if as_json else f"released {token}")
+    return 0
+
+
+def free(request: operations.FreeNames, as_json: bool) -> int:
+    """Let go of what a job holds of some names; return the exit status."""
+    with connected() as hf:
+        done: operations.Freed = operations.free(hf, request)
+    answer(to_json(done) if as_json else printable(f"released {', '.join(done.released)}"))
+    kept = [name for name in dict.fromkeys(request.names) if name not in done.released]
+    if kept:
+        remark(operations.not_held(kept, request.by).message)
+    return STATUS["not_found"].exit if kept else 0
+
+
+@locks.command(short_help="Wait until names are free, and take nothing.")
+@request_options(operations.WaitFor)
+@nonblock_option
+@quiet_option
+@json_option
+@store_options
+def wait(request: operations.WaitFor, nonblock: bool, quiet: bool, as_json: bool) -> int:
+    """Wait until all the names are free at once, and take nothing.
+
+    \b
+        holdfast locks wait router-1 --timeout 60 && echo free
+
+    Exit status 5 when they are not free in time. Another may take them in the next instant: to
+    have them, `run` or `acquire`.
+    """
+    by = own_job("wait") if request.by is None else request.by
+    timeout_s = 0 if nonblock else request.timeout_s
+    request = replace(request, by=by, timeout_s=timeout_s)
+    names = tuple(request.names)
+    with (
+        interruptible(),
+        connected() as hf,
+        WaitNotes(hf, names, by, request.mode, quiet=quiet) as notes,
+    ):
+        why = operations.wait_for(hf, request, Wait(on_wait=notes.begin))
+    if as_json:
+        answer(to_json(operations.free_view(why)))
+    if why is None:
+        return 0
+    first = why.holders[0].resource if why.holders else names[0]
+    remark(
+        f"{', '.join(names)} not free within {timeout_s:g} s: {described(why, names)}. "
+        f"`holdfast locks explain {quote(first)}` tells more"
+    )
+    return STATUS["lock_timeout"].exit
+
+
+@locks.command(short_help="Show who holds and who waits.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@json_option
+@store_options
+def status(names: tuple[str, ...], as_json: bool) -> None:
+    """Show who holds and who waits: of these names, or of all that are held or waited for.
+
+    A line for each holder and each one in line, with its position. What ends `with it` lasts as
+    long as its process. Where the output is no terminal, tabs separate the columns, and mode and
+    token are there too.
+    """
+    with connected(create=False) as hf:
+        found = [operations.status(hf, operations.OfName(name=name)) for name in names]
+        found = found if names else operations.list_(hf)
+    if as_json:
+        json_document(found)
+        return
+    rows = [row for one in found for row in _status_rows(one)]
+    headings = list(_HEADINGS)
+    if sys.stdout.isatty():
+        # Two columns are left to `explain`, for room.
+        rows = [[row[at] for at in _ON_A_TERMINAL] for row in rows]
+        headings = [headings[at] for at in _ON_A_TERMINAL]
+    empty = "Nothing is held and nobody waits. Try: holdfast locks run NAME -- COMMAND"
+    table(headings, rows, elastic=["resource", "job"], empty=empty)
+
+
+def _status_rows(status: LockStatus) -> Iterator[list[str]]:
+    if not status.holds:
+        yield [status.name, "free", *["-"] * (len(_HEADINGS) - 2)]
+    for hold in status.holds:
+        yield [
+            *(status.name, _state("held", hold.mode), hold.by, hold.mode.value),
+            *(span(hold.since, status.now), _process(hold), _end(hold, status), str(hold.token)),
+        ]
+    for wait in status.queue:
+        mode = "only looks" if wait.looks else wait.mode.value
+        yield [
+            *(status.name, _state(f"waits {wait.position}", wait.mode), wait.by, mode),
+            *(span(wait.since, status.now), _process(wait), "-", "-"),
+        ]
+
+
+def _state(word: str, mode: Mode) -> str:
+    return f"{word}, shared" if mode is Mode.SHARED and sys.stdout.isatty() else word
+
+
+def _process(one: HoldStatus | WaitStatus) -> str:
+    return "none" if one.process is None else f"{one.process.pid} {one.alive.value}"
+
+
+def _end(hold: HoldStatus, status: LockStatus) -> str:
+    if hold.reclaimable:
+        return "over"
+    if not hold.has_ttl:
+        return "with it"
+    left = f"in {span(status.now, hold.expires_at)}"
+    return left if sys.stdout.isatty() else moment(hold.expires_at)
+
+
+@locks.command(short_help="Tell why something is not free, and what to do.")
+@request_options(operations.OfName)
+@json_option
+@store_options
+def explain(request: operations.OfName, as_json: bool) -> None:
+    """Tell why NAME is not free: its holder, what that one waits for, the queue, and what to do."""
+    with connected(create=False) as hf:
+        found: Explanation = operations.explain(hf, request)
+    found = replace(found, advice=tuple(completed(line) for line in found.advice))
+    if as_json:
+        json_document(found)
+        return
+    for line in explanation_lines(found):
+        heading = line and not line.startswith(" ")
+        click.echo(click.style(printable(line), bold=True) if heading else printable(line))
+
+
+@locks.command(short_help="Show who waits for whom.")
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(_FORMATS),
+    default=_FORMATS[0],
+    show_default=True,
+    help="How to write it.",
+)
+@click.option("--json", "shape", flag_value="json", help="The same as --format json.")
+@store_options
+def graph(shape: str) -> None:
+    """Show who waits for whom, over all resources.
+
+    \b
+        holdfast locks graph --format dot | dot -Tsvg > locks.svg
+    """
+    with connected(create=False) as hf:
+        found = operations.graph(hf)
+    if shape == "json":
+        json_document(found)
+        return
+    for line in graph_dot(found) if shape == "dot" else graph_lines(found):
+        click.echo(line)
+
+
+@locks.command(short_help="Show counts, waits and holds of each resource.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@json_option
+@store_options
+def stats(names: tuple[str, ...], as_json: bool) -> None:
+    """Show how often each resource was granted, waited for, lost and deadlocked, and for how long.
+
+    Processes add their counts every few seconds and when they end. The time that half (p50) and
+    nearly all (p95) stayed within comes from a histogram: it is the upper bound of a bucket. Where
+    the output is no terminal, each has one line, with tabs between: resource, grants, waits,
+    timeouts, deaths, expiries, deadlocks, kicks, then mean, p50 and p95 of waits and of holds.
+    """
+    with connected(create=False) as hf:
+        found = operations.statistics_of(hf, names)
+    if as_json:
+        json_document(found)
+    elif sys.stdout.isatty():
+        # As many columns as there are would fit no terminal.
+        for line in _statistics_lines(found):
+            click.echo(printable(line))
+    else:
+        rows = [
+            [
+                one.resource,
+                *(str(getattr(one, what)) for what in _COUNTS),
+                *(_seconds(value) for what in ("wait", "hold") for value in _times(one, what)),
+            ]
+            for one in found
+        ]
+        table((), rows, empty="")
+
+
+def _statistics_lines(found: list[operations.StatisticsView]) -> Iterator[str]:
+    if not found:
+        yield completed("Nothing was locked here yet. Try: holdfast locks run NAME -- COMMAND")
+    for one in found:
+        yield one.resource
+        yield "  " + ", ".join(f"{getattr(one, what)} {what}" for what in _COUNTS)
+        for what in ("wait", "hold"):
+            if sum(getattr(one, f"{what}_counts")):
+                values = map(_seconds, _times(one, what))
+                parts = (f"{name} {value}" for name, value in zip(_TIMES, values, strict=True))
+                yield f"  {what}: {', '.join(parts)}"
+
+
+def _times(one: operations.StatisticsView, what: str) -> list[float | None]:
+    return [getattr(one, f"{what}_{time}_s") for time in _TIMES]
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+@locks.operation(operations.kick, short_help="Take a lock away from its holder.")
+def kick(done: operations.Kicked) -> str:
+    """Take NAME away from its holder, with all that was taken together with it.
+
+    \b
+        holdfast locks kick router-1 --why 'flash.sh has hung since noon'
+
+    The next in line gets it at once. The holder is told, and its token is refused from then on, but
+    its processes go on. --end-tree ends them first, on this machine.
+    """
+    return "\n".join(
+        f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in done.kicked
+    )

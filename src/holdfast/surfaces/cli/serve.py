@@ -1,0 +1,94 @@
+"""`holdfast serve`: a store over HTTP."""
+
+import click
+
+from holdfast.adapters.server_folder import ServerFolder
+from holdfast.kernel.codec import to_json
+from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.limits import SERVER_PORT
+from holdfast.kernel.text import installing
+from holdfast.processes.procfs import Procfs
+from holdfast.runtime.paths import server_root
+from holdfast.surfaces.cli.connection import connected, given, settings_here, store_options
+from holdfast.surfaces.cli.json_log import log_json_lines
+from holdfast.surfaces.cli.output import answer
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@click.option("--host", default=_LOOPBACK[0], show_default=True, help="The address to serve at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=SERVER_PORT,
+    show_default=True,
+    help="The port; 0 for a free one.",
+)
+@click.option(
+    "--allow-host",
+    "more_hosts",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another name it is served under; repeatable.",
+)
+@click.option(
+    "--expose",
+    is_flag=True,
+    help="Serve beyond this machine: whoever has the token may do everything.",
+)
+@click.option(
+    "--link", is_flag=True, help="Print a new one-time link to the server that runs, and end."
+)
+@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
+@click.option("--json", "as_json", is_flag=True, help="Say where it is served as JSON.")
+@store_options
+def serve(
+    host: str,
+    port: int,
+    more_hosts: tuple[str, ...],
+    expose: bool,
+    link: bool,
+    log_json: bool,
+    as_json: bool,
+) -> None:
+    """Serve the store over HTTP, with a page for browsers, until Ctrl-C or SIGTERM.
+
+    \b
+        holdfast serve
+        holdfast serve --link
+
+    Every request needs the bearer token, which is made on first start in a file that only its owner
+    reads; a browser gets in once, by the link that is printed. It has no TLS: to serve beyond this
+    machine, put a proxy with TLS in front of it.
+    """
+    if link:
+        _print_link(as_json)
+        return
+    if host not in _LOOPBACK and not expose:
+        raise InvalidValue(
+            f"{host} can be reached from other machines, without TLS: serve at {_LOOPBACK[0]} "
+            "behind a proxy with TLS, or say "
+            "--expose if whoever has the token is meant to come in there",
+            field="host",
+        )
+    # Here, so that no other command loads a server.
+    try:
+        from holdfast.surfaces.cli.serve_process import run
+    except ImportError as error:
+        library = (error.name or "").partition(".")[0]
+        raise Unavailable(
+            f"serving needs {library}: {installing('server')}", outcome="none"
+        ) from None
+    if log_json:
+        log_json_lines()
+    if given().registry_dir is not None:
+        raise InvalidValue("a folder of jobs is not served: give a --store", field="registry_dir")
+    run(connected, host=host, port=port, more_hosts=more_hosts, as_json=as_json)
+
+
+def _print_link(as_json: bool) -> None:
+    """Ask the server that runs for a one-time link, and print it."""
+    settings = settings_here()
+    link = ServerFolder(server_root(settings)).new_link(Procfs(host_id=settings.host_id))
+    answer(to_json({"link": link}) if as_json else link)

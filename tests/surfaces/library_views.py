@@ -1,0 +1,74 @@
+"""What the library returns, as the results of operations show it: the library's column of the
+table.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import asdict
+
+from holdfast.domains.workflows import Registered, SwapStatus
+from holdfast.domains.workflows.registry import Reconciled
+from holdfast.operations import locks, workflows
+from holdfast.primitives.locks import Grant
+from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.records import Hold
+from holdfast.runtime.connection import Holdfast
+
+
+def grant_view(grant: Grant) -> locks.GrantView:
+    return locks.GrantView(
+        token=grant.token,
+        names=grant.names,
+        by=grant.by,
+        mode=grant.mode,
+        tokens=dict(grant.tokens),
+        ttl_s=grant.ttl_s,
+        reentered=grant.reentered,
+    )
+
+
+def renewed_view(hold: Hold) -> locks.Renewed:
+    return locks.Renewed(
+        token=hold.token,
+        names=hold.names,
+        by=hold.by,
+        mode=hold.mode,
+        expires_at=hold.lease.expires_at,
+    )
+
+
+def kicked_view(kicked: Iterable[Hold]) -> locks.Kicked:
+    return locks.Kicked(
+        kicked=[
+            locks.KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process)
+            for hold in kicked
+        ]
+    )
+
+
+def free_view(why: Obstruction | None) -> locks.Free:
+    return locks.Free(free=True) if why is None else locks.Free(free=False, holders=why.holders)
+
+
+def host_added(hf: Holdfast, name: str) -> dict[str, Any]:
+    return {"host": name, **(hf.network.get_host_info(name) or {})}
+
+
+def registered_view(registered: Registered) -> workflows.RegisteredView:
+    return workflows.RegisteredView(
+        **asdict(registered.workflow), swap_needed=registered.swap_needed
+    )
+
+
+def swap_view(found: SwapStatus) -> workflows.SwapView:
+    return workflows.SwapView(
+        current=found.current,
+        unknown=found.unknown,
+        swap=found.marker,
+        workflows=found.workflows,
+    )
+
+
+def reconciled_view(found: Reconciled) -> workflows.SwapReconciled:
+    return workflows.SwapReconciled(swap=found.live, cleared=found.cleared)
