@@ -104,7 +104,7 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
     errand = Errand(Courier(hf.job_events, {}), complain=said.append)
     errand.wake("a")
     errand.close(PATIENCE_S)
-    again: Any = errand._deliver({"a"})
+    again: Any = errand._send({"a"}, pass_by=False)
     assert (again, len(said)) == (True, 1)
 
 
