@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.adapters import event_sender as courier_
-from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.domains.jobs import Broker, event_stream
 from holdfast.domains.jobs.broker_address import Reach
 from holdfast.domains.jobs.records import HOST, JOBS
@@ -76,7 +76,7 @@ def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(
         hf.job_events.publish("a", "progress")
     for _ in range(5):
         hf.job_events.publish("z", "progress")
-    courier = Courier(hf.job_events, {})
+    courier = EventSender(hf.job_events, {})
     with pytest.raises(BrokerUnavailable) as raised:
         courier.send()
     assert raised.value.fields["sent"] == 5
@@ -92,7 +92,7 @@ def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
     register(hf, "z", "there")
     hf.job_events.publish("z", "progress")
     with pytest.raises(InvalidValue, match="give job a another topic_prefix") as raised:
-        Courier(hf.job_events, {}).send()
+        EventSender(hf.job_events, {}).send()
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 
 
@@ -101,7 +101,7 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
 ) -> None:
     spoil(hf, "a")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
+    errand = BackgroundSender(EventSender(hf.job_events, {}), complain=said.append)
     errand.wake("a")
     errand.close(PATIENCE_S)
     again: Any = errand._send({"a"}, pass_by=False)
@@ -123,7 +123,7 @@ def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
     register(hf, "a", host)
     hf.job_events.publish("a", "progress")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, environment), complain=said.append)
+    errand = BackgroundSender(EventSender(hf.job_events, environment), complain=said.append)
     errand.wake("a")
     errand.close(PATIENCE_S)
     assert (len(said), len(hf.job_events.unsent())) == (complaints, 1)
@@ -138,7 +138,7 @@ def test_events_go_out_at_once_while_another_broker_is_away(
     register(hf, "z", "there")
     hf.job_events.publish("a", "progress")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
+    errand = BackgroundSender(EventSender(hf.job_events, {}), complain=said.append)
     brokers.wait_for(lambda: "away" in brokers.asked)
     for number in range(1, 4):
         hf.job_events.publish("z", "progress")
@@ -160,7 +160,7 @@ def test_a_broker_that_was_away_gets_its_events_after_a_pause(
     register(hf, "a", "away")
     register(hf, "z", "there")
     hf.job_events.publish("a", "progress")
-    errand = Errand(Courier(hf.job_events, {}), complain=lambda _: None)
+    errand = BackgroundSender(EventSender(hf.job_events, {}), complain=lambda _: None)
     brokers.wait_for(lambda: brokers.asked.count("away") > 1)
     brokers.back = True
     # Others' events do not put the next try off.

@@ -18,7 +18,7 @@ _log = logging.getLogger("holdfast.jobs")
 _FIRST_PAUSE_S = 0.5
 
 
-class Courier:
+class EventSender:
     """Sends stored events, those of a job in their order. Not for several threads at once. An event
     may be sent twice, as when this is killed before it recorded that; its receiver knows its
     number.
@@ -121,13 +121,13 @@ class _Outcome:
         self.unfit: InvalidValue | None = None
 
 
-class Errand:
+class BackgroundSender:
     """Sends events in a thread: a caller that stored an event wakes it and goes on. While a broker
     is away it tries again, with longer and longer pauses, and complains once, if anybody chose that
     broker; events for other brokers are sent meanwhile.
     """
 
-    def __init__(self, sender: Courier, *, complain: Callable[[str], None]) -> None:
+    def __init__(self, sender: EventSender, *, complain: Callable[[str], None]) -> None:
         self._sender = sender
         self._complain = complain
         self._wanted: set[str | None] = {None}

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
@@ -73,7 +73,7 @@ class Worker:
         self._tree = SharedTree(hf.processes.trees) if runs_commands else None
         tree_id = UNSET if self._tree is None else self._tree.id
         self._me = hf.processes.of(os.getpid(), request.queue, tree_id)
-        self._errand = Errand(Courier(hf.job_events), complain=self._say)
+        self._errand = BackgroundSender(EventSender(hf.job_events), complain=self._say)
 
     def run(self) -> WorkReport:
         """Work until stopped, until there was no job for `wait_s`, or until the limit."""

@@ -107,14 +107,14 @@ def sent(hf: Holdfast, event: Event | None = None) -> int:
     events those were. Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be
     sent to; what is not sent stays kept.
     """
-    from holdfast.adapters.event_sender import Courier
+    from holdfast.adapters.event_sender import EventSender
 
     before = (
         ""
         if event is None
         else f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
     )
-    courier = Courier(hf.job_events)
+    courier = EventSender(hf.job_events)
     try:
         return courier.send(None if event is None else [event.job_id])
     except BrokerUnavailable as error:
