@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from holdfast.adapters.mqtt import Publisher
-from holdfast.domains.jobs.broker_address import Reach, reach_of, was_chosen
+from holdfast.domains.jobs.broker_address import BrokerAddress, address_of, was_chosen
 from holdfast.domains.jobs.event_stream import JobEvents, Unsent
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import BrokerUnavailable, HoldfastError, InvalidValue
@@ -27,8 +27,8 @@ class EventSender:
     def __init__(self, events: JobEvents, environment: Mapping[str, str] | None = None) -> None:
         self._events = events
         self._environment = os.environ if environment is None else environment
-        self._open: dict[Reach, Publisher] = {}
-        self._away: dict[Reach, BrokerUnavailable] = {}
+        self._open: dict[BrokerAddress, Publisher] = {}
+        self._away: dict[BrokerAddress, BrokerUnavailable] = {}
 
     def send(self, job_ids: Iterable[str] | None = None, *, pass_by: bool = False) -> int:
         """Send what waits, of these jobs or of all, and return how many events that were. With
@@ -45,7 +45,9 @@ class EventSender:
             for page in self._events.unsent_pages(job_id):
                 self._send_page(page, outcome)
         chosen = [
-            error for reach, error in outcome.away.items() if was_chosen(reach, self._environment)
+            error
+            for address, error in outcome.away.items()
+            if was_chosen(address, self._environment)
         ]
         failed = next(iter([*chosen, *outcome.away.values()]), None) or outcome.unfit
         if failed is not None:
@@ -59,32 +61,34 @@ class EventSender:
             self._open.popitem()[1].close()
 
     def _send_page(self, waiting: Sequence[Unsent], outcome: "_Outcome") -> None:
-        pairs = [(reach_of(one.job.broker, self._environment), one) for one in waiting]
-        for reach, group in groupby(sorted(pairs, key=self._order), key=lambda pair: pair[0]):
-            if reach in outcome.passed_by:
-                outcome.away[reach] = outcome.passed_by[reach]
+        pairs = [(address_of(one.job.broker, self._environment), one) for one in waiting]
+        for address, group in groupby(sorted(pairs, key=self._order), key=lambda pair: pair[0]):
+            if address in outcome.passed_by:
+                outcome.away[address] = outcome.passed_by[address]
             # A broker that is away is tried once: other pages may have events for it too.
-            if reach not in outcome.away:
+            if address not in outcome.away:
                 try:
-                    self._send_to(reach, [one for _, one in group], outcome)
-                    self._away.pop(reach, None)
+                    self._send_to(address, [one for _, one in group], outcome)
+                    self._away.pop(address, None)
                 except BrokerUnavailable as error:
-                    outcome.away[reach] = self._away[reach] = error
+                    outcome.away[address] = self._away[address] = error
 
-    def _order(self, pair: tuple[Reach, Unsent]) -> tuple[bool, str, int, str, str, int]:
+    def _order(self, pair: tuple[BrokerAddress, Unsent]) -> tuple[bool, str, int, str, str, int]:
         """Brokers that were away come last, since it takes long to find out that they still are."""
-        reach, (_, event) = pair
-        away = reach in self._away
-        return (away, reach.host, reach.port, repr(hash(reach)), event.job_id, event.seq)
+        address, (_, event) = pair
+        away = address in self._away
+        return (away, address.host, address.port, repr(hash(address)), event.job_id, event.seq)
 
-    def _send_to(self, reach: Reach, waiting: Sequence[Unsent], outcome: "_Outcome") -> None:
+    def _send_to(
+        self, address: BrokerAddress, waiting: Sequence[Unsent], outcome: "_Outcome"
+    ) -> None:
         arrived = []
         try:
-            if reach not in self._open:
-                self._open[reach] = Publisher(reach)
+            if address not in self._open:
+                self._open[address] = Publisher(address)
             for job, event in waiting:
                 try:
-                    self._open[reach].send(job.events_topic, to_json(event))
+                    self._open[address].send(job.events_topic, to_json(event))
                 except InvalidValue as error:
                     # Another program's record may name such a topic. Events of other jobs are sent
                     # all the same.
@@ -103,8 +107,8 @@ class EventSender:
                 else:
                     arrived.append(event)
         except BrokerUnavailable:
-            if reach in self._open:
-                self._open.pop(reach).close()
+            if address in self._open:
+                self._open.pop(address).close()
             raise
         finally:
             self._events.sent(arrived)
@@ -114,10 +118,10 @@ class EventSender:
 class _Outcome:
     """What has come of sending so far."""
 
-    def __init__(self, passed_by: Mapping[Reach, BrokerUnavailable]) -> None:
+    def __init__(self, passed_by: Mapping[BrokerAddress, BrokerUnavailable]) -> None:
         self.passed_by = dict(passed_by)
         self.sent = 0
-        self.away: dict[Reach, BrokerUnavailable] = {}
+        self.away: dict[BrokerAddress, BrokerUnavailable] = {}
         self.unfit: InvalidValue | None = None
 
 

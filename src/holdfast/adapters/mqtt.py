@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.domains.jobs.broker_address import Reach
+from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
 from holdfast.kernel.text import installing
@@ -36,21 +36,21 @@ class Publisher:
     refuses.
     """
 
-    def __init__(self, reach: Reach, *, timeout_s: float = BROKER_CONNECT_S) -> None:
-        self._reach = reach
+    def __init__(self, address: BrokerAddress, *, timeout_s: float = BROKER_CONNECT_S) -> None:
+        self._reach = address
         self._timeout_s = timeout_s
         self._answered = threading.Event()
         self._refused = ""
-        self._client = _client(reach, timeout_s)
+        self._client = _client(address, timeout_s)
         self._client.on_connect = self._connected
         try:
-            self._client.connect(reach.host, reach.port, _KEEP_ALIVE_S)
+            self._client.connect(address.host, address.port, _KEEP_ALIVE_S)
         except (OSError, ValueError) as error:
-            raise _unavailable(reach, _words(error)) from None
+            raise _unavailable(address, _words(error)) from None
         self._client.loop_start()
         if not self._answered.wait(timeout_s) or self._refused:
             self.close()
-            raise _unavailable(reach, self._refused or f"it said nothing for {timeout_s:g} s")
+            raise _unavailable(address, self._refused or f"it said nothing for {timeout_s:g} s")
 
     def send(self, topic: str, payload: bytes) -> None:
         """Send one message and return once the broker has it. Raises BrokerUnavailable when it did
@@ -93,9 +93,9 @@ class Subscriber:
     """
 
     def __init__(
-        self, reach: Reach, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S
+        self, address: BrokerAddress, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S
     ) -> None:
-        self.reach = reach
+        self.address = address
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.connected = False
         self.trouble = ""
@@ -105,7 +105,7 @@ class Subscriber:
         self._mutex = threading.Lock()
         self._messages: deque[Message] = deque()
         self._closing = threading.Event()
-        self._client = _client(reach, timeout_s)
+        self._client = _client(address, timeout_s)
         self._client.reconnect_delay_set(1, int(BROKER_BACKOFF_MAX_S))
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
@@ -142,7 +142,7 @@ class Subscriber:
         pause_s = 0.5
         while not self._closing.is_set():
             try:
-                self._client.connect(self.reach.host, self.reach.port, _KEEP_ALIVE_S)
+                self._client.connect(self.address.host, self.address.port, _KEEP_ALIVE_S)
             except (OSError, ValueError) as error:
                 self._report(_words(error))
             else:
@@ -201,7 +201,7 @@ class Subscriber:
             os.eventfd_write(self.fd, 1)
 
 
-def _client(reach: Reach, timeout_s: float) -> "paho.Client":
+def _client(address: BrokerAddress, timeout_s: float) -> "paho.Client":
     """A client that is not connected yet."""
     try:
         import paho.mqtt.client as paho
@@ -213,21 +213,25 @@ def _client(reach: Reach, timeout_s: float) -> "paho.Client":
         ) from None
     client = paho.Client(CallbackAPIVersion.VERSION2)
     client.connect_timeout = timeout_s
-    if reach.username is not None:
-        client.username_pw_set(reach.username, reach.password)
-    if reach.tls:
+    if address.username is not None:
+        client.username_pw_set(address.username, address.password)
+    if address.tls:
         try:
-            client.tls_set(ca_certs=reach.ca_certs, certfile=reach.certfile, keyfile=reach.keyfile)
+            client.tls_set(
+                ca_certs=address.ca_certs, certfile=address.certfile, keyfile=address.keyfile
+            )
         except (OSError, ValueError) as error:
-            raise _unavailable(reach, f"its certificates cannot be used: {_words(error)}") from None
+            raise _unavailable(
+                address, f"its certificates cannot be used: {_words(error)}"
+            ) from None
     return client
 
 
-def _unavailable(reach: Reach, why: str) -> BrokerUnavailable:
+def _unavailable(address: BrokerAddress, why: str) -> BrokerUnavailable:
     return BrokerUnavailable(
-        f"the message broker {reach.shown} cannot be used ({why}): start it, or set MQTT_BROKER "
+        f"the message broker {address.shown} cannot be used ({why}): start it, or set MQTT_BROKER "
         "and MQTT_PORT to another",
-        broker=reach.shown,
+        broker=address.shown,
         outcome="none",
     )
 

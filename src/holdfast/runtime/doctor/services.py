@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
-from holdfast.domains.jobs.broker_address import Reach, reach_of, was_chosen
+from holdfast.domains.jobs.broker_address import BrokerAddress, address_of, was_chosen
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
@@ -114,7 +114,7 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
             yield ok("broker", f"{reach.shown} lets us in")
 
 
-def _listens(reach: Reach) -> bool:
+def _listens(reach: BrokerAddress) -> bool:
     try:
         socket.create_connection((reach.host, reach.port), timeout=_BROKER_S / _BROKERS_MAX).close()
     except OSError:
@@ -122,13 +122,13 @@ def _listens(reach: Reach) -> bool:
     return True
 
 
-def _reaches(hf: Holdfast | None) -> list[Reach]:
+def _reaches(hf: Holdfast | None) -> list[BrokerAddress]:
     from holdfast.domains.jobs.records import Broker
 
-    found = [reach_of(Broker(), os.environ)] if os.environ.get("MQTT_BROKER") else []
+    found = [address_of(Broker(), os.environ)] if os.environ.get("MQTT_BROKER") else []
     if hf is not None:
         found += [
-            reach_of(one.job.broker, os.environ) for one in next(hf.job_events.unsent_pages(), [])
+            address_of(one.job.broker, os.environ) for one in next(hf.job_events.unsent_pages(), [])
         ]
     return [reach for place, reach in enumerate(found) if reach not in found[:place]][:_BROKERS_MAX]
 
