@@ -2,7 +2,7 @@
 
 import contextlib
 
-from holdfast.adapters.event_sender import Courier
+from holdfast.adapters.event_sender import EventSender
 from holdfast.domains.jobs import Job
 from holdfast.kernel.errors import BrokerUnavailable, Collision, Fenced, ImpossibleTransition
 from holdfast.kernel.holder import Holder
@@ -120,7 +120,7 @@ def _ended(child: Child, hf: Holdfast, job_id: str, token: int) -> Job | None:
 
 def courier(child: Child, hf: Holdfast) -> bool:
     """Events of jobs go to a broker that comes and goes; none holds up a job."""
-    sender = Courier(hf.job_events)
+    sender = EventSender(hf.job_events)
     try:
         if not child.draining:
             for job in hf.jobs.list_jobs(status="running", limit=3):

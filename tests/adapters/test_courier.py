@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.adapters import event_sender as courier_
-from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.adapters import event_sender
+from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.domains.jobs import Broker, event_stream
-from holdfast.domains.jobs.broker_address import Reach
+from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.domains.jobs.records import HOST, JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from tests.patience import PATIENCE_S
@@ -30,7 +30,7 @@ class Brokers:
         with self._changed:
             assert self._changed.wait_for(there, PATIENCE_S)
 
-    def publisher(self, reach: Reach) -> "Brokers":
+    def publisher(self, reach: BrokerAddress) -> "Brokers":
         with self._changed:
             self.asked.append(reach.host)
             self._changed.notify_all()
@@ -52,7 +52,7 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
-    monkeypatch.setattr(courier_, "Publisher", made.publisher)
+    monkeypatch.setattr(event_sender, "Publisher", made.publisher)
     monkeypatch.setattr(event_stream, "JOURNAL_READ_MAX", 4)
     return made
 
@@ -76,9 +76,9 @@ def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(
         hf.job_events.publish("a", "progress")
     for _ in range(5):
         hf.job_events.publish("z", "progress")
-    courier = Courier(hf.job_events, {})
+    sender = EventSender(hf.job_events, {})
     with pytest.raises(BrokerUnavailable) as raised:
-        courier.send()
+        sender.send()
     assert raised.value.fields["sent"] == 5
     assert brokers.got == ["holdfast/jobs/z/events"] * 5
     assert brokers.asked == ["away", "there"]
@@ -92,7 +92,7 @@ def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
     register(hf, "z", "there")
     hf.job_events.publish("z", "progress")
     with pytest.raises(InvalidValue, match="give job a another topic_prefix") as raised:
-        Courier(hf.job_events, {}).send()
+        EventSender(hf.job_events, {}).send()
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 
 
@@ -101,10 +101,10 @@ def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
 ) -> None:
     spoil(hf, "a")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
-    errand.wake("a")
-    errand.close(PATIENCE_S)
-    again: Any = errand._deliver({"a"})
+    background = BackgroundSender(EventSender(hf.job_events, {}), complain=said.append)
+    background.wake("a")
+    background.close(PATIENCE_S)
+    again: Any = background._send({"a"}, pass_by=False)
     assert (again, len(said)) == (True, 1)
 
 
@@ -123,9 +123,9 @@ def test_a_worker_complains_of_a_broker_only_if_somebody_chose_it(
     register(hf, "a", host)
     hf.job_events.publish("a", "progress")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, environment), complain=said.append)
-    errand.wake("a")
-    errand.close(PATIENCE_S)
+    background = BackgroundSender(EventSender(hf.job_events, environment), complain=said.append)
+    background.wake("a")
+    background.close(PATIENCE_S)
     assert (len(said), len(hf.job_events.unsent())) == (complaints, 1)
 
 
@@ -133,21 +133,21 @@ def test_events_go_out_at_once_while_another_broker_is_away(
     hf: holdfast.Holdfast, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So long a pause that nothing would come in time by waiting for its end.
-    monkeypatch.setattr(courier_, "_FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(event_sender, "_FIRST_PAUSE_S", 3600.0)
     register(hf, "a", "away")
     register(hf, "z", "there")
     hf.job_events.publish("a", "progress")
     said: list[str] = []
-    errand = Errand(Courier(hf.job_events, {}), complain=said.append)
+    background = BackgroundSender(EventSender(hf.job_events, {}), complain=said.append)
     brokers.wait_for(lambda: "away" in brokers.asked)
     for number in range(1, 4):
         hf.job_events.publish("z", "progress")
-        errand.wake("z")
+        background.wake("z")
         brokers.wait_for(lambda number=number: len(brokers.got) == number)  # type: ignore[misc]
         hf.job_events.publish("a", "progress")
-        errand.wake("a")
+        background.wake("a")
     asked = list(brokers.asked)
-    errand.close(PATIENCE_S)
+    background.close(PATIENCE_S)
     assert (asked, len(said)) == (["away", "there"], 1)
     # At the end it is asked once more.
     assert brokers.asked == ["away", "there", "away"]
@@ -156,19 +156,19 @@ def test_events_go_out_at_once_while_another_broker_is_away(
 def test_a_broker_that_was_away_gets_its_events_after_a_pause(
     hf: holdfast.Holdfast, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier_, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(event_sender, "_FIRST_PAUSE_S", 0.01)
     register(hf, "a", "away")
     register(hf, "z", "there")
     hf.job_events.publish("a", "progress")
-    errand = Errand(Courier(hf.job_events, {}), complain=lambda _: None)
+    background = BackgroundSender(EventSender(hf.job_events, {}), complain=lambda _: None)
     brokers.wait_for(lambda: brokers.asked.count("away") > 1)
     brokers.back = True
     # Others' events do not put the next try off.
     while "holdfast/jobs/a/events" not in brokers.got:
         hf.job_events.publish("z", "progress")
-        errand.wake("z")
+        background.wake("z")
         brokers.wait_for(lambda: len(brokers.got) > 0)
-    errand.close(PATIENCE_S)
+    background.close(PATIENCE_S)
     assert hf.job_events.unsent() == []
 
 

@@ -74,9 +74,9 @@ def direct(broker: Broker, topic: str, *payloads: bytes) -> None:
     """Send as anybody could who reaches the broker."""
     from holdfast.adapters.mqtt import Publisher
     from holdfast.domains.jobs import Broker as Record
-    from holdfast.domains.jobs.broker_address import reach_of
+    from holdfast.domains.jobs.broker_address import address_of
 
-    publisher = Publisher(reach_of(Record(), broker.environment))
+    publisher = Publisher(address_of(Record(), broker.environment))
     for payload in payloads:
         publisher.send(topic, payload)
     publisher.close()
@@ -474,10 +474,10 @@ class _Ears:
     def __init__(self, broker: Broker, topic: str) -> None:
         from holdfast.adapters.mqtt import Subscriber
         from holdfast.domains.jobs import Broker as Record
-        from holdfast.domains.jobs.broker_address import reach_of
+        from holdfast.domains.jobs.broker_address import address_of
 
         before = broker.logged("Sending SUBACK")
-        self.subscriber = Subscriber(reach_of(Record(), broker.environment), [topic])
+        self.subscriber = Subscriber(address_of(Record(), broker.environment), [topic])
         broker.wait_for("Sending SUBACK", before + 1)
         self.heard: list[dict[str, object]] = []
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
-from holdfast.domains.jobs.broker_address import reach_of
+from holdfast.domains.jobs.broker_address import address_of
 from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.records import JOBS, shown
@@ -391,7 +391,7 @@ def test_secrets_are_not_shown_or_journalled(world: World) -> None:
         + str(job.__rich_repr__())
         + repr(msgspec.structs.replace(job, extra={"their_token": "hunter2"}))
     )
-    seen += repr(reach_of(broker, {})) + repr(
+    seen += repr(address_of(broker, {})) + repr(
         msgspec.structs.replace(broker, extra={"their_password": "hunter2"})
     )
     assert "hunter2" not in seen
@@ -417,7 +417,7 @@ def test_topics_that_could_catch_others_are_refused(world: World, prefix: str) -
 
 def test_the_environment_overrides_the_record() -> None:
     broker = Broker(host="broker", port=1884, username="me", password_env="MY_PASSWORD")
-    plain = reach_of(broker, {"MY_PASSWORD": "p1"})
+    plain = address_of(broker, {"MY_PASSWORD": "p1"})
     assert (plain.host, plain.port, plain.tls, plain.username, plain.password) == (
         "broker",
         1884,
@@ -425,7 +425,7 @@ def test_the_environment_overrides_the_record() -> None:
         "me",
         "p1",
     )
-    over = reach_of(
+    over = address_of(
         broker,
         {
             "MQTT_BROKER": "other",
@@ -447,8 +447,8 @@ def test_the_environment_overrides_the_record() -> None:
         "p2",
     )
     assert (over.ca_certs, over.certfile, over.keyfile) == ("ca.pem", "cert.pem", "key.pem")
-    assert reach_of(Broker(), {}).host == "localhost"
-    assert reach_of(Broker(), {"MQTT_TLS": "true"}).port == 8883
+    assert address_of(Broker(), {}).host == "localhost"
+    assert address_of(Broker(), {"MQTT_TLS": "true"}).port == 8883
     for wrong in (
         {"MQTT_PORT": "x"},
         {"MQTT_PORT": "0"},
@@ -456,7 +456,7 @@ def test_the_environment_overrides_the_record() -> None:
         {"MQTT_TLS": "maybe"},
     ):
         with pytest.raises(InvalidValue):
-            reach_of(Broker(), wrong)
+            address_of(Broker(), wrong)
 
 
 def test_an_event_has_the_form_that_others_know(world: World) -> None:

@@ -1,13 +1,13 @@
-"""The audit log of jobs: a folder a job, in plain files that outlive the registry.
+"""The audit log of jobs: a folder per job, in plain files that outlive the registry.
 
     <logs>/<job_id>/meta.json        the job as it was registered, without secrets
     <logs>/<job_id>/events.ndjson    a line for each thing that happened, in order
     <logs>/<job_id>/status.json      its status, for a quick look
 
-It follows the journal: whoever brings it up to date begins where the last one stopped. Promised: a
-line for each entry of the journal about a job, once and in order, also when several processes write
-and one is killed. Not promised: that it is up to date before somebody looks. Its failures are
-warnings; they break nothing.
+It follows the journal: each `catch_up` goes on where the last one stopped, in any process.
+Promised: one line for each entry of the journal about a job, in order, also when several processes
+write and one is killed. Not promised: that it is up to date before somebody reads it. Its failures
+are warnings; they break nothing.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import heapq
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
@@ -57,18 +57,14 @@ _KINDS = {
     "job.removed": "removed",
 }
 _TAIL_BYTES = 256 << 10
-"""How much of a log is looked at, beyond the length of what is to be added, for lines that are
-there already.
-"""
+"""How much of a log is searched, beyond the length of the new lines, for lines that are there."""
 
 Lookup = Callable[[str], Job | None]
 
 
 class JobLog:
     """The audit log in one folder, of one store; other stores may share the folder, and even the id
-    of a job.
-
-    Where `beside` is a folder of jobs as files, each job's events are told there as well, as
+    of a job. Where `beside` is a folder of jobs as files, it also gets each job's events, as
     `<job_id>.events.log`.
     """
 
@@ -78,8 +74,8 @@ class JobLog:
         self.folder = folder
         self._access = access
         self._beside = beside
+        self._cursor_path = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
         self._warned = ""
-        self._place = folder / f".cursor-{sha256(store.encode()).hexdigest()[:12]}"
 
     def catch_up(
         self, journal: Journal, lookup: Lookup, *, wait: bool = True, batches: int | None = None
@@ -91,14 +87,12 @@ class JobLog:
         waited for within a time limit. Never raises for a folder that cannot be written.
         """
         try:
-            with self._turn(wait) as mine:
+            with self._locked(wait) as mine:
                 if mine:
                     self._catch_up(journal, lookup, batches)
         except (OSError, HoldfastError, ValueError) as error:
-            why = (
-                f"the audit log {self.folder} cannot be written: "
-                f"{getattr(error, 'strerror', None) or error}"
-            )
+            reason = getattr(error, "strerror", None) or error
+            why = f"the audit log {self.folder} cannot be written: {reason}"
             if why != self._warned:
                 _log.warning("%s", why)
             self._warned = why
@@ -111,14 +105,23 @@ class JobLog:
         return journal.lag(self._cursor(), lambda entry: entry.kind in _KINDS)
 
     def rebuild(self, journal: Journal, lookup: Lookup) -> int:
-        """Write it again from all that the journal still has, and return how many jobs that are.
+        """Write it again from all that the journal still has; return how many jobs that are. Lines
+        that are older than the journal, of another store or another program are kept.
 
-        Lines that are older than the journal, another store's or another program's are kept. Raises
-        EnvironmentUnavailable when the folder cannot be written, LockTimeout when another does not
-        end writing there.
+        Raises EnvironmentUnavailable when the folder is not writable. Raises LockTimeout when
+        another process does not finish writing there.
         """
         try:
-            return self._rebuild(journal, lookup)
+            with self._locked(wait=True):
+                found: dict[str, list[Entry]] = {}
+                cursor = BEGINNING
+                for batch in journal.since():
+                    cursor = batch.cursor
+                    _group(batch.entries, found)
+                for job_id, entries in found.items():
+                    self._write_again(job_id, entries, lookup(job_id))
+                self._put(self._cursor_path, {"cursor": cursor})
+                return len(found)
         except LockTimeout:
             raise
         except OSError as error:
@@ -126,78 +129,56 @@ class JobLog:
                 "choose another folder for the audit log with DELEGATE_JOB_LOGS_DIR or jobs.logs, "
                 "or look at what is there"
             )
-            told = unusable(self.folder, error, f"{advice} ({error.filename or self.folder})")
+            why = unusable(self.folder, error, f"{advice} ({error.filename or self.folder})")
             # Of some jobs it may be written already.
             raise EnvironmentUnavailable(
-                told.message, path=str(self.folder), outcome="unknown"
+                why.message, path=str(self.folder), outcome="unknown"
             ) from None
-
-    def _rebuild(self, journal: Journal, lookup: Lookup) -> int:
-        with self._turn(True):
-            seen: dict[str, list[Entry]] = {}
-            cursor = BEGINNING
-            for batch in journal.since():
-                cursor = batch.cursor
-                for entry in batch.entries:
-                    if entry.kind in _KINDS:
-                        seen.setdefault(entry.subject, []).append(entry)
-            for job_id, entries in seen.items():
-                self._again(job_id, entries, lookup(job_id))
-            self._put(self._place, {"cursor": cursor})
-            return len(seen)
 
     def jobs(self) -> list[str]:
         """The ids of all jobs that are logged here. Folders that are no job's are passed over."""
         try:
-            return sorted(
-                path.name
-                for path in self.folder.iterdir()
-                if path.is_dir() and _is_job_id(path.name)
-            )
+            folders = [path.name for path in self.folder.iterdir() if path.is_dir()]
         except FileNotFoundError:
             return []
+        return sorted(name for name in folders if _is_job_id(name))
 
     def meta(self, job_id: str) -> dict[str, Any] | None:
         """The job as it was registered; None if it is not logged."""
         return self._document(self._home(job_id) / "meta.json")
 
     def status(self, job_id: str) -> dict[str, Any] | None:
-        """The job's status; None if it is not logged. Of a file that another program wrote without
-        one it is `unknown`.
+        """The job's status; None if it is not logged. `unknown` where another program wrote a file
+        without one.
         """
         found = self._document(self._home(job_id) / "status.json")
         if found is None:
             return None
-        said = found.get("status")
-        return {**found, "job_id": job_id, "status": said if isinstance(said, str) else "unknown"}
+        status = found.get("status")
+        known = status if isinstance(status, str) else "unknown"
+        return {**found, "job_id": job_id, "status": known}
 
     def events(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """What happened, oldest first. A line that is no JSON object, as a full disk may leave one,
-        is passed over.
+        """What happened, oldest first. A line that is no JSON object is passed over: a full disk
+        may leave one.
         """
+        path = self._home(job_id) / "events.ndjson"
         try:
-            with open(
-                open_file(self._events(job_id), os.O_RDONLY, self._access, make=False), "rb"
-            ) as file:
+            with open(open_file(path, os.O_RDONLY, self._access, make=False), "rb") as file:
                 for line in file:
                     with contextlib.suppress(ValueError):
-                        told = json.loads(line)
-                        if isinstance(told, dict):
-                            yield told
+                        document = json.loads(line)
+                        if isinstance(document, dict):
+                            yield document
         except FileNotFoundError:
             return
 
     def _home(self, job_id: str) -> Path:
         return self.folder / check_job_id(job_id)
 
-    def _events(self, job_id: str) -> Path:
-        return self._home(job_id) / "events.ndjson"
-
     @contextmanager
-    def _turn(self, wait: bool) -> Iterator[bool]:
-        """Be the only one to write, for the block; False when another is and `wait` is not
-        wanted.
-        """
+    def _locked(self, wait: bool) -> Iterator[bool]:
+        """Be the only writer, for the block; False when another is one and `wait` is not set."""
         make_folder(self.folder, self._access)
         path = self.folder / ".lock"
         if wait:
@@ -208,15 +189,15 @@ class JobLog:
                 yield contender.try_take()
 
     def _cursor(self) -> Cursor:
-        found = (self._document(self._place) or {}).get("cursor")
+        found = (self._document(self._cursor_path) or {}).get("cursor")
         return found if isinstance(found, str) else BEGINNING
 
     def _catch_up(self, journal: Journal, lookup: Lookup, batches: int | None) -> None:
         try:
             self._follow(journal, lookup, self._cursor(), batches)
         except InvalidValue:
-            # The store is another now, a copy of the one that gave the cursor. What is in the log
-            # already is not repeated.
+            # The store is another one, a copy of the one that gave the cursor. Lines that are in
+            # the log already are not repeated.
             _log.warning(
                 "the journal is another one: audit log %s goes through all of it once", self.folder
             )
@@ -225,78 +206,66 @@ class JobLog:
     def _follow(
         self, journal: Journal, lookup: Lookup, cursor: Cursor, batches: int | None
     ) -> None:
-        # Without a place, what is here already may be anywhere; with one, only at the end.
-        looked_at = _TAIL_BYTES if cursor != BEGINNING else None
+        # Without a cursor, a line that is here already may be anywhere; with one, only at the end.
+        tail_bytes = _TAIL_BYTES if cursor != BEGINNING else None
         for batch in islice(journal.since(cursor), batches):
-            grouped: dict[str, list[Entry]] = {}
-            for entry in batch.entries:
-                if entry.kind in _KINDS:
-                    grouped.setdefault(entry.subject, []).append(entry)
-            for job_id, entries in grouped.items():
-                self._append(job_id, entries, lookup, looked_at)
-            self._put(self._place, {"cursor": batch.cursor})
+            for job_id, entries in _group(batch.entries, {}).items():
+                self._append(job_id, entries, lookup, tail_bytes)
+            self._put(self._cursor_path, {"cursor": batch.cursor})
 
     def _append(
-        self, job_id: str, entries: list[Entry], lookup: Lookup, looked_at: int | None
+        self, job_id: str, entries: Sequence[Entry], lookup: Lookup, tail_bytes: int | None
     ) -> None:
         home = self._home(job_id)
         make_one_folder(home, self._access)
-        path = self._events(job_id)
-        # What one wrote that was killed before it wrote the cursor is not to be repeated. Whole
-        # lines are compared: several entries of one transaction may share a revision, and so may
+        path = home / "events.ndjson"
+        # A writer that was killed before it wrote the cursor left lines that must not be repeated.
+        # Whole lines are compared: entries of one transaction may share a revision, and so may
         # those of two stores.
         lines = [_encoded(_line(entry)) for entry in entries]
-        known = _known(
-            path, None if looked_at is None else looked_at + sum(map(len, lines)), self._access
-        )
+        size = None if tail_bytes is None else tail_bytes + sum(map(len, lines))
+        known = _last_lines(path, size, self._access)
         new = [entry for entry, line in zip(entries, lines, strict=True) if line not in known]
-        if (
-            any(entry.kind == "job.registered" for entry in new)
-            or not (home / "meta.json").exists()
-        ):
-            self._meta(job_id, entries[0], lookup(job_id))
-        _write_lines(path, [_line(entry) for entry in new], self._access)
-        self._tell_beside(job_id, new)
-        self._status(home, job_id, new)
-
-    def _tell_beside(self, job_id: str, entries: Iterable[Entry]) -> None:
+        registered = any(entry.kind == "job.registered" for entry in new)
+        if registered or not (home / "meta.json").exists():
+            self._put_meta(job_id, entries[0], lookup(job_id))
+        _append_lines(path, [_line(entry) for entry in new], self._access)
         if self._beside is not None:
-            told = [entry.data for entry in entries if entry.kind == "job.published"]
-            _write_lines(self._beside / f"{check_job_id(job_id)}.events.log", told, self._access)
+            published = [entry.data for entry in new if entry.kind == "job.published"]
+            beside = self._beside / f"{check_job_id(job_id)}.events.log"
+            _append_lines(beside, published, self._access)
+        self._put_status(job_id, new)
 
-    def _again(self, job_id: str, entries: list[Entry], job: Job | None) -> None:
+    def _write_again(self, job_id: str, entries: Sequence[Entry], job: Job | None) -> None:
         home = self._home(job_id)
         make_one_folder(home, self._access)
         mine = {entry.revision for entry in entries}
         others = [line for line in self.events(job_id) if line.get("revision") not in mine]
         # By time, and those of this journal in its order, whatever a stepped clock says.
-        lines = heapq.merge(others, map(_line, entries), key=_moment)
-        replace_file(self._events(job_id), b"".join(map(_encoded, lines)), self._access)
-        if job is not None or not (home / "meta.json").exists():
-            self._meta(job_id, entries[0], job)
-        self._status(home, job_id, entries)
-
-    def _meta(self, job_id: str, entry: Entry, job: Job | None) -> None:
-        known = {"job_id": job_id, "created_at": render(entry.at), **entry.data}
-        self._put(
-            self._home(job_id) / "meta.json", known if job is None else shown(as_registered(job))
+        lines = heapq.merge(
+            others, map(_line, entries), key=lambda line: str(line.get("timestamp", ""))
         )
+        replace_file(home / "events.ndjson", b"".join(map(_encoded, lines)), self._access)
+        if job is not None or not (home / "meta.json").exists():
+            self._put_meta(job_id, entries[0], job)
+        self._put_status(job_id, entries)
 
-    def _status(self, home: Path, job_id: str, entries: Iterable[Entry]) -> None:
-        for entry in reversed(list(entries)):
-            if entry.kind in ("job.registered", "job.status_changed", "job.removed"):
-                status = entry.data.get("to") or entry.data.get("status") or JobStatus.PENDING.value
-                self._put(
-                    home / "status.json",
-                    {"job_id": job_id, "status": status, "updated_at": render(entry.at)},
-                )
-                return
+    def _put_meta(self, job_id: str, first: Entry, job: Job | None) -> None:
+        known = {"job_id": job_id, "created_at": render(first.at), **first.data}
+        document = known if job is None else shown(as_registered(job))
+        self._put(self._home(job_id) / "meta.json", document)
+
+    def _put_status(self, job_id: str, entries: Sequence[Entry]) -> None:
+        kinds = ("job.registered", "job.status_changed", "job.removed")
+        last = next((entry for entry in reversed(entries) if entry.kind in kinds), None)
+        if last is not None:
+            status = last.data.get("to") or last.data.get("status") or JobStatus.PENDING.value
+            document = {"job_id": job_id, "status": status, "updated_at": render(last.at)}
+            self._put(self._home(job_id) / "status.json", document)
 
     def _put(self, path: Path, document: dict[str, Any]) -> None:
-        content = (
-            json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-        )
-        replace_file(path, content, self._access)
+        text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+        replace_file(path, text.encode() + b"\n", self._access)
 
     def _document(self, path: Path) -> dict[str, Any] | None:
         try:
@@ -304,6 +273,14 @@ class JobLog:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
+
+
+def _group(entries: Iterable[Entry], into: dict[str, list[Entry]]) -> dict[str, list[Entry]]:
+    """Add the entries about jobs to those of each job."""
+    for entry in entries:
+        if entry.kind in _KINDS:
+            into.setdefault(entry.subject, []).append(entry)
+    return into
 
 
 def _line(entry: Entry) -> dict[str, Any]:
@@ -317,28 +294,25 @@ def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _write_lines(path: Path, told: Iterable[dict[str, Any]], access: Access) -> None:
-    """Append a line for each, in one write."""
-    lines = b"".join(_encoded(line) for line in told)
-    if not lines:
+def _append_lines(path: Path, lines: Iterable[dict[str, Any]], access: Access) -> None:
+    data = b"".join(map(_encoded, lines))
+    if not data:
         return
     fd = open_file(path, os.O_RDWR | os.O_APPEND, access)
-    with os.fdopen(fd, "r+b", buffering=0) as file:
-        if _torn(file.fileno()):
-            lines = b"\n" + lines
-        while lines:
-            # A disk that is almost full takes a part, and says so only when it is asked again.
-            lines = lines[file.write(lines) or 0 :]
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            # A full disk cut the last line off.
+            data = b"\n" + data
+        while data:
+            # A disk that is almost full takes a part, and says so only at the next write.
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
 
-def _torn(fd: int) -> bool:
-    """Does the file end within a line, as a full disk leaves it?"""
-    size = os.fstat(fd).st_size
-    return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-
-
-def _known(path: Path, size: int | None, access: Access) -> set[bytes]:
-    """The lines at the end of a log, of so many bytes; all of them without a size."""
+def _last_lines(path: Path, size: int | None, access: Access) -> set[bytes]:
+    """The lines in the last `size` bytes of a log; all of them without a size."""
     try:
         with open(open_file(path, os.O_RDONLY, access, make=False), "rb") as file:
             if size is not None:
@@ -354,7 +328,3 @@ def _is_job_id(name: str) -> bool:
     except InvalidName:
         return False
     return True
-
-
-def _moment(line: dict[str, Any]) -> str:
-    return str(line.get("timestamp", ""))

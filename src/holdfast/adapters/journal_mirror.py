@@ -1,21 +1,9 @@
 """A file of JSON lines that follows the journal, for people and programs that read files.
 
-Beside the file lies its mark, which says how far the journal has been copied and how long the file
-was then. What the file has beyond that is looked at before anything is added: so it does not matter
-at which moment the one before was killed.
+Beside the file is its mark: how far the journal was copied, and how long the file was then. What
+the file has beyond that is read before anything is added, so a writer may be killed at any moment.
 
-`swap_log.jsonl`: the swap log as a file of JSON lines, for people and programs that read the
-folder.
-
-The journal_mirror says what is promised of it.
-
-The registry's transaction log: its part of the journal once more, as lines of JSON in a file that
-other tools read.
-
-    {"timestamp": "2026-01-31T12:00:00.000000Z", "operation": "host.registered", "details":
-    {"subject": "h1", ...}}
-
-The journal_mirror says what is promised of it. Its mark lies beside it, as `.cursor`.
+`swap_log_file` makes the swap log of a folder, `transaction_log` the log of a network registry.
 """
 
 import contextlib
@@ -40,14 +28,14 @@ from holdfast.primitives.journal import Journal, Lag
 from holdfast.system.access import PRIVATE, Access, in_folder, make_folder, open_file
 from holdfast.system.folder_walk import resolve
 
-Telling = Callable[[Entry], Mapping[str, Any] | None]
-"""The line that tells of an entry; None for an entry that the file does not tell of."""
+LineOf = Callable[[Entry], Mapping[str, Any] | None]
+"""The line for an entry; None for an entry that the file leaves out."""
 Warn = Callable[[Path, Exception], object]
-"""Called with the file and with what kept it from being written."""
+"""Called with the file and with the error that kept it from being written."""
 
 _MARK_BYTES_MAX = 4096
 _ROUNDS_MAX = 8
-_FLAGS = os.O_RDWR | os.O_APPEND
+_REGISTRY_KINDS = ("host.", "host_lease.", "neighbor_lease.", "lock.")
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -59,16 +47,15 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class JournalMirror:
-    """A line in a file for each entry of the journal that is told there, in order.
+    """A file with a line for each entry of the journal for which `line_of` gives one, in order.
 
-    Promised: none is missing and none is there twice, whenever a writer is killed or the power
+    Promised: no line is missing and none is there twice, whenever a writer is killed or the power
     goes, with any number of processes, and when another program appends lines of its own, which are
-    left as they are. The file may be moved away or emptied; it is begun anew, for whom `access`
-    says. A link is not followed. Not promised: that a line is there when `catch_up` returns, since
-    another process may be at it; nor, once the mark is lost, that no line comes again that was
-    moved away or lies further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: what goes wrong is
-    warned of, once until it goes well again or fails in another way, and made good by the next
-    call.
+    left as they are. The file may be moved away or emptied; a new one begins, with the mode of
+    `access`. A link is not followed. Not promised: that a line is there when `catch_up` returns,
+    since another process may be writing it; nor, once the mark is lost, that no line is repeated
+    that was moved away or is further back than MIRROR_LOOK_BACK_BYTES. Raises nothing: a failure is
+    warned of, once until it goes well or fails in another way, and the next call makes it good.
     """
 
     def __init__(
@@ -76,36 +63,40 @@ class JournalMirror:
         path: Path,
         mark_path: Path,
         journal: Journal,
-        telling: Telling,
+        line_of: LineOf,
         warn: Warn,
         *,
         from_now: bool = False,
         access: Access = PRIVATE,
     ) -> None:
-        """With `from_now`, a file without a mark begins with what happens from now on, else with
-        all that the journal has.
+        """With `from_now`, a file without a mark begins with the next entry, otherwise with all
+        that the journal has.
         """
         self._access = access
         self._path = path
         self._mark_path = mark_path
         self._journal = journal
-        self._telling = telling
+        self._line_of = line_of
         self._warn = warn
         self._warned = ""
         if from_now:
-            self._begin()
+            self._begin_now()
 
     def catch_up(self) -> None:
-        """Add what is not there yet. While another is at it, that one adds this one's lines too: it
-        looks again once it has let others in.
+        """Add the missing lines. While another process does that, it adds this one's too: it looks
+        again after it has let others in.
         """
         try:
-            # Not for ever: who is kept at it by the others leaves the rest to the next call.
+            # A process that others keep busy leaves the rest to the next call.
             for _ in range(_ROUNDS_MAX):
-                if not self._copied():
+                with contextlib.closing(FlockContender(self._mark_path, self._access)) as lock:
+                    if not lock.try_take():
+                        break
+                    cursor = self._copy()
+                if not any(self._journal.since(cursor)):
                     break
         except (OSError, HoldfastError) as error:
-            self._trouble(error)
+            self._warn_once(error)
         else:
             self._warned = ""
 
@@ -117,32 +108,25 @@ class JournalMirror:
             mark = _Mark()
         else:
             try:
-                mark = _read(fd)
+                mark = _read_mark(fd)
             finally:
                 os.close(fd)
-        return self._journal.lag(mark.cursor, lambda entry: self._telling(entry) is not None)
-
-    def _copied(self) -> bool:
-        """Copy what is new; True when there may be more."""
-        with contextlib.closing(FlockContender(self._mark_path, self._access)) as turn:
-            if not turn.try_take():
-                return False
-            cursor = self._copy()
-        return any(self._journal.since(cursor))
+        return self._journal.lag(mark.cursor, lambda entry: self._line_of(entry) is not None)
 
     def _copy(self) -> Cursor:
+        """Copy what is new, and return how far."""
         fd = open_file(self._mark_path, os.O_RDWR, self._access, make=False)
         try:
             try:
-                return self._copy_on(fd, _read(fd))
+                return self._copy_from(fd, _read_mark(fd))
             except InvalidValue:
-                # The mark is another journal's: this store is a copy. What the file has already is
+                # The mark is another journal's: this store is a copy. Lines that the file has are
                 # not written again.
-                return self._copy_on(fd, _Mark())
+                return self._copy_from(fd, _Mark())
         finally:
             os.close(fd)
 
-    def _copy_on(self, fd: int, mark: _Mark) -> Cursor:
+    def _copy_from(self, fd: int, mark: _Mark) -> Cursor:
         for batch in self._journal.since(mark.cursor):
             mark = self._add(mark, batch.entries, batch.cursor)
             _put(fd, mark)
@@ -150,16 +134,18 @@ class JournalMirror:
 
     def _add(self, mark: _Mark, entries: Iterable[Entry], cursor: Cursor) -> _Mark:
         """Add the lines of a batch that are not in the file yet, and return the mark behind it."""
-        lines = [to_json(line) for entry in entries if (line := self._telling(entry)) is not None]
+        lines = [to_json(line) for entry in entries if (line := self._line_of(entry)) is not None]
+        unchanged = _Mark(cursor, mark.inode, mark.size)
         if not lines:
-            return _Mark(cursor, mark.inode, mark.size)
-        fd = open_file(self._path, _FLAGS, self._access)
+            return unchanged
+        fd = open_file(self._path, os.O_RDWR | os.O_APPEND, self._access)
         try:
             if not (data := _missing(fd, mark, lines)):
-                return _Mark(cursor, mark.inode, mark.size)
-            _write(fd, data)
+                return unchanged
+            while data:
+                data = data[os.write(fd, data) :]
             reach("journal_mirror.written")
-            # The mark must not outlive what it stands for.
+            # The mark must not survive a power loss that its lines do not.
             os.fdatasync(fd)
             after = os.fstat(fd)
         finally:
@@ -168,46 +154,83 @@ class JournalMirror:
             sync_folder(str(self._path.parent))
         return _Mark(cursor, after.st_ino, after.st_size)
 
-    def _begin(self) -> None:
+    def _begin_now(self) -> None:
         try:
-            if not self._mark_path.exists():
-                _, cursor = self._journal.tail(1)
-                make_folder(self._mark_path.parent, self._access)
-                self._make_mark(_Mark(cursor, *_inode_and_size(self._path)))
+            if self._mark_path.exists():
+                return
+            _, cursor = self._journal.tail(1)
+            make_folder(self._mark_path.parent, self._access)
+            try:
+                there = self._path.stat(follow_symlinks=False)
+                mark = _Mark(cursor, there.st_ino, there.st_size)
+            except FileNotFoundError:
+                mark = _Mark(cursor)
+            # Unlike a rename, this leaves a mark alone that another process has made meanwhile.
+            with contextlib.suppress(FileExistsError):
+                in_folder(
+                    self._mark_path,
+                    lambda folder, name: make_whole(
+                        name, to_json(mark), access=self._access, folder_fd=folder, synced=True
+                    ),
+                )
+            sync_folder(str(self._mark_path.parent))
         except (OSError, HoldfastError) as error:
-            self._trouble(error)
+            self._warn_once(error)
 
-    def _trouble(self, error: Exception) -> None:
-        """Warn of it, unless it is what the last warning was of: every change would bring
-        another.
-        """
-        if (told := str(error)) != self._warned:
-            self._warned = told
+    def _warn_once(self, error: Exception) -> None:
+        # Every change would bring another warning.
+        if (text := str(error)) != self._warned:
+            self._warned = text
             self._warn(self._path, error)
 
-    def _make_mark(self, mark: _Mark) -> None:
-        # Unlike a rename, this leaves alone what another has begun meanwhile.
-        with contextlib.suppress(FileExistsError):
-            in_folder(
-                self._mark_path,
-                lambda folder, name: make_whole(
-                    name, to_json(mark), access=self._access, folder_fd=folder, synced=True
-                ),
-            )
-        sync_folder(str(self._mark_path.parent))
+
+def swap_log_file(
+    path: Path, beside: Path, journal: Journal, access: Access = PRIVATE
+) -> JournalMirror:
+    """The swap log in a file; `beside` is a folder for its mark."""
+
+    def warn(behind: Path, error: Exception) -> None:
+        logging.getLogger("holdfast.workflows").warning(
+            "swap log not written path=%s: %s", behind, error
+        )
+
+    mark_path = beside / "swap_log.cursor"
+    return JournalMirror(path, mark_path, journal, _swap_line, warn, access=access)
+
+
+def transaction_log(
+    path: Path, journal: Journal, logger: logging.Logger, access: Access = PRIVATE
+) -> JournalMirror:
+    """The log of a network registry in a file. A new one begins with the next entry. A path that is
+    a link is followed, here once. Its mark is beside it, as `.cursor`.
+    """
+
+    def warn(behind: Path, error: Exception) -> None:
+        logger.warning(
+            "transaction log behind path=%s: %s; it goes on with the next change", behind, error
+        )
+
+    path = Path(resolve(path))
+    mark_path = path.with_name(path.name + ".cursor")
+    return JournalMirror(
+        path, mark_path, journal, _registry_line, warn, from_now=True, access=access
+    )
 
 
 def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:
-    """What is to be appended so that each of the lines is in the file, whole and once.
-
-    A last line that was cut off is completed if it is one of these. Another program's is left as it
-    is, and ended.
+    """What must be appended so that each of the lines is in the file, whole and once. A last line
+    that was cut off is completed if it is one of these. Another program's is only ended.
     """
     there = os.fstat(fd)
     begun = mark.size if there.st_ino == mark.inode and mark.size <= there.st_size else 0
     # From one byte before, to see whether a line ended there.
     begin = max(begun - 1, there.st_size - MIRROR_LOOK_BACK_BYTES, 0)
-    *whole, cut = _bytes_from(fd, begin, there.st_size).split(b"\n")
+    read = b""
+    while begin + len(read) < there.st_size and (
+        piece := os.pread(fd, there.st_size - begin - len(read), begin + len(read))
+    ):
+        read += piece
+    *whole, cut = read.split(b"\n")
     known = set(whole)
     data = b"".join(line + b"\n" for line in lines if line not in known)
     if not data or not cut:
@@ -217,29 +240,8 @@ def _missing(fd: int, mark: _Mark, lines: list[bytes]) -> bytes:
     return b"\n" + data
 
 
-def _bytes_from(fd: int, begin: int, end: int) -> bytes:
-    pieces = []
-    while begin < end and (piece := os.pread(fd, end - begin, begin)):
-        pieces.append(piece)
-        begin += len(piece)
-    return b"".join(pieces)
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _inode_and_size(path: Path) -> tuple[int, int]:
-    try:
-        there = path.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return 0, 0
-    return there.st_ino, there.st_size
-
-
-def _read(fd: int) -> _Mark:
-    """Where the copy stands. An empty or damaged mark means the beginning of the journal."""
+def _read_mark(fd: int) -> _Mark:
+    """The mark. An empty or damaged one means the beginning of the journal."""
     try:
         return msgspec.json.decode(os.pread(fd, _MARK_BYTES_MAX, 0), type=_Mark)
     except (msgspec.DecodeError, UnicodeError):
@@ -247,74 +249,27 @@ def _read(fd: int) -> _Mark:
 
 
 def _put(fd: int, mark: _Mark) -> None:
-    """In one call of the kernel's, which a kill cannot cut in two; spaces cover what is left of a
-    longer one.
-    """
+    # One pwrite, which a kill cannot cut in two. Spaces cover the rest of a longer mark.
     os.pwrite(fd, to_json(mark).ljust(os.fstat(fd).st_size), 0)
 
 
-def swap_log_file(
-    path: Path, beside: Path, journal: Journal, access: Access = PRIVATE
-) -> JournalMirror:
-    """The swap log in a file; `beside` is a folder for its mark."""
-    return JournalMirror(path, beside / "swap_log.cursor", journal, _line, _warn, access=access)
-
-
-def _line(entry: Entry) -> dict[str, Any] | None:
+def _swap_line(entry: Entry) -> dict[str, Any] | None:
     event = event_of(entry)
     if event is None:
         return None
+    own = {"at", "event", "recipe", "revision"}
     return {
         "at": clock.render(event.at),
         "event": event.event,
         "recipe": event.recipe,
         "who": event.who,
         "revision": event.revision,
-        **{
-            name: value
-            for name, value in event.data.items()
-            if name not in ("at", "event", "recipe", "revision")
-        },
+        **{name: value for name, value in event.data.items() if name not in own},
     }
 
 
-def _warn(path: Path, error: Exception) -> None:
-    # Loaded here, since there is mostly nothing to warn of.
-    import logging
-
-    logging.getLogger("holdfast.workflows").warning("swap log not written path=%s: %s", path, error)
-
-
-TOLD = ("host.", "host_lease.", "neighbor_lease.", "lock.")
-"""How the kinds of entries begin that are the registry's."""
-
-
-def transaction_log(
-    path: Path, journal: Journal, logger: logging.Logger, access: Access = PRIVATE
-) -> JournalMirror:
-    """The log in a file, beginning with what happens from now on if it is new. A path that is a
-    link is followed, here once.
-    """
-
-    def warn(behind: Path, error: Exception) -> None:
-        logger.warning(
-            "transaction log behind path=%s: %s; it goes on with the next change", behind, error
-        )
-
-    path = Path(resolve(path))
-    return JournalMirror(
-        path,
-        path.with_name(path.name + ".cursor"),
-        journal,
-        _line_transaction_log,
-        warn,
-        from_now=True,
-        access=access,
-    )
-
-
-def _line_transaction_log(entry: Entry) -> dict[str, Any] | None:
-    if not entry.kind.startswith(TOLD):
+def _registry_line(entry: Entry) -> dict[str, Any] | None:
+    if not entry.kind.startswith(_REGISTRY_KINDS):
         return None
     details = {
         "subject": entry.subject,

@@ -1,7 +1,7 @@
 """Message brokers, by paho-mqtt 2: sending with an acknowledgement, and listening through outages.
 
 Promised: no call takes longer than its time limit; no password is logged or shown. Not promised:
-that a message which was not acknowledged did not arrive.
+that a message without an acknowledgement did not arrive.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.domains.jobs.broker_address import Reach
+from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
 from holdfast.kernel.limits import BROKER_BACKOFF_MAX_S, BROKER_CONNECT_S
 from holdfast.kernel.text import installing
@@ -21,52 +21,51 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE_S = 20
 _CLOSING_S = 0.5
-"""How long a connection has to be closed in order."""
 _QOS = 1
 
 
 class Message(NamedTuple):
-    """What arrived, and where."""
+    """A message that arrived, and its topic."""
 
     topic: str
     payload: bytes
 
 
 class Publisher:
-    """A connection to send by. Making one raises BrokerUnavailable when there is no broker, or none
-    that lets this in.
+    """A connection to send by. Making one raises BrokerUnavailable when there is no broker, or it
+    refuses.
     """
 
-    def __init__(self, reach: Reach, *, timeout_s: float = BROKER_CONNECT_S) -> None:
-        self._reach = reach
+    def __init__(self, address: BrokerAddress, *, timeout_s: float = BROKER_CONNECT_S) -> None:
+        self._reach = address
         self._timeout_s = timeout_s
         self._answered = threading.Event()
         self._refused = ""
-        self._client = _client(reach, timeout_s)
+        self._client = _client(address, timeout_s)
         self._client.on_connect = self._connected
         try:
-            self._client.connect(reach.host, reach.port, _KEEP_ALIVE_S)
+            self._client.connect(address.host, address.port, _KEEP_ALIVE_S)
         except (OSError, ValueError) as error:
-            raise _unavailable(reach, _words(error)) from None
+            raise _unavailable(address, _words(error)) from None
         self._client.loop_start()
         if not self._answered.wait(timeout_s) or self._refused:
             self.close()
-            raise _unavailable(reach, self._refused or f"it said nothing for {timeout_s:g} s")
+            raise _unavailable(address, self._refused or f"it said nothing for {timeout_s:g} s")
 
     def send(self, topic: str, payload: bytes) -> None:
         """Send one message and return once the broker has it. Raises BrokerUnavailable when it did
-        not say so in time, and InvalidValue for a topic that nothing can be sent to.
+        not acknowledge in time, and InvalidValue for a topic that nothing can be sent to.
         """
         try:
-            told = self._client.publish(topic, payload, qos=_QOS)
+            message = self._client.publish(topic, payload, qos=_QOS)
         except ValueError as error:
             raise InvalidValue(
                 f"nothing can be sent to the topic {ascii(topic)[:80]}: {error}",
                 field="topic_prefix",
             ) from None
         try:
-            told.wait_for_publish(self._timeout_s)
-            acknowledged = told.is_published()
+            message.wait_for_publish(self._timeout_s)
+            acknowledged = message.is_published()
         except (ValueError, RuntimeError):
             raise _unavailable(self._reach, "the connection is gone") from None
         if not acknowledged:
@@ -85,29 +84,28 @@ class Publisher:
 
 
 class Subscriber:
-    """Listens to topics from now on, through outages: it connects anew, with longer and longer
+    """Listens to topics from now on, through outages: it connects again, with longer and longer
     pauses, and subscribes again.
 
-    What was sent during an outage is not told afterwards: whoever listens looks at the registry
-    when `fd` wakes it, which it does for every message and whenever the connection came or went.
-    Never raises for a broker that is away.
+    What was sent during an outage does not arrive afterwards. So the caller looks at the registry
+    when `fd` becomes readable: for every message, and when the connection came or went. Never
+    raises for a broker that is away.
     """
 
     def __init__(
-        self, reach: Reach, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S
+        self, address: BrokerAddress, topics: Sequence[str], *, timeout_s: float = BROKER_CONNECT_S
     ) -> None:
-        self.reach = reach
+        self.address = address
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.connected = False
-        """Whether the topics are listened to at this moment."""
         self.trouble = ""
-        """Why not, in words."""
+        """Why it is not connected, in words."""
         self._topics = list(topics)
         self._asked: set[str] = set()
         self._mutex = threading.Lock()
         self._messages: deque[Message] = deque()
         self._closing = threading.Event()
-        self._client = _client(reach, timeout_s)
+        self._client = _client(address, timeout_s)
         self._client.reconnect_delay_set(1, int(BROKER_BACKOFF_MAX_S))
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
@@ -123,35 +121,30 @@ class Subscriber:
             self._ask()
 
     def take(self) -> list[Message]:
-        """What arrived since the last time; clears `fd`."""
+        """The messages since the last call; clears `fd`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        taken = []
-        while self._messages:
-            taken.append(self._messages.popleft())
-        return taken
+        return [self._messages.popleft() for _ in range(len(self._messages))]
 
     def close(self) -> None:
-        """Stop listening. What was heard is known by now, so nobody waits here for a broker that
-        does not answer.
-        """
+        """Stop listening. Does not wait for a broker that does not answer."""
         self._closing.set()
         self._client.disconnect()
         self._thread.join(_CLOSING_S)
 
     def _run(self) -> None:
         self._listen()
-        # By the one who writes to it, who may still be connecting when `close` returns.
+        # By the thread that writes to it: it may still be connecting when `close` returns.
         os.close(self.fd)
 
     def _listen(self) -> None:
-        """Connect until it works, then let the library keep the connection."""
+        """Connect until it works; then the library keeps the connection."""
         pause_s = 0.5
         while not self._closing.is_set():
             try:
-                self._client.connect(self.reach.host, self.reach.port, _KEEP_ALIVE_S)
+                self._client.connect(self.address.host, self.address.port, _KEEP_ALIVE_S)
             except (OSError, ValueError) as error:
-                self._tell(_words(error))
+                self._report(_words(error))
             else:
                 self._client.loop_forever(retry_first_connection=False)
                 if self._closing.is_set():
@@ -163,10 +156,10 @@ class Subscriber:
         self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         if self._closing.is_set():
-            # Told to close while it was connecting, when there was nothing to disconnect yet.
+            # `close` came while it was connecting, when there was nothing to disconnect yet.
             self._client.disconnect()
         elif reason.is_failure:
-            self._tell(f"it refuses: {reason}")
+            self._report(f"it refuses: {reason}")
         else:
             self._asked.clear()
             self._ask()
@@ -176,12 +169,12 @@ class Subscriber:
     ) -> None:
         refused = [reason for reason in reasons if reason.is_failure]
         self.connected = not refused
-        self._tell(f"it refuses a topic: {refused[0]}" if refused else "")
-        # Those that were added since the question went out.
+        self._report(f"it refuses a topic: {refused[0]}" if refused else "")
+        # Topics may have been added since the request was sent.
         self._ask()
 
     def _ask(self) -> None:
-        """Subscribe to what was not asked for in this connection."""
+        """Subscribe to the topics that this connection has not asked for."""
         with self._mutex:
             new = [topic for topic in self._topics if topic not in self._asked]
             self._asked.update(new)
@@ -193,13 +186,13 @@ class Subscriber:
     ) -> None:
         if self.connected:
             self.connected = False
-            self._tell(f"the connection is gone: {reason}")
+            self._report(f"the connection is gone: {reason}")
 
     def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
         self._messages.append(Message(message.topic, message.payload))
         self._wake()
 
-    def _tell(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         self.trouble = trouble
         self._wake()
 
@@ -208,7 +201,7 @@ class Subscriber:
             os.eventfd_write(self.fd, 1)
 
 
-def _client(reach: Reach, timeout_s: float) -> "paho.Client":
+def _client(address: BrokerAddress, timeout_s: float) -> "paho.Client":
     """A client that is not connected yet."""
     try:
         import paho.mqtt.client as paho
@@ -220,21 +213,25 @@ def _client(reach: Reach, timeout_s: float) -> "paho.Client":
         ) from None
     client = paho.Client(CallbackAPIVersion.VERSION2)
     client.connect_timeout = timeout_s
-    if reach.username is not None:
-        client.username_pw_set(reach.username, reach.password)
-    if reach.tls:
+    if address.username is not None:
+        client.username_pw_set(address.username, address.password)
+    if address.tls:
         try:
-            client.tls_set(ca_certs=reach.ca_certs, certfile=reach.certfile, keyfile=reach.keyfile)
+            client.tls_set(
+                ca_certs=address.ca_certs, certfile=address.certfile, keyfile=address.keyfile
+            )
         except (OSError, ValueError) as error:
-            raise _unavailable(reach, f"its certificates cannot be used: {_words(error)}") from None
+            raise _unavailable(
+                address, f"its certificates cannot be used: {_words(error)}"
+            ) from None
     return client
 
 
-def _unavailable(reach: Reach, why: str) -> BrokerUnavailable:
+def _unavailable(address: BrokerAddress, why: str) -> BrokerUnavailable:
     return BrokerUnavailable(
-        f"the message broker {reach.shown} cannot be used ({why}): start it, or set MQTT_BROKER "
+        f"the message broker {address.shown} cannot be used ({why}): start it, or set MQTT_BROKER "
         "and MQTT_PORT to another",
-        broker=reach.shown,
+        broker=address.shown,
         outcome="none",
     )
 

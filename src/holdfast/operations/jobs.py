@@ -672,12 +672,12 @@ def send_events(hf: Holdfast, event: Event | None = None) -> int:
     Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be sent to. What is not
     sent stays kept.
     """
-    from holdfast.adapters.event_sender import Courier
+    from holdfast.adapters.event_sender import EventSender
 
     unsent = ""
     if event is not None:
         unsent = f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
-    courier = Courier(hf.job_events)
+    courier = EventSender(hf.job_events)
     try:
         return courier.send(None if event is None else [event.job_id])
     except BrokerUnavailable as error:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
@@ -73,7 +73,7 @@ class Worker:
         self._tree = SharedTree(hf.processes.trees) if runs_commands else None
         tree_id = UNSET if self._tree is None else self._tree.id
         self._me = hf.processes.of(os.getpid(), request.queue, tree_id)
-        self._errand = Errand(Courier(hf.job_events), complain=self._say)
+        self._sender = BackgroundSender(EventSender(hf.job_events), complain=self._say)
 
     def run(self) -> WorkReport:
         """Work until stopped, until there was no job for `wait_s`, or until the limit."""
@@ -90,7 +90,7 @@ class Worker:
 
     def close(self) -> None:
         """Send the last events if the broker is there, and restore the signals."""
-        self._errand.close(_LAST_EVENTS_S)
+        self._sender.close(_LAST_EVENTS_S)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._tree is not None:
@@ -139,7 +139,7 @@ class Worker:
             self._say(error.message)
             self._tally["lost"] += 1
             return None
-        self._errand.wake(job.job_id)
+        self._sender.wake(job.job_id)
         attempt = Attempt(
             self._hf,
             job,
@@ -147,7 +147,7 @@ class Worker:
             stop_fd=self._stop_fd,
             tree=self._tree,
             registry_dir=self._registry_dir,
-            on_progress=lambda: self._errand.wake(job.job_id),
+            on_progress=lambda: self._sender.wake(job.job_id),
             on_timeout=lambda outcome: self._end_overdue(job, outcome),
         )
         self._interruptible = self._request.command is None
@@ -163,7 +163,7 @@ class Worker:
         outcome, following = self._conclude(
             job, outcome, pick_next=pick_next and not self._stopping()
         )
-        self._errand.wake(job.job_id)
+        self._sender.wake(job.job_id)
         kind, named = {
             JobStatus.COMPLETED: ("completed", "completed"),
             JobStatus.ERROR: ("failed", "failed"),
@@ -243,7 +243,7 @@ class Worker:
         # If the store is away, the next reaper ends the job.
         with suppress(HoldfastError):
             self._give_verdict(job, outcome)
-            self._errand.wake(job.job_id)
+            self._sender.wake(job.job_id)
             self._say(f"job {job.job_id}: {outcome.words}. Its handler goes on and cannot be ended")
 
     def _give_back(self, job: Job) -> None:

@@ -12,7 +12,7 @@ _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("0", "false", "no", "off", ""))
 
 
-class Reach(Discreet, Plain, frozen=True, kw_only=True):
+class BrokerAddress(Discreet, Plain, frozen=True, kw_only=True):
     """All that a connection needs, the password included: never stored, shown or logged."""
 
     unshown: ClassVar[frozenset[str]] = frozenset(("password",))
@@ -51,14 +51,14 @@ def check_broker(broker: Broker) -> Broker:
     return broker
 
 
-def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
+def address_of(broker: Broker, environment: Mapping[str, str]) -> BrokerAddress:
     """The address of a record's broker, with what the environment sets instead: MQTT_BROKER,
     MQTT_PORT, MQTT_TLS, MQTT_USERNAME, MQTT_PASSWORD, MQTT_CA_CERTS, MQTT_CERTFILE, MQTT_KEYFILE.
     Raises InvalidValue for a variable that cannot be used.
     """
     tls = _tls(environment.get("MQTT_TLS"), broker.tls)
     port = TLS_PORT if tls and not broker.tls and broker.port == PORT else broker.port
-    return Reach(
+    return BrokerAddress(
         host=environment.get("MQTT_BROKER") or broker.host,
         port=_port(environment.get("MQTT_PORT"), port),
         tls=tls,
@@ -72,15 +72,15 @@ def reach_of(broker: Broker, environment: Mapping[str, str]) -> Reach:
     )
 
 
-def was_chosen(reach: Reach, environment: Mapping[str, str]) -> bool:
+def was_chosen(address: BrokerAddress, environment: Mapping[str, str]) -> bool:
     """Did anybody choose this broker? Otherwise it is the local one, which need not exist."""
-    return bool(environment.get("MQTT_BROKER")) or reach != reach_of(Broker(), {})
+    return bool(environment.get("MQTT_BROKER")) or address != address_of(Broker(), {})
 
 
 def chosen(broker: Broker, environment: Mapping[str, str]) -> bool:
     """Did anybody choose a record's broker? A variable that cannot be used is a choice too."""
     try:
-        return was_chosen(reach_of(broker, environment), environment)
+        return was_chosen(address_of(broker, environment), environment)
     except InvalidValue:
         return True
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
-from holdfast.domains.jobs.broker_address import Reach, reach_of, was_chosen
+from holdfast.domains.jobs.broker_address import BrokerAddress, address_of, was_chosen
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
@@ -76,10 +76,10 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
     """Whether the brokers answer: the one of the environment, and those that events wait for."""
     from holdfast.domains.jobs.records import Broker
 
-    reaches = [reach_of(Broker(), os.environ)] if os.environ.get("MQTT_BROKER") else []
+    reaches = [address_of(Broker(), os.environ)] if os.environ.get("MQTT_BROKER") else []
     if hf is not None:
         waiting = next(hf.job_events.unsent_pages(), [])
-        reaches += [reach_of(one.job.broker, os.environ) for one in waiting]
+        reaches += [address_of(one.job.broker, os.environ) for one in waiting]
     reaches = [one for place, one in enumerate(reaches) if one not in reaches[:place]]
     if not reaches:
         yield ok("none is configured, and no event waits for one")
@@ -104,7 +104,7 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
             yield ok(f"{reach.shown} lets us in")
 
 
-def _listens(reach: Reach) -> bool:
+def _listens(reach: BrokerAddress) -> bool:
     try:
         socket.create_connection((reach.host, reach.port), timeout=_BROKER_S / _BROKERS_MAX).close()
     except OSError:

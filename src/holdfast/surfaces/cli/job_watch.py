@@ -15,7 +15,7 @@ import click
 
 from holdfast.adapters.mqtt import Message, Subscriber
 from holdfast.domains.jobs import Job, JobStatus
-from holdfast.domains.jobs.broker_address import Reach, reach_of
+from holdfast.domains.jobs.broker_address import BrokerAddress, address_of
 from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.records import shown
 from holdfast.domains.jobs.transitions import no_such
@@ -47,8 +47,8 @@ class JobWatch:
         self._cursor = hf.log.tail(0)[1]
         self._seen: dict[str, int] = {}
         self._over: dict[str, JobStatus] = {}
-        self._subscribers: dict[Reach, Subscriber] = {}
-        self._deaf: set[Reach] = set()
+        self._subscribers: dict[BrokerAddress, Subscriber] = {}
+        self._deaf: set[BrokerAddress] = set()
         self._heard: list[Message] = []
         self._lively_s = time.monotonic()
         self.away: Unavailable | None = None
@@ -134,7 +134,7 @@ class JobWatch:
         self._seen[job.job_id] = 0
         if job.status.ended:
             return
-        reach = reach_of(job.broker, os.environ)
+        reach = address_of(job.broker, os.environ)
         if reach in self._subscribers:
             self._subscribers[reach].add([job.events_topic])
         elif reach not in self._deaf:
@@ -148,7 +148,7 @@ class JobWatch:
         for one in self._subscribers.values():
             self._heard += one.take()
             if one.trouble:
-                _log.info("broker=%s: %s; watching the registry", one.reach.shown, one.trouble)
+                _log.info("broker=%s: %s; watching the registry", one.address.shown, one.trouble)
         while self._heard:
             self._hf.job_events.receive(self._heard[0].payload, topic=self._heard[0].topic)
             # Not before it is stored: the broker does not send it again.

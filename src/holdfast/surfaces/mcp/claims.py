@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Protocol, TypeVar
 
-from holdfast.adapters.event_sender import Courier, Errand
+from holdfast.adapters.event_sender import BackgroundSender, EventSender
 from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
@@ -66,15 +66,15 @@ class Hand:
         self._claims: dict[str, Claim] = {}
         self._numbers = count(1)
         self._closed = False
-        self._errand: Errand | None = None
+        self._errand: BackgroundSender | None = None
         self.attendant = Attendant(self.claims)
 
     @property
-    def errand(self) -> Errand:
+    def errand(self) -> BackgroundSender:
         """What takes the events of jobs to their broker; begun with the first one."""
         with self._mutex:
             if self._errand is None:
-                self._errand = Errand(Courier(self.hf.job_events), complain=_log.info)
+                self._errand = BackgroundSender(EventSender(self.hf.job_events), complain=_log.info)
             return self._errand
 
     def new_handle(self, kind: str) -> str:
