@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.domains.jobs import transitions
 from holdfast.primitives import holds
-from holdfast.primitives.locks import administration, policy
+from holdfast.primitives.locks import manager, policy
 from holdfast.primitives.queue.records import RequestState
 from holdfast.primitives.queue.transaction import Line
 
@@ -55,7 +55,7 @@ def any_token(draw: random.Random) -> None:
         return request
 
     real, Line._owned = Line._owned, owned  # type: ignore[method-assign]
-    administration.Oversight.check_token = lambda self, name, token: None  # type: ignore[method-assign]
+    manager.Locks.check_token = lambda self, name, token: None  # type: ignore[method-assign]
 
 
 def early_wake(draw: random.Random) -> None:
@@ -85,8 +85,10 @@ def early_wake(draw: random.Random) -> None:
 
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
-    real = policy.held_against
-    policy.held_against = lambda *arguments: iter([]) if draw.random() < 0.05 else real(*arguments)
+    real = policy.blocking_holds
+    policy.blocking_holds = lambda *arguments: (
+        iter([]) if draw.random() < 0.05 else real(*arguments)
+    )
 
 
 def double(draw: random.Random) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from holdfast.runtime.connection import Holdfast, connect
 
+from holdfast.runtime.connection import Holdfast, connect
 from tests.surfaces.broker import Broker
 from tests.surfaces.parity import Case, by_command, by_http, by_library, same
 from tests.surfaces.parity_cases import TABLE, a_broker

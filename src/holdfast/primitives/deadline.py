@@ -71,7 +71,7 @@ class Deadline:
                     # Loaded here: most commands warn of nothing and must start fast.
                     import logging
 
-                    logging.getLogger("holdfast.locks").warning("waiting on: %s", error.message)
+                    logging.getLogger("holdfast.locks").warning("still waiting: %s", error.message)
                     told = True
             left_s = self.left_s()
             limit_s = longest_s if left_s is None else min(left_s, longest_s)

@@ -9,8 +9,8 @@ from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Mode
-from holdfast.primitives.locks.obstruction import Blocker, Obstruction
-from holdfast.primitives.locks.records import Hold
+from holdfast.primitives.locks.policy import Blocker, Obstruction
+from holdfast.primitives.locks.records import LockHold
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.claims import claimant, refuse_unseen
@@ -154,7 +154,7 @@ def grant_view(grant: Grant) -> GrantView:
     )
 
 
-def renewed_view(hold: Hold) -> Renewed:
+def renewed_view(hold: LockHold) -> Renewed:
     """A grant that was renewed."""
     return Renewed(
         token=hold.token,
@@ -165,7 +165,7 @@ def renewed_view(hold: Hold) -> Renewed:
     )
 
 
-def kicked_view(kicked: Iterable[Hold]) -> Kicked:
+def kicked_view(kicked: Iterable[LockHold]) -> Kicked:
     """Grants that were taken away."""
     return Kicked(
         kicked=[

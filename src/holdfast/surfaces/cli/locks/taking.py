@@ -9,7 +9,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
 from holdfast.kernel.limits import LOCK_TIMEOUT_S
 from holdfast.primitives.locks import Grant, Mode
-from holdfast.primitives.locks.obstruction import described
+from holdfast.primitives.locks.policy import describe_obstruction
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.answers.locks import (
@@ -258,7 +258,7 @@ def wait(
         return 0
     first = why.holders[0].resource if why.holders else names[0]
     remark(
-        f"{', '.join(names)} not free within {limit_s:g} s: {described(why, names)}. `holdfast "
+        f"{', '.join(names)} not free within {limit_s:g} s: {describe_obstruction(why, names)}. `holdfast "
         f"locks explain {quote(first)}` "
         "tells more"
     )
