@@ -248,7 +248,7 @@ class LockMachine(RuleBasedStateMachine):
             quickly
             and waits
             and not look
-            and not self.settings.tell_all
+            and self.settings.journal != "all"
             and self.take_quickly(draft)
         ):
             return

@@ -34,7 +34,7 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives import deadline
-from holdfast.primitives.expiry import Endings
+from holdfast.primitives.expiry import ExpiryTimer
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
@@ -271,7 +271,7 @@ def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
     did.
     """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
-    timed.locks._context.keeper._over(grant)
+    timed.locks._context.keeper._expire(grant)
     assert grant.lost.is_set()
     with pytest.raises(LeaseLost):
         timed.locks.renew(grant)
@@ -349,17 +349,17 @@ def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
         seen = list(held)
         if next(looks) == 1:
             held[:] = [one]
-            watching = threading.Thread(target=endings.watch, args=(one,))
+            watching = threading.Thread(target=timer.watch, args=(one,))
             watching.start()
             # It need not wait for this look, and may.
             watching.join(0.3)
             return []
         return seen
 
-    endings = Endings(look, lambda over: told.set() if over is one else None)
-    endings.watch(held[0])
+    timer = ExpiryTimer(look, lambda over: told.set() if over is one else None)
+    timer.watch(held[0])
     assert told.wait(PATIENCE_S)
-    endings.close()
+    timer.close()
 
 
 def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
@@ -370,10 +370,10 @@ def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
             raise MemoryError
         return [one]
 
-    endings = Endings(look, lambda over: told.set())
-    endings.watch(one)  # type: ignore[arg-type]
+    timer = ExpiryTimer(look, lambda over: told.set())
+    timer.watch(one)  # type: ignore[arg-type]
     assert told.wait(PATIENCE_S)
-    endings.close()
+    timer.close()
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])

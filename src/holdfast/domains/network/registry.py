@@ -22,7 +22,7 @@ from holdfast.kernel.holder import THIS_PROCESS
 from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage
-from holdfast.primitives.holds import Renewing
+from holdfast.primitives.holds import HoldRenewer
 from holdfast.primitives.locks import Locks
 
 
@@ -70,7 +70,7 @@ class Registry(RouterCalls):
         self._hosts = Hosts(room, self._host_claims)
         self._leasing = Leasing(room, self._host_claims, self._routers)
         self._neighbors = Neighbors(room, self._neighbor_claims)
-        self._renewing = Renewing(
+        self._renewing = HoldRenewer(
             room.store, room.processes, field="leases", topic="network", lease_s=HOLD_LEASE_S
         )
 

@@ -583,24 +583,22 @@ class Acquisition:
     def _transact(self, body: Callable[[LockTransaction], T], *, once: bool = False) -> T:
         """Change the table as soon as the store lets it; `once`: the caller itself retries."""
         transact = self._context.transact
+        return self._insist(lambda limit_s: transact(body, timeout_s=limit_s), once=once)
+
+    def _insist(self, act: Callable[[float], T], *, once: bool = False) -> T:
+        """Call `act` until the store lets it, and note whether it may have written."""
+
+        def step(limit_s: float) -> T:
+            before, self._may_have_written = self._may_have_written, True
+            try:
+                return act(limit_s)
+            except LockTimeout as error:
+                self._may_have_written = before or error.fields.get("outcome") != "none"
+                raise
+
         if once:
-            return self._step(
-                lambda limit_s: transact(body, timeout_s=limit_s), self._deadline.for_a_turn_s()
-            )
-        return self._insist(lambda limit_s: transact(body, timeout_s=limit_s))
-
-    def _insist(self, act: Callable[[float], T]) -> T:
-        return self._deadline.insist(
-            lambda limit_s: self._step(act, limit_s), stop_fd=self._stop_fd
-        )
-
-    def _step(self, act: Callable[[float], T], limit_s: float) -> T:
-        before, self._may_have_written = self._may_have_written, True
-        try:
-            return act(limit_s)
-        except LockTimeout as error:
-            self._may_have_written = before or error.fields.get("outcome") != "none"
-            raise
+            return step(self._deadline.for_a_turn_s())
+        return self._deadline.insist(step, stop_fd=self._stop_fd)
 
     def _withdraw(self, *, later: bool = False) -> None:
         """Leave nothing behind. `later`: the store was just seen not to answer."""

@@ -95,10 +95,12 @@ class LockTransaction:
         """By name, the holds by which the job has what it requests already."""
         if draft.look:
             return {}
-        covering = {
-            name: self.table.covering_hold(name, draft.by, draft.mode) for name in draft.names
-        }
-        return {name: hold for name, hold in covering.items() if hold is not None}
+        own: dict[str, LockHold] = {}
+        for name in draft.names:
+            hold = self.table.covering_hold(name, draft.by, draft.mode)
+            if hold is not None:
+                own[name] = hold
+        return own
 
     def ask(self, draft: Waiter) -> LockHold | list[CycleStep] | Waiter | None:
         """Grant a request now, or queue it.
@@ -115,12 +117,11 @@ class LockTransaction:
         if steps := policy.find_cycle(self.table, waiter):
             return steps
         holders = {one.hold.by for one in blocking}
-        if not waiter.look and any(
-            (last := self.table.last(name)) is not None and last.place > waiter.place
-            for name in waiter.names
-        ):
-            # It goes in before others: they have a new neighbour.
-            self._wake_behind(waiter)
+        if not waiter.look:
+            lasts = [last for name in waiter.names if (last := self.table.last(name)) is not None]
+            if any(last.place > waiter.place for last in lasts):
+                # It goes in before others: they have a new neighbour.
+                self._wake_behind(waiter)
         self.table.enqueue(waiter)
         self._append(
             waiter.names,
