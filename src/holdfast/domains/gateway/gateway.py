@@ -38,7 +38,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.queue import new_id
 from holdfast.primitives.queue.records import Receipt
-from holdfast.primitives.queue.transaction import Line
+from holdfast.primitives.queue.transaction import QueueTransaction
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Gateway:
         before = self._recorded()
         verdict = Liveness.DEAD if before.server is None else self._probed(before.server)
 
-        def body(tx: Tx, line: Line) -> tuple[Attachment, list[Request]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[Attachment, list[Request]]:
             attachment = _attachment_in(tx, self.agent)
             server = attachment.server
             # A verdict is about the server that was looked at, and about no other.
@@ -162,7 +162,7 @@ class Gateway:
         over.
         """
 
-        def body(tx: Tx, line: Line) -> None:
+        def body(tx: Tx, line: QueueTransaction) -> None:
             attachment = self._own(tx)
             line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
@@ -178,7 +178,7 @@ class Gateway:
         must end.
         """
 
-        def body(tx: Tx, _: Line) -> None:
+        def body(tx: Tx, _: QueueTransaction) -> None:
             attachment = self._own(tx)
             assert attachment.server is not None
             lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
@@ -196,7 +196,7 @@ class Gateway:
         another's, and Fenced.
         """
 
-        def body(tx: Tx, _: Line) -> None:
+        def body(tx: Tx, _: QueueTransaction) -> None:
             tx.put(ATTACHMENTS, self.agent, belonging(self._own(tx), self.agent, owner))
 
         if self._recorded().owner != owner:
@@ -233,7 +233,7 @@ class Gateway:
         seen = self._seen
         named = [(one, new_id()) for one in asked]
 
-        def body(tx: Tx, line: Line) -> list[Request | HoldfastError]:
+        def body(tx: Tx, line: QueueTransaction) -> list[Request | HoldfastError]:
             attachment = self._own(tx)
             return [self._admitted(line, attachment, seen, one, name) for one, name in named]
 
@@ -244,7 +244,7 @@ class Gateway:
     def claim(self, *, express: bool = False) -> Request | None:
         """Begin with the next request, if the gate is open for it."""
 
-        def body(tx: Tx, line: Line) -> tuple[Request | None, list[str]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[Request | None, list[str]]:
             attachment = self._own(tx)
             if attachment.reconciling:
                 return None, []
@@ -273,8 +273,8 @@ class Gateway:
             lambda line: [request for request in line.running() if request.express == express]
         )
 
-    def _put_back(self, which: Callable[[Line], list[Request]]) -> None:
-        def body(tx: Tx, line: Line) -> Attachment:
+    def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
+        def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
                 line.put_back(request.request_id, _token_of(request))
@@ -327,7 +327,7 @@ class Gateway:
                 f"{action!a} is no way to reconcile: use replay or discard", field="action"
             )
 
-        def body(tx: Tx, line: Line) -> Reconciled:
+        def body(tx: Tx, line: QueueTransaction) -> Reconciled:
             attachment = self._own(tx)
             check_reconcilable(attachment, epoch)
             stale = [request.request_id for request in line.stale(attachment.epoch)]
@@ -366,7 +366,7 @@ class Gateway:
         admission opens.
         """
 
-        def body(tx: Tx, line: Line) -> Request:
+        def body(tx: Tx, line: QueueTransaction) -> Request:
             ended = line.cancel(request_id)
             attachment = self._own(tx)
             if attachment.reconciling and not line.head.accepted:
@@ -388,7 +388,7 @@ class Gateway:
             return status
         return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
 
-    def _change(self, body: Callable[[Tx, Line], T], *, durable: bool = True) -> T:
+    def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
         except Unavailable:
@@ -437,7 +437,7 @@ class Gateway:
         return seen
 
     def _rebind(self, instance_id: str) -> Attachment:
-        def body(tx: Tx, line: Line) -> Attachment:
+        def body(tx: Tx, line: QueueTransaction) -> Attachment:
             before = self._own(tx)
             if before.instance_id == instance_id:
                 return before
@@ -472,7 +472,12 @@ class Gateway:
         )
 
     def _admitted(
-        self, line: Line, attachment: Attachment, seen: Sighting, asked: Asked, request_id: str
+        self,
+        line: QueueTransaction,
+        attachment: Attachment,
+        seen: Sighting,
+        asked: Asked,
+        request_id: str,
     ) -> Request | HoldfastError:
         try:
             # Before anything else: a retry is answered as its first try was, whatever has happened

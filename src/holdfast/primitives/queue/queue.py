@@ -31,7 +31,14 @@ from holdfast.primitives.queue.records import (
     Request,
     RequestState,
 )
-from holdfast.primitives.queue.transaction import Line, Swept, in_order, key_of, no_such, topic_of
+from holdfast.primitives.queue.transaction import (
+    QueueTransaction,
+    Swept,
+    in_order,
+    key_of,
+    no_such,
+    topic_of,
+)
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -61,13 +68,15 @@ class Queue:
         self._journal = journal
         self._depth_max = depth_max
 
-    def change(self, body: Callable[[Tx, Line], T], *, also: Scope = (), durable: bool = True) -> T:
+    def change(
+        self, body: Callable[[Tx, QueueTransaction], T], *, also: Scope = (), durable: bool = True
+    ) -> T:
         """Run `body` in one transaction on this queue, with `also` in its scope; see
         `Store.transact`.
         """
 
         def step(tx: Tx) -> T:
-            line = Line(tx, self._journal, self.name, depth_max=self._depth_max)
+            line = QueueTransaction(tx, self._journal, self.name, depth_max=self._depth_max)
             result = body(tx, line)
             line.finish()
             return result
@@ -90,7 +99,7 @@ class Queue:
         )
 
     def claim(self, *, epoch: int = FIRST_EPOCH, express: bool = False) -> Request | None:
-        """Claim the next request; see `Line.claim`."""
+        """Claim the next request; see `QueueTransaction.claim`."""
         return self.change(lambda _, line: line.claim(epoch=epoch, express=express))
 
     def complete(
@@ -101,17 +110,17 @@ class Queue:
         *,
         receipt: Receipt = Receipt.ANSWERED,
     ) -> Request:
-        """Complete a running request; see `Line.complete`."""
+        """Complete a running request; see `QueueTransaction.complete`."""
         return self.change(
             lambda _, line: line.complete(request_id, token, result, receipt=receipt)
         )
 
     def fail(self, request_id: str, token: int, *, code: str, detail: str) -> Request:
-        """Fail a running request; see `Line.fail`."""
+        """Fail a running request; see `QueueTransaction.fail`."""
         return self.change(lambda _, line: line.fail(request_id, token, code=code, detail=detail))
 
     def cancel(self, request_id: str) -> Request:
-        """Cancel a waiting request, with the code `cancelled`; see `Line.cancel`."""
+        """Cancel a waiting request, with the code `cancelled`; see `QueueTransaction.cancel`."""
         return self.change(lambda _, line: line.cancel(request_id))
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
@@ -131,7 +140,7 @@ class Queue:
         asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
-        def sweep(_: Tx, line: Line) -> Swept:
+        def sweep(_: Tx, line: QueueTransaction) -> Swept:
             return line.sweep(
                 keep=number,
                 keep_s=age_s,
@@ -188,7 +197,9 @@ class Queue:
         return Head() if row is None else row.record
 
 
-def accepted(line: Line, draft: Draft, request_id: str, epoch: int) -> Request | Refused:
+def accepted(
+    line: QueueTransaction, draft: Draft, request_id: str, epoch: int
+) -> Request | Refused:
     """Accept a draft, or return why not: one refusal does not refuse the others of a commit."""
     try:
         return line.accept(draft, request_id, epoch=epoch)

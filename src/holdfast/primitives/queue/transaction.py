@@ -49,7 +49,7 @@ class Swept(NamedTuple):
     further: int | None
 
 
-class Line:
+class QueueTransaction:
     """A queue inside a transaction that has latched its head. `finish` writes the head, last."""
 
     def __init__(
