@@ -76,9 +76,9 @@ class Queue:
         """
 
         def step(tx: Tx) -> T:
-            line = QueueTransaction(tx, self._journal, self.name, depth_max=self._depth_max)
-            result = body(tx, line)
-            line.finish()
+            transaction = QueueTransaction(tx, self._journal, self.name, depth_max=self._depth_max)
+            result = body(tx, transaction)
+            transaction.finish()
             return result
 
         # By rows: every change of a queue latches its head, which excludes all other changes.
@@ -95,12 +95,14 @@ class Queue:
             check_draft(draft)
         named = [(draft, new_id()) for draft in drafts]
         return self.change(
-            lambda _, line: [accepted(line, draft, name, epoch) for draft, name in named]
+            lambda _, transaction: [
+                accepted(transaction, draft, name, epoch) for draft, name in named
+            ]
         )
 
     def claim(self, *, epoch: int = FIRST_EPOCH, express: bool = False) -> Request | None:
         """Claim the next request; see `QueueTransaction.claim`."""
-        return self.change(lambda _, line: line.claim(epoch=epoch, express=express))
+        return self.change(lambda _, transaction: transaction.claim(epoch=epoch, express=express))
 
     def complete(
         self,
@@ -112,16 +114,18 @@ class Queue:
     ) -> Request:
         """Complete a running request; see `QueueTransaction.complete`."""
         return self.change(
-            lambda _, line: line.complete(request_id, token, result, receipt=receipt)
+            lambda _, transaction: transaction.complete(request_id, token, result, receipt=receipt)
         )
 
     def fail(self, request_id: str, token: int, *, code: str, detail: str) -> Request:
         """Fail a running request; see `QueueTransaction.fail`."""
-        return self.change(lambda _, line: line.fail(request_id, token, code=code, detail=detail))
+        return self.change(
+            lambda _, transaction: transaction.fail(request_id, token, code=code, detail=detail)
+        )
 
     def cancel(self, request_id: str) -> Request:
         """Cancel a waiting request, with the code `cancelled`; see `QueueTransaction.cancel`."""
-        return self.change(lambda _, line: line.cancel(request_id))
+        return self.change(lambda _, transaction: transaction.cancel(request_id))
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,
@@ -140,8 +144,8 @@ class Queue:
         asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
-        def sweep(_: Tx, line: QueueTransaction) -> Swept:
-            return line.sweep(
+        def sweep(_: Tx, transaction: QueueTransaction) -> Swept:
+            return transaction.sweep(
                 keep=number,
                 keep_s=age_s,
                 keep_least=least,
@@ -198,11 +202,11 @@ class Queue:
 
 
 def accepted(
-    line: QueueTransaction, draft: Draft, request_id: str, epoch: int
+    transaction: QueueTransaction, draft: Draft, request_id: str, epoch: int
 ) -> Request | Refused:
     """Accept a draft, or return why not: one refusal does not refuse the others of a commit."""
     try:
-        return line.accept(draft, request_id, epoch=epoch)
+        return transaction.accept(draft, request_id, epoch=epoch)
     except Refused as error:
         return error
 
