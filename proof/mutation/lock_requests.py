@@ -5,16 +5,16 @@ it.
 from proof.mutation.locks import LOCK_TESTS
 from proof.mutation.mutant import Mutant
 
-_ASKING = "primitives/locks/request.py"
+_ASKING = "primitives/locks/acquisition.py"
+_REQUEST = "primitives/locks/request.py"
 _WAITING = "primitives/locks/wait.py"
-_WISH = "primitives/locks/request.py"
-_OVERSIGHT = "primitives/locks/administration.py"
+_MANAGER = "primitives/locks/manager.py"
 _LASTING = "primitives/locks/grant.py"
 _STATISTICS = "primitives/locks/statistics.py"
-_LOCK_RENEWING = "primitives/locks/renewal.py"
+_CONTEXT = "primitives/locks/context.py"
 
 TESTS = dict.fromkeys(
-    (_ASKING, _WAITING, _WISH, _OVERSIGHT, _LASTING, _STATISTICS, _LOCK_RENEWING), LOCK_TESTS
+    (_ASKING, _REQUEST, _WAITING, _MANAGER, _LASTING, _STATISTICS, _CONTEXT), LOCK_TESTS
 )
 
 MUTANTS = [
@@ -22,42 +22,39 @@ MUTANTS = [
     Mutant(
         "an own hold that is over is not entered again",
         _ASKING,
-        "            if self._room.steady.reclaimable(hold.lease, Liveness.ALIVE, now)\n          "
+        "            if self._context.clock.reclaimable(hold.lease, Liveness.ALIVE, now)\n          "
         "  or (",
         "            if (",
     ),
     Mutant(
         "an own hold of a dead process is not entered again",
         _ASKING,
-        "            or (hold.process not in (None, this) and hold.id not in self._vouched)\n",
+        "            or (hold.process not in (None, this) and hold.id not in self._verified)\n",
         "",
     ),
     Mutant(
         "a part that was lost meanwhile is asked for again",
         _ASKING,
-        "elif isinstance(answer, Given) and self._lost_a_part(answer):",
+        "elif isinstance(answer, Granted) and self._lost_a_part(answer):",
         "elif False:",
     ),
     Mutant(
         "a cycle through the dead is none",
         _ASKING,
-        "return Doubt(others) if others else Deadlocked(turns.refuse(found))",
-        "return Deadlocked(turns.refuse(found))",
+        "return Unverified(others) if others else Deadlocked(transaction.refuse(found))",
+        "return Deadlocked(transaction.refuse(found))",
     ),
     Mutant(
         "whoever gives up leaves the queue",
         _ASKING,
-        "            turns.time_out(answer.request)\n",
-        "",
+        "            transaction.time_out(answer.waiter)\n",
+        "            pass\n",
     ),
     Mutant(
         "an interrupted wait leaves nothing",
         _ASKING,
-        "            except BaseException as error:\n                "
-        "self._withdraw(later=isinstance(error, LockTimeout))\n                raise\n        if "
-        "isinstance(answer, Over)",
-        "            except ZeroDivisionError:\n                raise\n        if "
-        "isinstance(answer, Over)",
+        "            self._withdraw(later=isinstance(error, LockTimeout))\n            if self._explain",
+        "            if self._explain",
     ),
     Mutant(
         "a refusal looks twice at one that was over",
@@ -68,7 +65,7 @@ MUTANTS = [
     Mutant(
         "a waiter gives signs of life",
         _ASKING,
-        "                if self._sign_of_life.passed():",
+        "                if self._next_refresh.passed():",
         "                if False:",
     ),
     Mutant(
@@ -80,7 +77,7 @@ MUTANTS = [
     Mutant(
         "a waiter wakes when a lease runs out",
         _WAITING,
-        "return max(min(ends), _LATER_S) + _LATER_S if ends else None",
+        "return max(min(ends), _LATER_S) + _LATER_S",
         "return None",
     ),
     Mutant(
@@ -91,62 +88,64 @@ MUTANTS = [
     ),
     Mutant(
         "a grant of nobody needs a time",
-        _WISH,
-        "if process is None and ttl_s is None:",
-        "if False:",
+        _REQUEST,
+        "elif process is None:",
+        "elif False:",
     ),
     Mutant(
         "priorities have a bound",
-        _WISH,
+        _REQUEST,
         "if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:",
         "if False:",
     ),
     Mutant(
-        "a name that is given twice is one", _WISH, "tuple(dict.fromkeys(names))", "tuple(names)"
+        "a name that is given twice is one", _REQUEST, "tuple(dict.fromkeys(names))", "tuple(names)"
     ),
-    Mutant("a time to live has a bound", _WISH, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"),
+    Mutant(
+        "a time to live has a bound", _REQUEST, "not 0 < ttl_s <= LOCK_TTL_MAX_S", "not 0 < ttl_s"
+    ),
     Mutant(
         "a token is in force while its time lasts",
-        _OVERSIGHT,
-        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) "
+        _MANAGER,
+        "if any(hold.token == token and not clock.reclaimable(hold.lease, Liveness.ALIVE, now) "
         "for hold in holds):",
         "if any(hold.token == token for hold in holds):",
     ),
     Mutant(
         "a token is that of the grant",
-        _OVERSIGHT,
-        "if any(hold.token == token and not steady.reclaimable(hold.lease, Liveness.ALIVE, now) "
+        _MANAGER,
+        "if any(hold.token == token and not clock.reclaimable(hold.lease, Liveness.ALIVE, now) "
         "for hold in holds):",
-        "if any(not steady.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
+        "if any(not clock.reclaimable(hold.lease, Liveness.ALIVE, now) for hold in holds):",
     ),
     Mutant(
         "what is over cannot be renewed",
-        _OVERSIGHT,
-        "    if turns.over(hold):\n        return None, ",
-        "    if False:\n        return None, ",
+        _MANAGER,
+        "    if transaction.is_expired(hold):\n",
+        "    if False:\n",
     ),
     Mutant(
         "a kick takes from one job when told so",
-        _OVERSIGHT,
-        "turns.table.lock(name).holds if by in (None, hold.by)]",
-        "turns.table.lock(name).holds]",
+        _MANAGER,
+        "transaction.table.lock(name).holds if by in (None, hold.by)]",
+        "transaction.table.lock(name).holds]",
     ),
     Mutant(
         "a kick hands over",
-        _OVERSIGHT,
-        "            turns.hand_over([other for hold in holds for other in hold.names])\n",
+        _MANAGER,
+        "            transaction.hand_over([other for hold in holds for other in hold.names])\n",
         "",
     ),
     Mutant(
         "a grant of nobody outlives a reboot",
         _LASTING,
-        "insist(partial(self._put, hold.id, LastingGrant(hold=present)))",
-        "pass",
+        "lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),",
+        "lambda tx: None,",
     ),
     Mutant(
         "what ended does not come back",
         _LASTING,
-        "        if hold.process is None:\n            self.forget(hold.id, timeout_s)",
+        "        if hold.process is None:\n            self.delete(hold.id, timeout_s)",
         "        pass",
     ),
     Mutant(
@@ -170,27 +169,26 @@ MUTANTS = [
     ),
     Mutant(
         "a grant with a time is not renewed by itself",
-        _LOCK_RENEWING,
+        _CONTEXT,
         "if grant.ttl_s is not None or not grant.taken:",
         "if not grant.taken:",
     ),
     Mutant(
         "a process learns which grants are gone",
-        _LOCK_RENEWING,
-        "[(grant, _is_left(table, grant)) for grant in grants if _lacks_some(table, "
-        "tokens[grant.id])],",
-        "[],",
+        _CONTEXT,
+        "for grant in grants if _lacks_names(table, tokens[grant.id])",
+        "for grant in grants if False",
     ),
     Mutant(
         "what is left of a grant is kept alive",
-        _LOCK_RENEWING,
-        "return [grant for grant, left in gone if not left]",
-        "return [grant for grant, _ in gone]",
+        _CONTEXT,
+        "return [grant for grant, left in incomplete if not left]",
+        "return [grant for grant, _ in incomplete]",
     ),
     Mutant(
         "what a job lets go of was not taken away",
-        _LOCK_RENEWING,
-        "if left and keeps(grant) and grant.tokens == tokens[grant.id]:",
+        _CONTEXT,
+        "if left and self.keeper.keeps(grant) and grant.tokens == tokens[grant.id]:",
         "if left:",
     ),
     Mutant(
@@ -202,18 +200,18 @@ MUTANTS = [
     Mutant(
         "counts that could not be added are kept",
         _STATISTICS,
-        "                self._tallies |= tallies\n",
-        "                pass\n",
+        "                    self._counts |= taken\n",
+        "                    pass\n",
     ),
     Mutant(
         "a dead process gets no sign of life from the one that asked for it",
-        _LOCK_RENEWING,
-        "return probe(process, room.processes, embedded=room.store.embedded) is not Liveness.DEAD",
-        "return True",
+        _CONTEXT,
+        "one is not None and self._probe(one) is not Liveness.DEAD",
+        "one is not None",
     ),
     Mutant(
         "only what is still unread is cleared away",
-        _OVERSIGHT,
+        _CONTEXT,
         "(found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision",
         "tx.get(LOCK_WAITS, row.key)",
     ),

@@ -9,6 +9,8 @@ _TURNS = "primitives/locks/transaction.py"
 _TABLE = "primitives/locks/table.py"
 _LOCKS = "primitives/locks/manager.py"
 _RECORD = "primitives/locks/records.py"
+_ACQUISITION = "primitives/locks/acquisition.py"
+_CONTEXT = "primitives/locks/context.py"
 
 LOCK_TESTS = (
     "tests/unit/test_lock_rules.py",
@@ -20,7 +22,7 @@ LOCK_TESTS = (
 )
 """Those of the lock manager, the nearest first: its rules show in each other's tests."""
 
-TESTS = dict.fromkeys((_RULES, _TURNS, _TABLE, _LOCKS, _RECORD), LOCK_TESTS)
+TESTS = dict.fromkeys((_RULES, _TURNS, _TABLE, _LOCKS, _RECORD, _ACQUISITION, _CONTEXT), LOCK_TESTS)
 
 MUTANTS = [
     # Locks: the rules of turns.
@@ -61,18 +63,23 @@ MUTANTS = [
         "if len(lock.holds) == 1 and not lock.holds[0].token:",
         "if False:",
     ),
-    Mutant("sharers have a bound", _RULES, "if _full(table, name, request):", "if False:"),
+    Mutant(
+        "sharers have a bound",
+        _RULES,
+        "if mode is Mode.SHARED and not covered and _is_full(table, name, waiter):",
+        "if False:",
+    ),
     Mutant(
         "of as many sharers as may be, one that can leave stands for them all",
         _RULES,
-        "next((hold for hold in holds if not table.of_job(hold.by)), holds[0])",
+        "next(idle, holds[0])",
         "holds[0]",
     ),
     Mutant(
         "who waits for room among sharers watches them all",
         _RULES,
-        "(full or conflict(hold.mode, request.mode))",
-        "conflict(hold.mode, request.mode)",
+        "(full or conflict(hold.mode, mode))",
+        "conflict(hold.mode, mode)",
     ),
     Mutant(
         "a request queues behind those before it",
@@ -98,28 +105,33 @@ MUTANTS = [
     Mutant(
         "whoever waits for a job is passed by it",
         _RULES,
-        "if other.id in overtaken or waits_for(table, other, request.by, harmless):",
+        "if other.id in overtaken or waits_for_job(table, other, waiter.by, unrelated):",
         "if other.id in overtaken:",
     ),
     Mutant(
         "a cycle is seen",
         _RULES,
-        "            if within(request.by, hold.by):\n                steps = []",
+        "            if within(waiter.by, hold.by):\n                steps = []",
         "            if False:\n                steps = []",
     ),
     Mutant(
         "a cycle is seen through several jobs",
         _RULES,
-        "            for next_one in table.of_job(hold.by):\n                if next_one.id not "
+        "            for next_one in table.waits_of_job(hold.by):\n                if next_one.id not "
         "in led_by:",
         "            for next_one in ():\n                if next_one.id not in led_by:",
     ),
-    Mutant("the nearest ahead is watched", _RULES, "        nearest.append(other)\n", ""),
+    Mutant(
+        "the nearest ahead is watched",
+        _RULES,
+        "                nearest.append(other)\n",
+        "                pass\n",
+    ),
     Mutant(
         "a look keeps nobody waiting",
         _RULES,
-        "not other.look and conflict(other.mode, request.mode) and",
-        "conflict(other.mode, request.mode) and",
+        "not other.look and conflict(other.mode, waiter.mode) and",
+        "conflict(other.mode, waiter.mode) and",
     ),
     # Locks: one step on the table.
     Mutant(
@@ -131,44 +143,44 @@ MUTANTS = [
     Mutant(
         "one that gives up hands over",
         _TURNS,
-        "        self._remove(request, kind, **data)\n        self.hand_over(request.names)",
-        "        self._remove(request, kind, **data)",
+        "        self._remove(waiter, kind, **data)\n        self.hand_over(waiter.names)",
+        "        self._remove(waiter, kind, **data)",
     ),
     Mutant(
         "with a dead waiter go those of its process alone",
         _TURNS,
-        "takewhile(lambda one: one.process == request.process, before)",
+        "takewhile(lambda one: one.process == waiter.process, before)",
         "before",
     ),
     Mutant(
         "the waiters of a dead process go together",
         _TURNS,
-        "[request, *self._with_it(request)] if dead else [request]",
-        "[request]",
+        "[waiter, *self._neighbours_of_process(waiter)] if dead else [waiter]",
+        "[waiter]",
     ),
     Mutant(
         "what is unknown of one waiter takes no other along",
         _TURNS,
-        "[request, *self._with_it(request)] if dead else [request]",
-        "[request, *self._with_it(request)]",
+        "[waiter, *self._neighbours_of_process(waiter)] if dead else [waiter]",
+        "[waiter, *self._neighbours_of_process(waiter)]",
     ),
     Mutant(
         "a reaped grant hands over",
         _TURNS,
-        "        self.hand_over([name for gone in removed for name in gone.names])\n",
+        "        self.hand_over([name for gone in reaped for name in gone.names])\n",
         "",
     ),
     Mutant(
         "whoever is granted something is woken",
         _TURNS,
-        "            self._granted(current, overtaken, waited=True)\n            "
+        "            self._grant(current, overtaken, waited=True)\n            "
         "self._tx.notify(current.address)",
-        "            self._granted(current, overtaken, waited=True)",
+        "            self._grant(current, overtaken, waited=True)",
     ),
     Mutant(
         "whoever loses a grant is told",
         _TURNS,
-        "        self._tx.notify(lost_topic(asker_of(hold.id)))\n",
+        "        self._tx.notify(lost_topic(requester_of(hold.id)))\n",
         "",
     ),
     Mutant(
@@ -180,16 +192,16 @@ MUTANTS = [
     Mutant(
         "only what may be reclaimed is reaped",
         _TURNS,
-        "if hold is not None and self._steady.reclaimable(hold.lease, suspect.liveness, "
+        "if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):",
+        "if hold is None and not self._clock.reclaimable(found.lease, suspect.liveness, "
         "self._tx.now):",
-        "if hold is not None:",
     ),
     Mutant(
         "a place of the living is not reaped",
         _TURNS,
-        "elif request is not None and self._steady.reclaimable(request.lease, suspect.liveness, "
+        "if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):",
+        "if hold is not None and not self._clock.reclaimable(found.lease, suspect.liveness, "
         "self._tx.now):",
-        "elif request is not None:",
     ),
     Mutant("who is passed is counted", _TURNS, "passed=other.passed + 1", "passed=other.passed"),
     Mutant(
@@ -208,13 +220,13 @@ MUTANTS = [
         "a lease begins with the grant",
         _TURNS,
         "lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),",
-        "lease=request.lease,",
+        "lease=waiter.lease,",
     ),
     Mutant(
         "a grant that was waited for is journalled",
         _TURNS,
-        "told = waited or elsewhere or not alone or self._terms.tell_all",
-        "told = elsewhere or self._terms.tell_all",
+        "contended = waited or waits_elsewhere or any(lock.holds or lock.waited for lock in locks)",
+        "contended = waits_elsewhere",
     ),
     Mutant(
         "of a cycle that a grant closed one is told",
@@ -234,22 +246,20 @@ MUTANTS = [
     Mutant(
         "those behind a request that leaves are woken",
         _TURNS,
-        "            self._neighbours.leave(request)\n        self.table.dequeue(request)",
-        "            pass\n        self.table.dequeue(request)",
+        "            self._wake_behind(waiter)\n        self.table.dequeue(waiter)",
+        "            pass\n        self.table.dequeue(waiter)",
     ),
     Mutant(
         "a wait that would close a cycle is refused",
         _TURNS,
-        "if steps := policy.cycle(self.table, request):",
+        "if steps := policy.find_cycle(self.table, waiter):",
         "if steps := []:",
     ),
     Mutant(
         "a set is entered under each name",
         _TABLE,
-        "        for name in hold.names:\n            self._set(name, (*self.lock(name).holds, "
-        "hold), added=hold)",
-        "        for name in hold.names[:1]:\n            self._set(name, "
-        "(*self.lock(name).holds, hold), added=hold)",
+        "        for name in hold.names:\n            lock = self.lock(name)",
+        "        for name in hold.names[:1]:\n            lock = self.lock(name)",
     ),
     Mutant(
         "a free resource has no row",
@@ -273,14 +283,14 @@ MUTANTS = [
     # Locks: asking, waiting, holding.
     Mutant(
         "a quick grant takes a whole set or nothing",
-        _LOCKS,
+        _ACQUISITION,
         "items = [(name, lock) for name in names]",
         "items = [(name, lock) for name in names[:1]]",
     ),
     Mutant(
         "what could not be withdrawn is tried again later",
-        _LOCKS,
-        "behind=lambda: bool(self._room.strays),",
+        _CONTEXT,
+        "behind=lambda: bool(self.withdrawals),",
         "",
     ),
     Mutant(
@@ -307,7 +317,7 @@ MUTANTS = [
     Mutant(
         "a grant that was lost is not suspended",
         _LOCKS,
-        "            # With open ears: a loss is seen here, or heard.\n            "
+        "            # After `listen`: a loss is seen here, or notified.\n            "
         "self.check(grant)\n",
         "",
     ),
@@ -320,10 +330,13 @@ MUTANTS = [
     Mutant(
         "a grant that is not suspended is kept as before",
         _LOCKS,
-        "            if kept:\n                self._keeper.add(grant)\n",
+        "            if kept:\n                self._context.keeper.add(grant)\n",
         "            pass\n",
     ),
     Mutant(
-        "the loss of a resumed grant is heard", _LOCKS, "        self._asker.resume(saved.id)\n", ""
+        "the loss of a resumed grant is heard",
+        _LOCKS,
+        "        self._context.resume_ids(saved.id)\n",
+        "",
     ),
 ]

@@ -81,14 +81,14 @@ MUTANTS = [
         "a dead holder does not count",
         _HOLDS,
         "return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, "
-        "_liveness(hold, verdicts), now))",
+        "liveness(hold), now))",
         "return holds",
     ),
     Mutant(
         "a hold without a process needs a time",
         _HOLDS,
-        "if holder is None and ttl_s is None:",
-        "if False:",
+        "elif ttl_s is None:",
+        "elif False:",
     ),
     Mutant(
         "a hold that was given a time ends by it",
@@ -96,9 +96,7 @@ MUTANTS = [
         "explicit=ttl_s is not None)",
         "explicit=False)",
     ),
-    Mutant(
-        "who holds nothing is told so", _HOLDS, "if len(rest) == len(living_ones):", "if False:"
-    ),
+    Mutant("who holds nothing is told so", _HOLDS, "if len(rest) == len(present):", "if False:"),
     Mutant(
         "the gone are swept by the next change",
         _HOLDS,
@@ -109,27 +107,27 @@ MUTANTS = [
     Mutant(
         "a take is journalled",
         _HOLDS,
-        'self._journal.append(tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)})',
+        'self._journal.append(tx, kind="hold.taken", subject=subject, data=data)',
         "pass",
     ),
     Mutant(
         "a hold with a time is not renewed",
         _RENEWING,
-        "h.process == mine.process and not h.lease.explicit), None)",
-        "h.process == mine.process), None)",
+        "hold.process == kept.process and not hold.lease.explicit:",
+        "hold.process == kept.process:",
     ),
     Mutant(
         "an empty subject leaves nothing behind",
         _HOLDS,
-        "        if holds:\n            tx.put(HOLDS, subject, Held(holds=holds))\n        "
+        "        if holds:\n            tx.put(HOLDS, subject, HeldSubject(holds=holds))\n        "
         "else:\n            tx.delete(HOLDS, subject)",
-        "        tx.put(HOLDS, subject, Held(holds=holds))",
+        "        tx.put(HOLDS, subject, HeldSubject(holds=holds))",
     ),
     Mutant(
         "only one's own hold is renewed",
         _RENEWING,
-        "h.by == mine.by and h.process == mine.process and",
-        "h.by == mine.by and",
+        "hold.by == kept.by and hold.process == kept.process and",
+        "hold.by == kept.by and",
     ),
     Mutant(
         "a hold of a dead process is not renewed",
@@ -140,7 +138,7 @@ MUTANTS = [
     Mutant(
         "a forked child renews nothing of its parent",
         _RENEWING,
-        "        if os.getpid() != self._pid:\n            self._begin_process()\n            "
+        "        if os.getpid() != self._pid:\n            self._start_process()\n            "
         "self._keeper.begin_process()",
         "        pass",
     ),
@@ -160,7 +158,7 @@ MUTANTS = [
     Mutant(
         "what is due is renewed",
         _KEEPER,
-        "now_s - self._last_s(one) >= self._renew_every_s]",
-        "False]",
+        "now_s - self._renewed_s.get(one.id, one.since_s) >= self._renew_every_s\n",
+        "False\n",
     ),
 ]

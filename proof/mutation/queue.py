@@ -75,7 +75,7 @@ MUTANTS = [
         "every step is journalled",
         _LINE,
         "revision = self._journal.append(self._tx, kind=kind, subject=moved.request_id, "
-        'data={"agent": self._queue, **told})',
+        'data={"agent": self._queue, **data})',
         "revision = self._tx.revision",
     ),
     Mutant(

@@ -82,7 +82,7 @@ def forgetful(draw: random.Random) -> None:
 
 def faithful(draw: random.Random) -> None:
     """The holds of the dead are kept for them."""
-    Holds._look_at = lambda self, holds: {}  # type: ignore[method-assign]
+    Holds._verdicts_on = lambda self, holds: {}  # type: ignore[method-assign]
 
 
 def headless(draw: random.Random) -> None:

@@ -279,14 +279,14 @@ def test_a_forked_child_holds_for_itself_and_keeps_what_is_its_own(hf: Holdfast)
     """
     holds = Holds(hf.store, hf.log, hf.processes, lease_s=BRISK_S)
     kept, telling = os.pipe()
-    renew = holds._renewing._keeper._renew
+    renew = holds._renewer._keeper._renew
 
     def told(mine: list) -> list:  # type: ignore[type-arg]
         gone = renew(mine)
         os.write(telling, f"{os.getpid()} {' '.join(sorted(one.by for one in mine))}\n".encode())
         return gone
 
-    holds._renewing._keeper._renew = told
+    holds._renewer._keeper._renew = told
     holds.take("s", by="parent")
     with open(kept, "rb") as pipe:
         _until_kept(pipe, os.getpid(), "parent")

@@ -99,7 +99,7 @@ def test_a_wait_without_a_limit_goes_on_until_the_gate_opens(
         writer.go_on()
         grant = waiting.result()
     assert hf.locks.release(grant)
-    assert [record for record in caplog.records if record.message.startswith("waiting on: ")]
+    assert [record for record in caplog.records if record.message.startswith("still waiting: ")]
 
 
 def test_a_time_limit_holds_at_the_shut_gate(

@@ -9,9 +9,9 @@ from typing import Any
 
 from holdfast.domains.jobs import transitions
 from holdfast.primitives import holds
-from holdfast.primitives.locks import administration, policy
+from holdfast.primitives.locks import manager, policy
 from holdfast.primitives.queue.records import RequestState
-from holdfast.primitives.queue.transaction import Line
+from holdfast.primitives.queue.transaction import QueueTransaction
 
 
 def no_gate(draw: random.Random) -> None:
@@ -48,14 +48,14 @@ def any_token(draw: random.Random) -> None:
         None if job.token is not None else checked(job, token)
     )
 
-    def owned(self: Line, request_id: str, token: int) -> Any:
+    def owned(self: QueueTransaction, request_id: str, token: int) -> Any:
         request = self._existing(request_id)
         if request.state is not RequestState.RUNNING:
             return real(self, request_id, token)
         return request
 
-    real, Line._owned = Line._owned, owned  # type: ignore[method-assign]
-    administration.Oversight.check_token = lambda self, name, token: None  # type: ignore[method-assign]
+    real, QueueTransaction._owned = QueueTransaction._owned, owned  # type: ignore[method-assign]
+    manager.Locks.check_token = lambda self, name, token: None  # type: ignore[method-assign]
 
 
 def early_wake(draw: random.Random) -> None:
@@ -85,8 +85,10 @@ def early_wake(draw: random.Random) -> None:
 
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
-    real = policy.held_against
-    policy.held_against = lambda *arguments: iter([]) if draw.random() < 0.05 else real(*arguments)
+    real = policy.blocking_holds
+    policy.blocking_holds = lambda *arguments: (
+        iter([]) if draw.random() < 0.05 else real(*arguments)
+    )
 
 
 def double(draw: random.Random) -> None:
@@ -97,9 +99,9 @@ def double(draw: random.Random) -> None:
 
 def two_slots(draw: random.Random) -> None:
     """A queue gives out requests while its slot is taken."""
-    real = Line.claim
+    real = QueueTransaction.claim
 
-    def claim(self: Line, **more: Any) -> Any:
+    def claim(self: QueueTransaction, **more: Any) -> Any:
         head = self.head
         if head.slot is not None and draw.random() < 0.3:
             from msgspec.structs import replace
@@ -107,7 +109,7 @@ def two_slots(draw: random.Random) -> None:
             self.head = replace(head, slot=None)
         return real(self, **more)
 
-    Line.claim = claim  # type: ignore[method-assign]
+    QueueTransaction.claim = claim  # type: ignore[method-assign]
 
 
 _BUGS: dict[str, Callable[[random.Random], None]] = {

@@ -8,23 +8,23 @@ from typing import Any
 
 from holdfast.kernel.holder import Liveness
 from holdfast.primitives.locks import policy, transaction
-from holdfast.primitives.locks.transaction import Suspect, Turns
-from holdfast.primitives.locks.wait import Watch
+from holdfast.primitives.locks.transaction import LockTransaction, Suspect
+from holdfast.primitives.locks.wait import AheadWatch
 
 
 def blind(draw: random.Random) -> None:
     """Now and then a request does not see who holds what it asks for."""
-    real = policy.held_against
+    real = policy.blocking_holds
 
-    def held_against(*arguments: Any) -> Any:
+    def blocking_holds(*arguments: Any) -> Any:
         return iter(()) if draw.random() < 0.02 else real(*arguments)
 
-    policy.held_against = held_against
+    policy.blocking_holds = blocking_holds
 
 
 def deaf(draw: random.Random) -> None:
     """Who hands over wakes nobody."""
-    begin = Turns.__init__
+    begin = LockTransaction.__init__
 
     class Silent:
         def __init__(self, tx: Any) -> None:
@@ -36,10 +36,10 @@ def deaf(draw: random.Random) -> None:
         def notify(self, topic: str) -> None:
             pass
 
-    def silently(self: Turns, tx: Any, *arguments: Any) -> None:
+    def silently(self: LockTransaction, tx: Any, *arguments: Any) -> None:
         begin(self, Silent(tx), *arguments)
 
-    Turns.__init__ = silently
+    LockTransaction.__init__ = silently
 
 
 def unbounded(draw: random.Random) -> None:
@@ -59,28 +59,28 @@ def unordered(draw: random.Random) -> None:
 
 def careless(draw: random.Random) -> None:
     """A cycle is never seen."""
-    policy.cycle = lambda *_: []
+    policy.find_cycle = lambda *_: []
 
 
 def hasty(draw: random.Random) -> None:
     """Now and then one that lives is taken for dead."""
-    real = Watch.suspects
+    real = AheadWatch.suspects
 
-    def suspects(self: Watch) -> list[Suspect]:
+    def suspects(self: AheadWatch) -> list[Suspect]:
         self._known |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
         return real(self)
 
-    Watch.suspects = suspects
+    AheadWatch.suspects = suspects
 
 
 def stale(draw: random.Random) -> None:
     """Tokens are drawn by lot."""
-    real = Turns._tell
+    real = LockTransaction._append
 
-    def tell(self: Turns, *arguments: Any, **more: Any) -> int:
+    def tell(self: LockTransaction, *arguments: Any, **more: Any) -> int:
         return real(self, *arguments, **more) + draw.randint(0, 1000)
 
-    Turns._tell = tell
+    LockTransaction._append = tell
 
 
 _BUGS: dict[str, Callable[[random.Random], None]] = {

@@ -93,7 +93,7 @@ class HoldsMachine(RuleBasedStateMachine):
         seat = self.machines[host].begin(pid)
         holds = Holds(self.store, self.journal, seat)  # type: ignore[arg-type]
         # What this process is to keep is noted, and nothing is done about it but by the rule below.
-        holds._renewing._keeper.close()
+        holds._renewer._keeper.close()
         return Seated(host, seat.current(), holds)
 
     @initialize()
@@ -203,8 +203,8 @@ class HoldsMachine(RuleBasedStateMachine):
     def renew(self, at: int) -> None:
         """What the background does, at a moment that the test has chosen."""
         asks = self.processes[at % len(self.processes)]
-        kept = list(asks.holds._renewing._keeper._held.values())
-        gone = asks.holds._renewing.renew(kept)
+        kept = list(asks.holds._renewer._keeper._held.values())
+        gone = asks.holds._renewer.renew(kept)
         for one in kept:
             claim = self.sets[one.key].get(one.by)
             # Another process may have taken it since by the same name, or this one with a time to
@@ -221,7 +221,7 @@ class HoldsMachine(RuleBasedStateMachine):
                     ends_at = self.clock.now() + timedelta(seconds=HOLD_LEASE_S)
                     self.sets[one.key][one.by] = claim._replace(ends_at=max(ends_at, claim.ends_at))
         for one in gone:
-            asks.holds._renewing._keeper.discard(one)
+            asks.holds._renewer._keeper.discard(one)
         self.agree()
 
     @rule(at=which, same_pid=st.booleans())

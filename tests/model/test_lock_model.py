@@ -1,7 +1,7 @@
 """Random sequences of everything that can happen to the lock table, each step compared with a
 plain-Python oracle.
 
-One process plays all jobs, on a clock that moves only when told: they ask, take turns, give up, are
+One process plays all jobs, on a clock that moves only when told: they ask, take transaction, give up, are
 kicked, renew, die, and are watched by those behind them as sleeping waiters watch. What is compared
 after every step: who holds what, who waits in which order, who was let go and in which order, who
 was told what, who was woken, and what the journal says of it. At the end everyone who still waits
@@ -29,22 +29,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.kernel.settings import JournalSettings
+from holdfast.kernel.settings import JournalSettings, LockSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import policy
 from holdfast.primitives.locks.records import (
     LOCK_WAITS,
     LOCKS,
-    Hold,
     Lock,
+    LockHold,
     Mode,
-    Request,
+    Waiter,
     conflict,
     lock_in,
 )
-from holdfast.primitives.locks.transaction import SCOPE, Suspect, Terms, Turns, lost_topic
-from holdfast.primitives.locks.wait import Ahead, ahead_of, of_hold, of_request
+from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Suspect, lost_topic
+from holdfast.primitives.locks.wait import Ahead, ahead_of_hold, ahead_of_waiter, all_ahead
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -107,12 +107,12 @@ class _Recorded:
 class Seen(NamedTuple):
     """The lock table as its rows show it."""
 
-    holds: dict[str, Hold]
-    on: dict[str, list[Hold]]
+    holds: dict[str, LockHold]
+    on: dict[str, list[LockHold]]
     """The holds on each name that has a row."""
     waited: dict[str, bool]
     queues: dict[str, list[str]]
-    requests: dict[str, Request]
+    requests: dict[str, Waiter]
     told: dict[str, str]
 
 
@@ -146,11 +146,11 @@ class LockMachine(RuleBasedStateMachine):
         self.pids = count(100)
         self.processes = [self.new_process(slot) for slot in range(SLOTS)]
         self.dead: set[Holder] = set()
-        self.drafts: dict[str, Request] = {}
+        self.drafts: dict[str, Waiter] = {}
         """Those that wait or were told something."""
         self.known: dict[str, list[Ahead]] = {}
         """Whom each waiter knows to be just ahead of it."""
-        self.awaited: dict[str, Request] = {}
+        self.awaited: dict[str, Waiter] = {}
         """Grants whose waiter has still to wake and pass them on."""
         self.quick: dict[str, int] = {}
         """The tokens of grants that were taken the quick way."""
@@ -164,7 +164,9 @@ class LockMachine(RuleBasedStateMachine):
 
     @initialize(backfill_max=st.sampled_from([0, 1, 2, 4]), tell_all=st.booleans())
     def begin(self, backfill_max: int, tell_all: bool) -> None:
-        self.terms = Terms(lease_s=LEASE_S, age_s=AGE_S, tell_all=tell_all)
+        self.settings = LockSettings(
+            lease_s=LEASE_S, priority_age_s=AGE_S, journal="all" if tell_all else "contended"
+        )
         # The bound is small enough to be met in a short sequence.
         policy.BACKFILL_MAX = backfill_max
         self.oracle = LockOracle(
@@ -224,7 +226,7 @@ class LockMachine(RuleBasedStateMachine):
         elif behalf == "nobody":
             grantee, ttl_s = None, ttl_s or 5.0
         request_id = f"{process.pid}-{next(self.numbers)}"
-        draft = Request(
+        draft = Waiter(
             id=request_id,
             name=names[0],
             names=names,
@@ -242,15 +244,21 @@ class LockMachine(RuleBasedStateMachine):
             lease=leases.grant(self.clock.now(), LEASE_S),
             address=f"@{request_id}",
         )
-        if quickly and waits and not look and not self.terms.tell_all and self.take_quickly(draft):
+        if (
+            quickly
+            and waits
+            and not look
+            and self.settings.journal != "all"
+            and self.take_quickly(draft)
+        ):
             return
         self.ask_slowly(draft, waits=waits)
 
-    def take_quickly(self, draft: Request) -> bool:
+    def take_quickly(self, draft: Waiter) -> bool:
         """As `acquire` first tries: one statement, for what nobody holds or waits for."""
         ttl_s = LEASE_S if draft.ttl_s is None else draft.ttl_s
         lease = leases.grant(self.clock.now(), ttl_s, explicit=draft.ttl_s is not None)
-        hold = Hold(
+        hold = LockHold(
             id=draft.id,
             by=draft.by,
             mode=draft.mode,
@@ -272,7 +280,7 @@ class LockMachine(RuleBasedStateMachine):
         self.after(Step(granted=[draft.id]), [])
         return True
 
-    def ask_slowly(self, draft: Request, *, waits: bool = True, again: bool = False) -> None:
+    def ask_slowly(self, draft: Waiter, *, waits: bool = True, again: bool = False) -> None:
         """As a request goes that may have to wait: it makes sure of the life of those that it takes
         for its own or for a cycle, and asks anew when one of them was gone.
         """
@@ -305,52 +313,54 @@ class LockMachine(RuleBasedStateMachine):
             del self.drafts[draft.id]
         self.after(step, notified, asker=draft.id, told_journal=self.asked_journal(draft, answer))
 
-    def asked(self, turns: Turns, draft: Request, *, waits: bool, again: bool) -> tuple[str, Any]:
+    def asked(
+        self, transaction: LockTransaction, draft: Waiter, *, waits: bool, again: bool
+    ) -> tuple[str, Any]:
         if again:
-            told = turns.table.request(draft.id)
+            told = transaction.table.waiter(draft.id)
             assert told is not None
-            turns.table.forget(told)
-        own = turns.own_holds(draft)
-        if gone := self.suspects(draft.process, map(of_hold, own)):
+            transaction.table.forget(told)
+        own = list(transaction.own_holds(draft).values())
+        if gone := self.suspects(draft.process, map(ahead_of_hold, own)):
             return "doubt", gone
-        if own and not policy.needed(turns.table, draft):
+        if own and not policy.names_to_take(transaction.table, draft):
             return "own", own
-        found = turns.ask(draft) if waits else turns.try_now(draft)
+        found = transaction.ask(draft) if waits else transaction.try_now(draft)
         if found is None:
             return "free", None
-        if isinstance(found, Hold):
+        if isinstance(found, LockHold):
             return "granted", found
-        if isinstance(found, Request):
+        if isinstance(found, Waiter):
             if (
                 waits
-                and (current := turns.table.request(draft.id)) is not None
+                and (current := transaction.table.waiter(draft.id)) is not None
                 and current.outcome is None
             ):
-                self.known[draft.id] = ahead_of(turns.table, current)
+                self.known[draft.id] = all_ahead(transaction.table, current)
             return "waiting" if waits else "refused", None
         involved = [
             one
             for step in found
-            for one in (of_hold(step.hold), of_request(step.request))
+            for one in (ahead_of_hold(step.hold), ahead_of_waiter(step.waiter))
             if one.id != draft.id
         ]
         if gone := self.suspects(draft.process, involved):
             return "doubt", gone
-        turns.refuse(found)
+        transaction.refuse(found)
         return "deadlock", found
 
-    def asked_journal(self, draft: Request, answer: str) -> list[tuple[str, str, str]]:
+    def asked_journal(self, draft: Waiter, answer: str) -> list[tuple[str, str, str]]:
         kind = {"waiting": "lock.waiting", "deadlock": "lock.deadlock"}.get(answer)
         return [] if kind is None else [(kind, name, draft.by) for name in draft.names]
 
-    def check_cycle(self, draft: Request, steps: Sequence[policy.Step]) -> None:
+    def check_cycle(self, draft: Waiter, steps: Sequence[policy.CycleStep]) -> None:
         """What a job is told of its deadlock is true: each waits for what the next holds, and the
         last for its own.
         """
-        assert steps[0].request.by == draft.by
+        assert steps[0].waiter.by == draft.by
         for step, following in zip(steps, [*steps[1:], steps[0]], strict=True):
-            assert within(following.request.by, step.hold.by)
-            assert step.name in step.request.names
+            assert within(following.waiter.by, step.hold.by)
+            assert step.name in step.waiter.names
             assert any(
                 hold.id == step.hold.id and step.name in hold.names for hold in self.oracle.holds
             )
@@ -361,10 +371,10 @@ class LockMachine(RuleBasedStateMachine):
         request = self.drafts[self.pick(self.patient(), at)]
         self.say(f"{request.id} leaves")
 
-        def body(turns: Turns) -> None:
-            current = turns.table.request(request.id)
+        def body(transaction: LockTransaction) -> None:
+            current = transaction.table.waiter(request.id)
             assert current is not None
-            turns.leave(current, "lock.timed_out")
+            transaction.leave(current, "lock.timed_out")
 
         _, notified = self.transact(body)
         _, step = self.follow(lambda oracle: ("", oracle.leave(request.id, self.now_us)))
@@ -390,10 +400,10 @@ class LockMachine(RuleBasedStateMachine):
             self.ask_slowly(draft, again=True)
             return
 
-        def body(turns: Turns) -> None:
-            told = turns.table.request(request_id)
+        def body(transaction: LockTransaction) -> None:
+            told = transaction.table.waiter(request_id)
             assert told is not None
-            turns.table.forget(told)
+            transaction.table.forget(told)
 
         _, notified = self.transact(body)
         self.after(Step(), notified)
@@ -404,10 +414,10 @@ class LockMachine(RuleBasedStateMachine):
         request_id = self.pick(self.patient(), at)
         self.say(f"{request_id} is alive")
 
-        def body(turns: Turns) -> None:
-            current = turns.table.request(request_id)
+        def body(transaction: LockTransaction) -> None:
+            current = transaction.table.waiter(request_id)
             assert current is not None
-            turns.sign_of_life(current)
+            transaction.refresh(current)
 
         _, notified = self.transact(body)
         self.oracle.sign_of_life(request_id, self.now_us)
@@ -422,10 +432,10 @@ class LockMachine(RuleBasedStateMachine):
         self.say(f"{hold_id} is passed on to {_pid(process)}")
         hold = self.seen.holds[hold_id]
 
-        def body(turns: Turns) -> None:
-            current = turns.table.find_hold(hold_id, hold.names)
+        def body(transaction: LockTransaction) -> None:
+            current = transaction.table.find_hold(hold_id, hold.names)
             assert current is not None
-            turns.give(current, process)
+            transaction.pass_on(current, process)
 
         _, notified = self.transact(body)
         self.after(Step(), notified)
@@ -444,10 +454,10 @@ class LockMachine(RuleBasedStateMachine):
         notified: list[str] = []
         if freed < len(hold.names):
 
-            def body(turns: Turns) -> None:
-                current = turns.table.find_hold(hold_id, hold.names)
+            def body(transaction: LockTransaction) -> None:
+                current = transaction.table.find_hold(hold_id, hold.names)
                 assert current is not None
-                turns.release(current)
+                transaction.release(current)
 
             _, notified = self.transact(body)
         _, step = self.follow(lambda oracle: ("", oracle.release([hold_id], self.now_us)))
@@ -459,7 +469,7 @@ class LockMachine(RuleBasedStateMachine):
         """A job lets go of some names, by whichever grants it has them."""
         by = self.oracle.holds[at % len(self.oracle.holds)].by
 
-        freed, notified = self.transact(lambda turns: turns.free(names, by)[0])
+        freed, notified = self.transact(lambda transaction: transaction.free(names, by)[0])
         self.say(f"{by} lets go of {names}: {freed}")
         # What its time is over for is let go of too, and no longer was the job's.
         mine = [
@@ -480,11 +490,11 @@ class LockMachine(RuleBasedStateMachine):
         chosen = self.oracle.holds[at % len(self.oracle.holds)]
         name, by = chosen.names[0], chosen.by if alone else None
 
-        def body(turns: Turns) -> list[Hold]:
-            holds = [hold for hold in turns.table.lock(name).holds if by in (None, hold.by)]
+        def body(transaction: LockTransaction) -> list[LockHold]:
+            holds = [hold for hold in transaction.table.lock(name).holds if by in (None, hold.by)]
             for hold in holds:
-                turns.take_away(hold, "lock.kicked", why="model")
-            turns.hand_over([other for hold in holds for other in hold.names])
+                transaction.revoke(hold, "lock.kicked", why="model")
+            transaction.hand_over([other for hold in holds for other in hold.names])
             return holds
 
         kicked, notified = self.transact(body)
@@ -505,10 +515,10 @@ class LockMachine(RuleBasedStateMachine):
         self.say(f"{hold_id} is renewed for {ttl_s} s")
         hold = self.seen.holds[hold_id]
 
-        def body(turns: Turns) -> None:
-            current = turns.table.find_hold(hold_id, hold.names)
+        def body(transaction: LockTransaction) -> None:
+            current = transaction.table.find_hold(hold_id, hold.names)
             assert current is not None
-            turns.renew(current, ttl_s)
+            transaction.renew(current, ttl_s)
 
         _, notified = self.transact(body)
         self.oracle.renew(hold_id, self.now_us, None if ttl_s is None else int(ttl_s * 1e6))
@@ -609,7 +619,7 @@ class LockMachine(RuleBasedStateMachine):
         ]
 
     def reap(self, viewer: Holder, suspects: list[Suspect]) -> bool:
-        removed, notified = self.transact(lambda turns: turns.reap(suspects))
+        removed, notified = self.transact(lambda transaction: transaction.reap(suspects))
         self.say(
             f"a waiter of {_pid(viewer)} sees to "
             f"{[(one.id, one.liveness.value) for one in suspects]}: {removed}"
@@ -685,12 +695,14 @@ class LockMachine(RuleBasedStateMachine):
     def now_us(self) -> int:
         return _us(self.clock.now())
 
-    def transact(self, body: Callable[[Turns], T]) -> tuple[T, list[str]]:
+    def transact(self, body: Callable[[LockTransaction], T]) -> tuple[T, list[str]]:
         def run(tx: Tx) -> tuple[T, list[str]]:
             recorded = _Recorded(tx, self.clock.now())
-            turns = Turns(recorded, self.journal, self.terms, steady_clock(self.store))
-            result = body(turns)
-            turns.end()
+            transaction = LockTransaction(
+                recorded, self.journal, self.settings, steady_clock(self.store)
+            )
+            result = body(transaction)
+            transaction.end()
             return result, recorded.notified
 
         return self.store.transact(run, scope=SCOPE)
@@ -701,7 +713,7 @@ class LockMachine(RuleBasedStateMachine):
         notified: Sequence[str],
         *,
         asker: str | None = None,
-        taken: Sequence[Hold] = (),
+        taken: Sequence[LockHold] = (),
         told_journal: Sequence[tuple[str, str, str]] = (),
     ) -> None:
         """Compare everything with the oracle."""
@@ -799,7 +811,7 @@ class LockMachine(RuleBasedStateMachine):
             lambda tx: (tx.range(LOCKS), tx.range(LOCK_WAITS)), scope=SCOPE
         )
         on = {row.key: list(lock_in(row).holds) for row in locks}
-        holds: dict[str, Hold] = {}
+        holds: dict[str, LockHold] = {}
         for name, held in on.items():
             for hold in held:
                 assert holds.setdefault(hold.id, hold) == hold, f"the rows of {hold.id} differ"
@@ -856,11 +868,11 @@ class LockMachine(RuleBasedStateMachine):
             )
         assert not oracle.youngest_of_cycles()
 
-    def same_grants(self, granted: Sequence[Hold], expected: Sequence[str]) -> None:
+    def same_grants(self, granted: Sequence[LockHold], expected: Sequence[str]) -> None:
         assert {hold.id for hold in granted} == set(expected), f"should be granted: {expected}"
         assert not _out_of_order(granted, expected), f"should be granted as {expected}"
 
-    def same_tokens(self, granted: Iterable[Hold]) -> None:
+    def same_tokens(self, granted: Iterable[LockHold]) -> None:
         tokens = [hold.token for hold in self.seen.holds.values()]
         assert len(set(tokens)) == len(tokens), "two grants have one token"
         for hold in granted:
@@ -868,7 +880,9 @@ class LockMachine(RuleBasedStateMachine):
                 assert hold.token > self.greatest.get(name, 0), f"the token of {name} did not grow"
                 self.greatest[name] = hold.token
 
-    def same_journal(self, granted: Sequence[Hold], told: Sequence[tuple[str, str, str]]) -> None:
+    def same_journal(
+        self, granted: Sequence[LockHold], told: Sequence[tuple[str, str, str]]
+    ) -> None:
         """Waits, deaths, deadlocks, kicks and grants that were waited for are told, each once for
         each name.
         """
@@ -886,12 +900,12 @@ class LockMachine(RuleBasedStateMachine):
         assert entries == expected
 
     def ahead_now(self) -> dict[str, list[Ahead]]:
-        def body(turns: Turns) -> dict[str, list[Ahead]]:
+        def body(transaction: LockTransaction) -> dict[str, list[Ahead]]:
             found = {}
             for one in self.known:
-                request = turns.table.request(one)
+                request = transaction.table.waiter(one)
                 assert request is not None and request.outcome is None
-                found[one] = ahead_of(turns.table, request)
+                found[one] = all_ahead(transaction.table, request)
             return found
 
         return self.transact(body)[0]
@@ -920,7 +934,7 @@ class LockMachine(RuleBasedStateMachine):
         return choices[at % len(choices)]
 
 
-def _oracle_request(draft: Request) -> OracleRequest:
+def _oracle_request(draft: Waiter) -> OracleRequest:
     return OracleRequest(
         id=draft.id,
         by=draft.by,
@@ -932,7 +946,7 @@ def _oracle_request(draft: Request) -> OracleRequest:
     )
 
 
-def _out_of_order(granted: Sequence[Hold], expected: Sequence[str]) -> bool:
+def _out_of_order(granted: Sequence[LockHold], expected: Sequence[str]) -> bool:
     """Were any two that met on a name granted the other way round?"""
     return any(
         set(one.names) & set(other.names) and expected.index(one.id) > expected.index(other.id)

@@ -11,7 +11,7 @@ from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import Reconciled
 from holdfast.operations import locks, workflows
 from holdfast.primitives.locks import Grant
-from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import Hold
 from holdfast.runtime.connection import Holdfast
 

@@ -411,7 +411,7 @@ def test_words_that_are_no_utf_8_are_named(holdfast: CommandLine) -> None:
     ):
         ran = holdfast("jobs", *words)
         assert (ran.status, ran.out) == (2, ""), ran
-        assert f"the {what} is no UTF-8 at character 4" in ran.err
+        assert f"the {what} is not UTF-8 at character 4" in ran.err
     assert get(holdfast, job_id)["last_seq"] == 0
 
 
@@ -421,7 +421,7 @@ def test_what_cannot_be_registered_is_refused_with_its_name(holdfast: CommandLin
         ("--broker-port", "70000", "port is 70000"),
         ("--broker-username", "caf\udce9", "broker username"),
         ("--broker-password-env", "", "variable of the broker's password"),
-        ("--workdir", "caf\udce9", "the workdir is no UTF-8"),
+        ("--workdir", "caf\udce9", "the workdir is not UTF-8"),
         ("--artifact", "", "expected artifact"),
         ("--timeout", "1e300", "timeout_sec is 1e+300: give a number of seconds above 0 and up to"),
         ("--idle-timeout", "-1", "idle_timeout_sec is -1"),

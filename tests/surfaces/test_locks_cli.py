@@ -387,7 +387,7 @@ def test_explain_leads_through_the_worker_and_the_agent(say: Say, hf: Holdfast) 
         "  b <- nobody",
         f"    job-2 waits for a (T) <- {job} <- worker tmux:claude-a <- agent gpu <- no process",
     ]
-    assert "job-2, first in line, wants a too and waits for that: holdfast locks explain a" in shown
+    assert "job-2, first in the queue, also waits for a: holdfast locks explain a" in shown
 
 
 def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfast) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import StoreUnavailable
-from holdfast.primitives.locks.administration import Oversight
+from holdfast.primitives.locks import Locks
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, locks
@@ -201,7 +201,7 @@ def test_a_guarantee_that_is_broken_is_found_out(
 ) -> None:
     only(monkeypatch, "Locks")
     # A stale token that is let through.
-    monkeypatch.setattr(Oversight, "check_token", lambda *_: None)
+    monkeypatch.setattr(Locks, "check_token", lambda *_: None)
     assert root.run(["tour"]) == 1
     assert "✗ whatever job-3 left half-way is refused by its token" in capsys.readouterr().out
 

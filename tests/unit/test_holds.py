@@ -23,7 +23,7 @@ from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUna
 from holdfast.kernel.holder import Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
 from holdfast.kernel.store import Entry, Store
-from holdfast.primitives.holds import HOLDS, Hold, Holds, Mine, dropped, living, taken
+from holdfast.primitives.holds import HOLDS, Hold, Holds, KeptHold, dropped, living, taken
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
@@ -353,7 +353,7 @@ def test_a_hold_without_a_process_lives_by_its_time_alone(world: World, holds: H
 
 
 def test_without_a_process_a_time_is_needed(world: World, holds: Holds) -> None:
-    with pytest.raises(InvalidValue, match=r"needs a ttl_s.*or the process") as caught:
+    with pytest.raises(InvalidValue, match="ttl_s or process") as caught:
         holds.take("s", by="a", process=None)
     assert caught.value.fields["field"] == "ttl_s"
     assert world.stored("s") == []
@@ -489,8 +489,8 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(
     taker.take("s", by="run", process=worker)
     host_2.end(8)
     world.clock.advance(HOLD_LEASE_S)
-    mine = Mine(HOLDS, "s", "run", worker)
-    assert taker._renewing.renew([mine]) == [mine]
+    mine = KeptHold(HOLDS, "s", "run", worker)
+    assert taker._renewer.renew([mine]) == [mine]
     world.clock.advance(INSTANT_S)
     assert names(holds) == []
 
@@ -502,8 +502,8 @@ def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(
     again = Holds(world.store, holds._journal, holds._processes)
     again.take("s", by="run", ttl_s=5)
     world.clock.advance(4)
-    mine = Mine(HOLDS, "s", "run", holds._processes.current())
-    assert holds._renewing.renew([mine]) == [mine]
+    mine = KeptHold(HOLDS, "s", "run", holds._processes.current())
+    assert holds._renewer.renew([mine]) == [mine]
     world.clock.advance(1 + INSTANT_S)
     assert names(holds) == []
     again.close()
@@ -775,14 +775,14 @@ def test_a_holder_that_comes_while_the_dead_are_looked_at_is_not_swept(
     """
     world.process(2).take("s", by="run")
     world.kill(2)
-    look = holds._look_at
+    look = holds._verdicts_on
 
     def slowly(found: Any) -> Any:
         verdicts = look(found)
         world.process(3).take("s", by="run")
         return verdicts
 
-    with mock.patch.object(holds, "_look_at", slowly):
+    with mock.patch.object(holds, "_verdicts_on", slowly):
         assert holds.take("s", by="other") == 2
     assert names(holds) == ["run", "other"]
 

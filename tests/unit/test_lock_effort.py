@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives.locks import Locks, Mode
-from holdfast.primitives.locks.request import wished
+from holdfast.primitives.locks.request import check_request, make_draft
 
 NAMES = [f"router-{number}" for number in range(16)]
 
@@ -38,10 +38,10 @@ def _calls(work: Callable[[], object]) -> int:
 def _wait_in_line(locks: Locks, waits: Iterable[Wait]) -> None:
     """Put requests in line without a thread for each."""
     for number, (names, mode) in enumerate(waits):
-        wish = wished(names, f"job-{number}", mode, None)
+        request = check_request(names, f"job-{number}", mode, None)
         # The queue is the hazard here, and 250 threads are not.
-        draft = locks._asker.draft(locks._asker.new_id(), wish, locks._asker.this_process())
-        locks._room.transact(lambda turns, draft=draft: turns.ask(draft))  # type: ignore[misc]
+        draft = make_draft(locks._context, request, locks._context.new_id())
+        locks._context.transact(lambda transaction, draft=draft: transaction.ask(draft))  # type: ignore[misc]
 
 
 def _shared(number: int) -> list[Wait]:

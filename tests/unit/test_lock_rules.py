@@ -21,15 +21,15 @@ from holdfast.primitives.locks.grant import TABLE_BEGUN, _enter
 from holdfast.primitives.locks.records import (
     LOCK_WAITS,
     LOCKS,
-    Hold,
+    LockHold,
     Mode,
-    Request,
-    request_key,
+    Waiter,
     root_of,
+    waiter_key,
     within,
 )
 from holdfast.primitives.locks.transaction import Suspect
-from holdfast.primitives.locks.wait import Watch, of_hold
+from holdfast.primitives.locks.wait import AheadWatch, ahead_of_hold
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -113,12 +113,12 @@ def test_large_sets_share_a_name_as_long_as_its_row_has_room(
 
 
 def reaped(hf: Holdfast, suspect: Suspect) -> int:
-    return len(hf.locks._room.transact(lambda turns: turns.reap([suspect])))
+    return len(hf.locks._context.transact(lambda transaction: transaction.reap([suspect])))
 
 
 def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
-    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    hold = hf.locks._context.read(lambda table: table.lock("n").holds[0])
     for liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         assert reaped(hf, Suspect(hold.id, hold.names, hold.process, liveness)) == 0
     grant.check()
@@ -128,7 +128,7 @@ def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> 
 def test_the_death_of_one_process_takes_nothing_from_another(hf: Holdfast) -> None:
     """A grant may have been passed on since the one that had it was seen dead."""
     grant = hf.locks.acquire("n", by="job")
-    hold = hf.locks._room.read(lambda table: table.lock("n").holds[0])
+    hold = hf.locks._context.read(lambda table: table.lock("n").holds[0])
     assert hold.process is not None
     earlier = replace(hold.process, start_ticks=hold.process.start_ticks - 1)
     assert reaped(hf, Suspect(hold.id, hold.names, earlier, Liveness.DEAD)) == 0
@@ -169,7 +169,7 @@ def test_a_place_whose_lease_is_over_takes_none_along_whose_is_not(hf: Holdfast)
     waiter.start()
     assert waits.wait(PATIENCE_S)
 
-    def leave_two(tx: Tx) -> Request:
+    def leave_two(tx: Tx) -> Waiter:
         [row] = tx.range(LOCK_WAITS)
         over = leases.grant(tx.now - timedelta(hours=1), 1)
         elsewhere = replace(row.record.process, host_id="another")
@@ -184,7 +184,7 @@ def test_a_place_whose_lease_is_over_takes_none_along_whose_is_not(hf: Holdfast)
     late = hf.store.transact(leave_two, scope=[LOCK_WAITS])
     assert reaped(hf, Suspect(late.id, late.names, late.process, Liveness.UNKNOWN)) == 1
     assert [waiting.by for waiting in hf.locks.status("n").queue] == ["fresh", "other"]
-    hf.store.transact(lambda tx: tx.delete(LOCK_WAITS, request_key("fresh")), scope=[LOCK_WAITS])
+    hf.store.transact(lambda tx: tx.delete(LOCK_WAITS, waiter_key("fresh")), scope=[LOCK_WAITS])
     grant.release()
     waiter.join(PATIENCE_S)
 
@@ -220,27 +220,28 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
         hf.locks.acquire("n", by="job", ttl_s=5)
         hf.locks.acquire("m", by="job")
         timed, lasting = (
-            hf.locks._room.read(lambda table, name=name: table.lock(name).holds[0]) for name in "nm"
+            hf.locks._context.read(lambda table, name=name: table.lock(name).holds[0])
+            for name in "nm"
         )
-        with Watch([of_hold(timed)], hf.processes, hf.store) as watch:
+        with AheadWatch([ahead_of_hold(timed)], hf.processes, hf.store) as watch:
             assert watch.suspects() == []
-            assert 5 < (watch.next_look_s() or 0) < 5.01
-        with Watch([of_hold(lasting)], hf.processes, hf.store) as watch:
-            assert watch.next_look_s() is None, "that one's death is told by its descriptor"
+            assert 5 < (watch.next_expiry_s() or 0) < 5.01
+        with AheadWatch([ahead_of_hold(lasting)], hf.processes, hf.store) as watch:
+            assert watch.next_expiry_s() is None, "that one's death is told by its descriptor"
 
 
 def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
-    assert [hf.locks._keeper.discard(grant) for _ in range(2)] == [True, False]
+    assert [hf.locks._context.keeper.discard(grant) for _ in range(2)] == [True, False]
 
 
 # --- grants that outlived a reboot ---
 
 
-def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> Hold:
+def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCLUSIVE) -> LockHold:
     """A grant of a minute that no process holds, begun so long before now."""
     lease = leases.grant(ManualClock().now() - timedelta(seconds=since_s), 60, explicit=True)
-    return Hold(
+    return LockHold(
         id=f"id-{number}",
         by=f"job-{number}",
         mode=mode,
@@ -251,7 +252,7 @@ def kept(number: int, name: str, *, since_s: float = 0.0, mode: Mode = Mode.EXCL
     )
 
 
-def entered(*holds: Hold) -> tuple[list[int], list[int]]:
+def entered(*holds: LockHold) -> tuple[list[int], list[int]]:
     """The tokens of those that come back, and of those that are over."""
     with closing(MemoryStore(clock=ManualClock())) as store:
         over = store.transact(lambda tx: _enter(tx, list(holds)), scope=[LOCKS, TABLE_BEGUN])

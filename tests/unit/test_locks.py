@@ -32,7 +32,7 @@ from holdfast.kernel.store import Entry, Store
 from holdfast.primitives import deadline as deadline_
 from holdfast.primitives import expiry
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks import Grant, Locks, Mode, obstruction
+from holdfast.primitives.locks import Grant, Locks, Mode, policy
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.stores import listener
@@ -1020,8 +1020,8 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
 def test_many_holders_and_a_long_line_are_cut(
     world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obstruction, "LOCK_AHEAD_TOLD_MAX", 2)
-    monkeypatch.setattr(obstruction, "LOCK_AHEAD_COUNTED_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_AHEAD_TOLD_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_AHEAD_COUNTED_MAX", 2)
     held = [locks.acquire("a", by=f"h{number}", mode="shared") for number in range(5)]
     lines = []
     for number in range(3):

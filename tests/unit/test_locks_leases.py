@@ -34,13 +34,12 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives import deadline
-from holdfast.primitives.expiry import Endings
+from holdfast.primitives.expiry import ExpiryTimer
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, policy, wait
-from holdfast.primitives.locks.administration import _renew
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
+from holdfast.primitives.locks.manager import renew_or_reap
 from holdfast.primitives.locks.records import LOCK_WAITS
-from holdfast.primitives.locks.renewal import renew_all
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.primitives.renewal import Keeper
 from holdfast.stores.memory import MemoryStore
@@ -111,14 +110,14 @@ def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
     """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
     timed.clock.advance(6)
-    look = wait.Watch.suspects
+    look = wait.AheadWatch.suspects
 
-    def look_and_leave(watch: wait.Watch) -> Any:
+    def look_and_leave(watch: wait.AheadWatch) -> Any:
         found = look(watch)
         grant.release()
         return found
 
-    monkeypatch.setattr(wait.Watch, "suspects", look_and_leave)
+    monkeypatch.setattr(wait.AheadWatch, "suspects", look_and_leave)
     assert timed.locks.try_acquire("a", by="other") is not None
 
 
@@ -183,7 +182,7 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
 
     before = ends()
     timed.clock.advance(LOCK_LEASE_S * 0.9)
-    assert renew_all(timed.locks._room, [lasting, short], timed.locks._keeper.keeps) == []
+    assert timed.locks._context.renew_grants([lasting, short]) == []
     after = ends()
     assert after[0] > before[0]
     assert after[1] == before[1]
@@ -198,7 +197,7 @@ def outlives(timed: World, name: str) -> bool:
     """
     for _ in range(4):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        timed.locks._keeper._look(everything=True)
+        timed.locks._context.keeper._look(everything=True)
     return timed.process(7, Machine("host-2")).try_acquire(name, by="other") is None
 
 
@@ -210,7 +209,9 @@ def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(time
     grant.check()
     assert not grant.lost.is_set()
     assert timed.locks.free("b", by="job") == ("b",)
-    assert grant.gone == "released" and not timed.locks._keeper.kept() and timed.rows() == []
+    assert (
+        grant.gone == "released" and not timed.locks._context.keeper.kept() and timed.rows() == []
+    )
 
 
 def test_what_is_left_when_another_process_of_the_job_lets_go_of_a_part_lives_on_though_it_is_told(
@@ -241,16 +242,16 @@ def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
-    read = timed.locks._room.store.read
+    read = timed.locks._context.store.read
 
     def let_go_and_read(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
         timed.locks.free("a", by="job")
         return read(*args, **more)
 
-    monkeypatch.setattr(timed.locks._room.store, "read", let_go_and_read)
-    timed.locks._keeper._look(everything=True)
-    assert not grant.gone and timed.locks._keeper.kept() == [grant]
+    monkeypatch.setattr(timed.locks._context.store, "read", let_go_and_read)
+    timed.locks._context.keeper._look(everything=True)
+    assert not grant.gone and timed.locks._context.keeper.kept() == [grant]
 
 
 def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
@@ -261,7 +262,7 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     with pytest.raises(StoreUnavailable):
         locks.free("a", by="job")
     store.down = False
-    assert grant.names == ("a", "b") and locks._keeper.kept() == [grant]
+    assert grant.names == ("a", "b") and locks._context.keeper.kept() == [grant]
     locks.close()
 
 
@@ -270,7 +271,7 @@ def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
     did.
     """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
-    timed.locks._keeper._over(grant)
+    timed.locks._context.keeper._expire(grant)
     assert grant.lost.is_set()
     with pytest.raises(LeaseLost):
         timed.locks.renew(grant)
@@ -284,10 +285,12 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
     """
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
-    renewed = timed.locks._room.transact(lambda turns: _renew(turns, grant.id, grant.taken, 60))[0]
+    renewed = timed.locks._context.transact(
+        lambda transaction: renew_or_reap(transaction, grant.id, grant.taken, 60)
+    )[0]
     assert renewed is not None
     timed.locks.free("a", by="job")
-    timed.locks._lasting.keep(renewed)
+    timed.locks._context.durable.put(renewed)
 
     def copies() -> list[tuple[str, ...]]:
         return timed.store.read(
@@ -297,7 +300,7 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
 
     assert copies() == [("b",)]
     timed.locks.free("b", by="job")
-    timed.locks._lasting.keep(renewed)
+    timed.locks._context.durable.put(renewed)
     assert copies() == []
 
 
@@ -324,7 +327,9 @@ def test_the_holders_own_clock_ends_a_grant_when_the_store_does(
     assert 90 < left_s(grant) <= 100
     wait = timed.line_up("a", by="late", ttl_s=100)
     # Between its grant and the moment in which it knows.
-    monkeypatch.setattr(timed.locks, "_remember", lambda *_, **__: timed.clock.advance(70))
+    monkeypatch.setattr(
+        timed.locks._context, "note_contention", lambda *_, **__: timed.clock.advance(70)
+    )
     timed.locks.release(grant)
     assert left_s(wait.result()) <= 30
     lasting = timed.locks.acquire("b", by="job")
@@ -344,17 +349,17 @@ def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
         seen = list(held)
         if next(looks) == 1:
             held[:] = [one]
-            watching = threading.Thread(target=endings.watch, args=(one,))
+            watching = threading.Thread(target=timer.watch, args=(one,))
             watching.start()
             # It need not wait for this look, and may.
             watching.join(0.3)
             return []
         return seen
 
-    endings = Endings(look, lambda over: told.set() if over is one else None)
-    endings.watch(held[0])
+    timer = ExpiryTimer(look, lambda over: told.set() if over is one else None)
+    timer.watch(held[0])
     assert told.wait(PATIENCE_S)
-    endings.close()
+    timer.close()
 
 
 def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
@@ -365,10 +370,10 @@ def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
             raise MemoryError
         return [one]
 
-    endings = Endings(look, lambda over: told.set())
-    endings.watch(one)  # type: ignore[arg-type]
+    timer = ExpiryTimer(look, lambda over: told.set())
+    timer.watch(one)  # type: ignore[arg-type]
     assert told.wait(PATIENCE_S)
-    endings.close()
+    timer.close()
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
@@ -719,8 +724,11 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
 
     def asked_again(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
-        timed.locks._room.transact(
-            lambda turns: (turns.table.forget(told), turns.ask(replace(told, outcome=None)))
+        timed.locks._context.transact(
+            lambda transaction: (
+                transaction.table.forget(told),
+                transaction.ask(replace(told, outcome=None)),
+            )
         )
         return transact(*args, **more)
 
@@ -791,15 +799,15 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(tim
     grant = asking.acquire("a", by="job", process=seat.current())
     # The keeper's own first look: begun late, it would have seen the process alive, and renewed
     # after its death.
-    until(lambda: grant.id in asking._keeper._renewed_s)
+    until(lambda: grant.id in asking._context.keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
-    asking._keeper._look(everything=True)
+    asking._context.keeper._look(everything=True)
     timed.clock.advance(LOCK_LEASE_S / 2 + INSTANT_S)
     assert timed.locks.try_acquire("a", by="other") is None
     host_2.end(8)
     for _ in range(3):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        asking._keeper._look(everything=True)
+        asking._context.keeper._look(everything=True)
     timed.locks.acquire("a", by="other", timeout_s=0)
     assert not asking.release(grant)
     host_2.close()

@@ -26,7 +26,7 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks import statistics as statistics_
 from holdfast.primitives.locks.inspect import Alive
-from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, Counting
+from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, LockCounters
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.patience import PATIENCE_S
@@ -332,15 +332,15 @@ def test_what_another_thread_is_just_adding_is_told_too(timed: World) -> None:
             assert go_on.wait(PATIENCE_S)
             return timed.store.transact(*arguments, **more)
 
-    counting = Counting(Slow())  # type: ignore[arg-type]
-    counting.granted(["a"])
-    background = threading.Thread(target=counting.add_up)
+    counting = LockCounters(Slow())  # type: ignore[arg-type]
+    counting.count_grant(["a"])
+    background = threading.Thread(target=counting.flush)
     background.start()
     assert adding.wait(PATIENCE_S)
     seen: list[int] = []
 
     def ask() -> None:
-        counting.add_up()
+        counting.flush()
         seen.append(timed.store.read(lambda tx: tx.count(LOCK_STATISTICS), scope=[LOCK_STATISTICS]))
 
     asking = threading.Thread(target=ask)
@@ -386,15 +386,15 @@ def test_resources_beyond_the_bound_are_summed_up_together(
 
 def test_counts_that_cannot_be_added_now_are_kept_for_the_next_time(timed: World) -> None:
     store = Failing(timed.store)
-    counting = statistics_.Counting(store)  # type: ignore[arg-type]
+    counting = statistics_.LockCounters(store)  # type: ignore[arg-type]
     counting.count(["a"], "kicks")
     store.down = True
     # More is counted while the first attempt is under way.
     store.meanwhile = lambda: counting.count(["a"], "kicks")
     with pytest.raises(StoreUnavailable):
-        counting.add_up()
+        counting.flush()
     store.down = False
-    counting.add_up()
+    counting.flush()
     assert timed.locks.statistics()["a"].kicks == 2
 
 
@@ -505,9 +505,7 @@ def test_the_explanation_follows_the_chain_to_its_end(world: World, locks: Locks
         ("one", "b", ["two"]),
         ("two", "c", ["three"]),
     ]
-    assert any(
-        "everything here waits for three in the end (process " in line for line in found.advice
-    )
+    assert any("all of this waits for three in the end (process " in line for line in found.advice)
     assert any("holdfast locks kick a" in line for line in found.advice)
     locks.free("c", by="three")
     chain[0].result()
@@ -544,7 +542,7 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     timed.machine.stopped.add(2)
     assert (
         locks.explain("b").advice[0]
-        == "process 2 of alive is stopped (Ctrl-Z, SIGSTOP): kill -CONT 2 lets it go on"
+        == "process 2 of alive is stopped (Ctrl-Z, SIGSTOP): kill -CONT 2 continues it"
     )
     assert not any("stopped" in line for line in locks.explain("a").advice)
     timed.process(3, Machine("host-2")).acquire("c", by="far")
@@ -560,7 +558,8 @@ def test_the_advice_fits_the_holder(timed: World) -> None:
     assert any("While it lives it renews its lease; " in line for line in locks.explain("c").advice)
     timed.process(5, Machine("host-2")).acquire("h", by="timed", ttl_s=10)
     assert any(
-        "its time ends it unless somebody renews it; " in line for line in locks.explain("h").advice
+        "its time to live ends it unless it is renewed; " in line
+        for line in locks.explain("h").advice
     )
     beside = Machine("host-1")
     beside.place = beside.place._replace(pid_ns=2)
@@ -581,8 +580,7 @@ def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(
     world.leave_in_line(["a", "e"], by="dead", pid=3)
     world.machine.end(3)
     assert locks.explain("e").advice == (
-        "e is free, and those in line for it are dead: the next one that asks for it gets it, "
-        "nothing to do",
+        "e is free, and its waiters are dead: the next request gets it, nothing to do",
     )
     assert locks.explain("e").blockages == ()
     waiting = world.line_up(["a", "e"], by="job")
@@ -591,9 +589,8 @@ def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(
         (step.by, step.waits_for, [hold.by for hold in step.holds]) for step in found.blockages
     ] == [("job", "a", ["holder"])]
     assert found.advice == (
-        "e is free, and job, first in line, wants a too and waits for that: holdfast locks "
-        "explain a",
-        "everything here waits for holder in the end (process 2): look there first",
+        "e is free, and job, first in the queue, also waits for a: holdfast locks explain a",
+        "all of this waits for holder in the end (process 2): look there first",
     )
     assert grant.release()
     waiting.result()
@@ -604,7 +601,7 @@ def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(
 ) -> None:
     brief = locks.acquire("a", by="brief", ttl_s=1e-6)
     assert brief.lost.wait(PATIENCE_S)
-    with pytest.raises(LeaseLost, match="is over, as its time has run out: stop work"):
+    with pytest.raises(LeaseLost, match="is over, as its time to live has ended: stop work"):
         brief.check()
     kicked = locks.acquire("b", by="kicked", ttl_s=600)
     locks.kick("b", why="to see")
@@ -632,12 +629,12 @@ def test_what_is_over_goes_to_the_first_in_line_and_not_to_the_next_that_asks(ti
     timed.leave_in_line("a", by="first", pid=3)
     timed.machine.end(2)
     assert locks.explain("a").advice == (
-        "killed's grant is over: first, first in line, gets it, nothing to do",
+        "killed's grant is over: first, first in the queue, gets it, nothing to do",
     )
     timed.machine.stopped.add(3)
     assert locks.explain("a").advice == (
-        "process 3 of first is stopped (Ctrl-Z, SIGSTOP): kill -CONT 3 lets it go on",
-        "killed's grant is over: first, first in line, gets it",
+        "process 3 of first is stopped (Ctrl-Z, SIGSTOP): kill -CONT 3 continues it",
+        "killed's grant is over: first, first in the queue, gets it",
     )
     assert locks.try_acquire("a", by="asks", timeout_s=0) is None
 
@@ -892,7 +889,7 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     with pytest.raises(StoreUnavailable):
         waiter.result()
     store.down = False
-    world.locks._tick()
+    world.locks._context._tick()
     assert world.locks.status("a").queue == ()
     os.close(stop_fd)
     world.close()
@@ -915,11 +912,11 @@ def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away
     for call in (world.locks.acquire, world.locks.wait):
         with pytest.raises(KeyboardInterrupt):
             call("a", by="w", on_wait=leave)
-        keeper = world.locks._keeper
+        keeper = world.locks._context.keeper
         assert keeper._thread is not None, "nobody would try again"
         assert not keeper._done(long_ago_s)
         store.down = False
-        world.locks._tick()
+        world.locks._context._tick()
         assert world.locks.status("a").queue == ()
         assert keeper._done(long_ago_s)
     world.close()
@@ -934,7 +931,7 @@ def test_a_grant_that_is_abandoned_while_the_store_is_away_goes_when_it_is_back(
     world.locks.abandon(grant)
     store.down = False
     assert world.holders("a") == ["job"]
-    world.locks._tick()
+    world.locks._context._tick()
     assert world.holders("a") == []
     world.locks.abandon(world.locks.acquire("b", by="job"))
     assert world.holders("b") == []
@@ -966,7 +963,7 @@ def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     world.process(2).release_token(held.token)
     grant = world.locks.acquire("a", by="w")
     assert not grant.reentered
-    world.locks._tick()
+    world.locks._context._tick()
     world.locks.check(grant)
     assert grant.release()
     os.close(stop_fd)

@@ -38,7 +38,7 @@ from holdfast.domains.network.wire import (
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
-from holdfast.primitives.locks.records import Hold, Lock, Mode
+from holdfast.primitives.locks.records import Lock, LockHold, Mode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 values = st.recursive(
@@ -239,8 +239,10 @@ def test_a_router_shows_who_holds_it() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     process = Holder(host_id="h", boot_id="b", pid_ns=1, pid=42, start_ticks=7)
     lease = Lease(granted_at=at, expires_at=NEVER)
-    one = Hold(id="1", by="job-1", mode=Mode.EXCLUSIVE, names=("r",), lease=lease, process=process)
-    two = Hold(id="2", by="job-2", mode=Mode.SHARED, names=("r",), lease=lease, process=None)
+    one = LockHold(
+        id="1", by="job-1", mode=Mode.EXCLUSIVE, names=("r",), lease=lease, process=process
+    )
+    two = LockHold(id="2", by="job-2", mode=Mode.SHARED, names=("r",), lease=lease, process=None)
     assert ROUTER_SIGN.show(Lock()) is None
     shown = {
         "job_id": "job-1",

@@ -113,8 +113,9 @@ def test_a_refusal_in_a_shared_commit_is_that_of_one_request_alone(made: Made) -
 def test_a_full_queue_takes_more_when_one_has_ended(made: Made) -> None:
     for n in range(4):
         made.accept(str(n))
-    with pytest.raises(Full, match="4 requests of gpu"):
+    with pytest.raises(Full) as refused:
         made.accept("5")
+    assert refused.value.fields == {"queue": "gpu", "depth": 4, "depth_max": 4}
     request, token = made.claim()
     with pytest.raises(Full):
         made.accept("5")
@@ -300,8 +301,9 @@ def test_what_ended_within_a_day_is_never_pruned(made: Made) -> None:
 def test_pruning_below_a_day_is_refused_with_the_reason(made: Made, keep_s: float) -> None:
     _done(made, "a")
     made.clock.advance(400 * DAY_S)
-    with pytest.raises(InvalidValue, match="a prompt that is asked again would be delivered again"):
+    with pytest.raises(InvalidValue) as refused:
         made.queue.prune(keep_finished=0, keep_s=keep_s)
+    assert refused.value.fields == {"field": "keep_s", "least": DAY_S}
     assert len(made.queue.list()) == 1
 
 
@@ -309,8 +311,9 @@ def test_pruning_below_a_day_is_refused_with_the_reason(made: Made, keep_s: floa
     "bounds", [{"keep_finished": -1}, {"keep_s": -1}, {"keep_s": math.inf}, {"keep_s": math.nan}]
 )
 def test_bounds_that_cannot_be_are_refused(made: Made, bounds: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match="give numbers from 0 on"):
+    with pytest.raises(InvalidValue) as refused:
         made.queue.prune(**bounds)
+    assert "keep" in refused.value.fields
 
 
 def test_pruning_by_the_bounds_of_the_queue_keeps_its_last_requests(made: Made) -> None:

@@ -82,7 +82,7 @@ def test_the_bounds_are_closed() -> None:
 # --- requests to agents ---
 
 
-class Line:
+class LongestQueue:
     """A queue whose requests say as much as they can."""
 
     def __init__(self, store: Any) -> None:
@@ -108,9 +108,9 @@ class Line:
 
 
 @pytest.fixture(params=[*STORES, "files"])
-def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
+def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LongestQueue]:
     with closing(open_store(request.param, tmp_path, ManualClock(), request)) as store:
-        yield Line(store)
+        yield LongestQueue(store)
 
 
 def longest_prompt(character: str) -> str:
@@ -118,7 +118,9 @@ def longest_prompt(character: str) -> str:
 
 
 @pytest.mark.parametrize("character", ['"', "🙂"])
-def test_the_longest_request_ends_with_the_longest_answer(line: Line, character: str) -> None:
+def test_the_longest_request_ends_with_the_longest_answer(
+    line: LongestQueue, character: str
+) -> None:
     line.accept(longest_prompt(character))
     name, token = line.claim()
     line.queue.change(lambda _, it: it.deliver(name, token))
@@ -139,7 +141,7 @@ def test_the_longest_request_ends_with_the_longest_answer(line: Line, character:
     assert done.result is not None and done.result["text"] == "\0" * ANSWER_CHARS_MAX
 
 
-def test_the_longest_request_fails_for_the_longest_reason(line: Line) -> None:
+def test_the_longest_request_fails_for_the_longest_reason(line: LongestQueue) -> None:
     line.accept(longest_prompt('"'))
     name, token = line.claim()
     failed = line.queue.fail(name, token, code="🙂" * 5000, detail="\0" * 2_000_000)
@@ -148,7 +150,7 @@ def test_the_longest_request_fails_for_the_longest_reason(line: Line) -> None:
     assert line.queue.head().slot is None
 
 
-def test_a_payload_without_room_for_its_answer_is_refused(line: Line) -> None:
+def test_a_payload_without_room_for_its_answer_is_refused(line: LongestQueue) -> None:
     for payload in (
         {"prompt": "x" * REQUEST_PAYLOAD_BYTES_MAX},
         {"prompt": "\0" * (REQUEST_PAYLOAD_BYTES_MAX // 6)},
@@ -168,7 +170,7 @@ RESULTS = st.dictionaries(st.text('ab\0"🙂', max_size=5), VALUES, max_size=4)
 @given(st.sampled_from(['"', "x", "🙂"]), RESULTS)
 def test_any_result_can_be_kept(character: str, result: dict[str, Any]) -> None:
     with closing(MemoryStore()) as store:
-        line = Line(store)
+        line = LongestQueue(store)
         line.accept(longest_prompt(character))
         name, token = line.claim()
         assert (

@@ -49,7 +49,7 @@ def test_a_wait_for_a_lock_is_ended(
         )
     assert time.monotonic() - began < PATIENCE_S and told.value.fields["outcome"] == "none"
     assert (
-        f"within {LONG_S:g} s" if limit_s else "before the wait was ended"
+        f"within {LONG_S:g} s" if limit_s else "before its wait was stopped"
     ) in told.value.message
     status = hf.locks.status("router-1")
     assert ([hold.by for hold in status.holds], status.queue) == (["first"], ())

@@ -1,6 +1,4 @@
-"""Time, passed in. Instants are aware UTC datetimes; nothing in the house calls the system clock
-but SystemClock.
-"""
+"""Time. Instants are aware UTC datetimes; only SystemClock reads the system clock."""
 
 import os
 import re
@@ -11,31 +9,28 @@ from typing import NamedTuple, Protocol
 
 from holdfast.kernel.errors import InvalidValue
 
-# The zone may be missing here, so that `aware` can say what is wrong with that. Compiled when first
-# used: few programs do.
+# The zone may be missing, so that `aware` can name that mistake. Compiled at the first use: few
+# commands need it.
 _RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
 
 
 class Passing(NamedTuple):
-    """How much time has passed on a clock that nobody sets."""
+    """The time on a clock that nobody can set."""
 
     clock: str
-    """Which clock: two readings can be compared if they are of the same one, in whatever processes.
-    """
+    """Readings of the same clock can be compared, across processes."""
     seconds: float
 
 
 class Clock(Protocol):
-    """Where `now` comes from. A store on a database uses that database's clock instead."""
+    """The source of `now`. A store on a database uses the database's clock instead."""
 
     def now(self) -> datetime:
-        """Return the current instant, aware, in UTC. Not promised to be monotonic: a machine's
-        clock can be stepped.
-        """
+        """The current instant, aware, in UTC. It may go back: a machine's clock can be set."""
         ...
 
     def passing(self) -> Passing:
-        """Return how much time has passed, by a clock that nobody can step."""
+        """The time on a clock that nobody can set."""
         ...
 
 
@@ -50,27 +45,23 @@ class SystemClock:
 
 
 def since_boot() -> Passing:
-    """How long this machine has been up, the time asleep included; the same for all its
-    processes.
-    """
+    """The time since this machine's boot, suspended time included; the same in all processes."""
     return Passing(_boot(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 @lru_cache(maxsize=1)
 def _boot(pid: int) -> str:
-    """Which boot, and which time namespace of it: each has an offset of its own."""
+    """The boot and its time namespace: each namespace has an offset of its own."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}-{os.stat('/proc/self/ns/time').st_ino}"
     except OSError:
-        # What cannot be named is known to this process alone.
+        # An unnamed clock is known to this process alone.
         return f"process-{pid}-{time.clock_gettime_ns(time.CLOCK_BOOTTIME)}"
 
 
 def aware(at: datetime, what: str = "timestamp") -> datetime:
-    """Return `at` in UTC. Raises InvalidValue for a naive one: which zone it meant would be a
-    guess.
-    """
+    """`at` in UTC. Raises InvalidValue for a naive one, whose zone would be a guess."""
     if at.utcoffset() is None:
         raise InvalidValue(
             f"{what} {at.isoformat()} has no time zone: write it as {at.isoformat()}Z if it is UTC",
@@ -85,13 +76,13 @@ def aware(at: datetime, what: str = "timestamp") -> datetime:
 
 
 def render(at: datetime) -> str:
-    """Return RFC 3339 in UTC with microseconds and `Z`."""
+    """RFC 3339 in UTC with microseconds and `Z`."""
     # strftime does not pad a year before 1000.
     return aware(at).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse(text: str, what: str = "timestamp") -> datetime:
-    """Read an RFC 3339 instant. Raises InvalidValue for anything else, naive ones included."""
+    """The instant of an RFC 3339 text. Raises InvalidValue for anything else, also a naive one."""
     try:
         at = datetime.fromisoformat(text.upper() if re.fullmatch(_RFC_3339, text, re.ASCII) else "")
     except ValueError:
@@ -103,14 +94,12 @@ def parse(text: str, what: str = "timestamp") -> datetime:
 
 
 def after(at: datetime, seconds: float) -> datetime:
-    """Return the instant `seconds` after `at`. Raises OverflowError beyond the calendar."""
+    """The instant `seconds` after `at`. Raises OverflowError beyond the calendar."""
     return at + timedelta(seconds=seconds)
 
 
 def ago(now: datetime, seconds: float) -> datetime:
-    """Return the instant `seconds` before `now`, or the calendar's beginning where that is before
-    it: who keeps things for that long keeps all of them.
-    """
+    """The instant `seconds` before `now`, or the beginning of the calendar if that is later."""
     try:
         return after(now, -seconds)
     except OverflowError:

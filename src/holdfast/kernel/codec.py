@@ -1,7 +1,6 @@
-"""Records and how they are written: strict, typed JSON with a schema version inside.
+"""Records as strict, typed JSON with a schema version inside.
 
-Unknown fields, wrong types, missing fields and naive timestamps are refused, on the way in and on
-the way out.
+Unknown fields, wrong types, missing fields and naive timestamps are refused, in both directions.
 """
 
 from collections.abc import Callable
@@ -18,40 +17,36 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An immutable value with named, typed fields, of which nothing is checked when the program
-    itself makes one. It is when one is read or stored. For what is made and read with every single
-    grant.
+    """An immutable value with typed fields, which are checked when it is read or stored, but not
+    when the program makes one: for what is made with every grant.
     """
 
 
 class Value(Plain, frozen=True, kw_only=True):
-    """An immutable value with named, typed fields. Making one with a naive timestamp raises
+    """An immutable value with typed fields. Making one with a naive timestamp raises
     InvalidValue.
     """
 
     def __post_init__(self) -> None:
         try:
-            # By the class itself: a subclass has fields that its base does not know.
+            # By class: a subclass has more fields than its base.
             instants = _INSTANTS[type(self)]
         except KeyError:
             instants = _instants_of(type(self))
         for at in instants(self):
-            # Anything but a datetime here is None, or a wrong type that the encoder or the type
-            # checker will name.
+            # Anything else is None, or a wrong type that the encoder or the type checker reports.
             if type(at) is datetime and at.tzinfo is None:
                 raise _naive(self, at)
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """What a space keeps. The version of its model travels inside it."""
+    """What a space keeps, with the version of its model."""
 
     schema_version: int = 1
 
 
 class Discreet:
-    """Beside a value that holds secrets: Python shows it without the fields in `unshown`, wherever
-    it is printed or logged.
-    """
+    """A base of values with secrets: their repr leaves out the fields in `unshown`."""
 
     __slots__ = ()
     __struct_fields__: ClassVar[tuple[str, ...]]
@@ -67,19 +62,19 @@ class Discreet:
 
 
 def to_json(value: Any) -> bytes:
-    """Encode any value of ours as compact JSON."""
+    """A value as compact JSON."""
     return _encoder.encode(value)
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a value into dicts, lists and scalars, as JSON would show it."""
-    # Not to_builtins, which leaves tuples and the keys of dicts as they are.
+    """A value as dicts, lists and scalars, as JSON has it."""
+    # Not to_builtins, which keeps tuples and dict keys.
     return msgspec.json.decode(_encoder.encode(value))
 
 
 def json_bytes(value: Any) -> int:
-    """How many bytes a value takes as JSON in UTF-8. A text takes more than its characters: up to 4
-    bytes for each, and 6 for a control character. Raises InvalidValue for what is no JSON.
+    """The bytes of a value as JSON in UTF-8: up to 4 for a character, 6 for a control character.
+    Raises InvalidValue for what cannot be JSON.
     """
     try:
         return len(_encoder.encode(value))
@@ -88,8 +83,8 @@ def json_bytes(value: Any) -> int:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text, if it takes at most that many bytes as JSON; otherwise its beginning with a visible
-    mark, which does. A bound below the mark gives the mark alone.
+    """The text, cut to at most that many bytes as JSON, with a visible mark at a cut. A bound below
+    the mark gives the mark alone.
     """
     if json_bytes(text) <= bytes_max:
         return text
@@ -104,7 +99,7 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 CUT = " [cut]"
-"""What stands at the end of a text that was cut."""
+"""The mark at the end of a text that was cut."""
 
 
 def _naive(value: Value, at: datetime) -> InvalidValue:
@@ -116,9 +111,9 @@ def _naive(value: Value, at: datetime) -> InvalidValue:
 
 
 def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
-    """What gets all instants of such a value at once."""
+    """A getter of all instants of such a value."""
     names = [f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type)]
-    # Twice one alone, so that it gives a tuple too.
+    # A single name is given twice, so that the getter returns a tuple too.
     found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else _none
     _INSTANTS[kind] = found
     return found
@@ -144,9 +139,8 @@ _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """Of an error in reading a document: raise RecursionError if it was met since this thread's
-    stack is nearly full, and not since the document is nested too deeply. A sound document must not
-    be taken for damaged.
+    """After an error in reading a document: raises RecursionError if the cause is this thread's
+    nearly full stack, not the document's nesting. A sound document must not count as damaged.
     """
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)

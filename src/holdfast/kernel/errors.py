@@ -4,16 +4,16 @@
       Refused          the state says no
         NotFound  Ambiguous  Held  Collision  Blocked  Full  EAgain  DeadlockDetected  NotLoaded
         ImpossibleTransition  AgentEnded  StillRunning
-        Untrusted      an agent's record leads to something that must not be controlled by it
+        Untrusted      an agent's record points at something that it must not control
           ManifestPathRelative  ManifestMissing  ManifestInvalid  ManifestMismatch
           NotTmuxBacked  TmuxSessionMismatch
           NameNotStated  AgentDefDirMissing  AgentDefDirRelative  AgentDefDirGone
           GenerationMismatch  ProcessDead  TmuxSessionGone  ProcessNotInSession  TargetUnknown
       Lost             stop work now: another has taken over
         LeaseLost  Fenced
-      Unavailable      trying again may help
+      Unavailable      a retry may help
         StoreUnavailable  EnvironmentUnavailable  BrokerUnavailable  UpstreamUnavailable
-        AgentGone      an UpstreamUnavailable: its place is there, and its own process is not in it
+        AgentGone      an UpstreamUnavailable: the pane is there, the agent's process is not
         LockTimeout    a TimeoutError too
       Corrupt          never guess
         RecordInvalid  StoreCorrupt  SchemaTooNew
@@ -23,8 +23,8 @@
         RegistryNotFound  RegistryHeld  RegistryCollision  RegistryDeadlock  RegistryLost
         RegistryLockTimeout  RegistryCorruption  RegistryUnavailable
 
-A message says what was wrong, who holds it where that is known, and what to do next. Fields carry
-the same facts for programs. Every error survives pickling with its message, code and fields.
+A message says what failed, why (who holds it), and what to do next. Fields carry the same facts for
+programs. Every error survives pickling with its message, code and fields.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,13 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class HoldfastError(Exception):
-    """The root of everything Holdfast raises on purpose."""
+    """The root of everything that Holdfast raises on purpose."""
 
     code: ClassVar[str] = "error"
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
 
     def __init__(self, message: str, /, **fields: Any) -> None:
         super().__init__(message)
@@ -49,350 +53,232 @@ def _rebuild(kind: type[HoldfastError], message: str, fields: dict[str, Any]) ->
     return kind(message, **fields)
 
 
-class Refused(HoldfastError):
+class Refused(HoldfastError, code="refused"):
     """The state says no; nothing was changed."""
 
-    code = "refused"
 
-
-class NotFound(Refused):
+class NotFound(Refused, code="not_found"):
     """There is no such record."""
 
-    code = "not_found"
+
+class Ambiguous(Refused, code="ambiguous"):
+    """Several records have that name."""
 
 
-class Ambiguous(Refused):
-    """More than one record answers to that name."""
-
-    code = "ambiguous"
-
-
-class Held(Refused):
+class Held(Refused, code="held"):
     """Another live holder has it."""
 
-    code = "held"
 
-
-class Collision(Refused):
+class Collision(Refused, code="collision"):
     """It would share what must be unique."""
 
-    code = "collision"
 
-
-class Blocked(Refused):
+class Blocked(Refused, code="blocked"):
     """An operator must decide first."""
 
-    code = "blocked"
+
+class Full(Refused, code="full"):
+    """A bound of limits.py is reached."""
 
 
-class Full(Refused):
-    """A bound named in limits.py is reached."""
-
-    code = "full"
+class EAgain(Refused, code="eagain"):
+    """Something in progress forbids it now."""
 
 
-class EAgain(Refused):
-    """Something in progress forbids it at this moment."""
-
-    code = "eagain"
-
-
-class DeadlockDetected(Refused):
+class DeadlockDetected(Refused, code="deadlock"):
     """Waiting would close a cycle; the fields name it."""
 
-    code = "deadlock"
+
+class NotLoaded(Refused, code="not_loaded"):
+    """The work needs another recipe than the loaded one, or that is unknown."""
 
 
-class NotLoaded(Refused):
-    """Work would begin on another recipe than its own, or on an unknown one."""
-
-    code = "not_loaded"
-
-
-class ImpossibleTransition(Refused):
+class ImpossibleTransition(Refused, code="impossible_transition"):
     """The record's state machine has no such step."""
 
-    code = "impossible_transition"
+
+class Untrusted(Refused, code="untrusted"):
+    """What an agent's record points at cannot be trusted, so it controls nothing."""
 
 
-class Untrusted(Refused):
-    """What an agent's record points at cannot be trusted, so nothing is controlled by it."""
-
-    code = "untrusted"
-
-
-class ManifestPathRelative(Untrusted):
+class ManifestPathRelative(Untrusted, code="manifest_path_relative"):
     """The record's manifest path is not absolute."""
 
-    code = "manifest_path_relative"
 
-
-class ManifestMissing(Untrusted):
+class ManifestMissing(Untrusted, code="manifest_missing"):
     """There is no file at the record's manifest path."""
 
-    code = "manifest_missing"
 
-
-class ManifestInvalid(Untrusted):
+class ManifestInvalid(Untrusted, code="manifest_invalid"):
     """The manifest cannot be read, or does not decode under its model."""
 
-    code = "manifest_invalid"
+
+class ManifestMismatch(Untrusted, code="manifest_mismatch"):
+    """The manifest belongs to another agent."""
 
 
-class ManifestMismatch(Untrusted):
-    """The manifest is that of another agent."""
-
-    code = "manifest_mismatch"
-
-
-class NotTmuxBacked(Untrusted):
+class NotTmuxBacked(Untrusted, code="not_tmux_backed"):
     """The manifest's backend does not run in tmux."""
 
-    code = "not_tmux_backed"
 
-
-class TmuxSessionMismatch(Untrusted):
+class TmuxSessionMismatch(Untrusted, code="tmux_session_mismatch"):
     """The manifest names another tmux session than the record, or none."""
 
-    code = "tmux_session_mismatch"
+
+class GenerationMismatch(Untrusted, code="generation_mismatch"):
+    """The manifest belongs to another generation than the record."""
 
 
-class GenerationMismatch(Untrusted):
-    """The manifest is that of another generation than the record."""
-
-    code = "generation_mismatch"
-
-
-class ProcessDead(Untrusted):
+class ProcessDead(Untrusted, code="process_dead"):
     """The process that the record names is dead."""
 
-    code = "process_dead"
 
-
-class TmuxSessionGone(Untrusted):
+class TmuxSessionGone(Untrusted, code="tmux_session_gone"):
     """There is no tmux session of that name with a live pane."""
 
-    code = "tmux_session_gone"
+
+class ProcessNotInSession(Untrusted, code="process_not_in_session"):
+    """The record's process lives, but not in the tmux session, which is another's."""
 
 
-class ProcessNotInSession(Untrusted):
-    """The process that the record names lives, but not in the tmux session: that is another's."""
-
-    code = "process_not_in_session"
+class TargetUnknown(Untrusted, code="target_unknown"):
+    """From here it is unknown whether the record's process is in the tmux session."""
 
 
-class TargetUnknown(Untrusted):
-    """It cannot be seen from here whether the process that the record names is in the tmux
-    session.
-    """
-
-    code = "target_unknown"
-
-
-class NameNotStated(Untrusted):
+class NameNotStated(Untrusted, code="name_not_stated"):
     """A tmux session's name was given, from which no agent's name is inferred."""
 
-    code = "name_not_stated"
+
+class AgentDefDirMissing(Untrusted, code="agent_def_dir_missing"):
+    """Neither the record nor the caller names the agent definition folder."""
 
 
-class AgentDefDirMissing(Untrusted):
-    """An agent definition folder is needed, and neither the record nor the caller names one."""
-
-    code = "agent_def_dir_missing"
+class AgentDefDirRelative(Untrusted, code="agent_def_dir_relative"):
+    """The path of the agent definition folder is not absolute."""
 
 
-class AgentDefDirRelative(Untrusted):
-    """The agent definition folder's path is not absolute."""
-
-    code = "agent_def_dir_relative"
+class AgentDefDirGone(Untrusted, code="agent_def_dir_gone"):
+    """The agent definition folder does not exist."""
 
 
-class AgentDefDirGone(Untrusted):
-    """The agent definition folder is not there."""
-
-    code = "agent_def_dir_gone"
+class AgentEnded(Refused, code="agent_ended"):
+    """The agent's program ended at its start; its record and tmux session are removed."""
 
 
-class AgentEnded(Refused):
-    """The agent's program ended as soon as it had begun; its record and tmux session are
-    removed.
-    """
-
-    code = "agent_ended"
-
-
-class StillRunning(Refused):
+class StillRunning(Refused, code="still_running"):
     """Processes that should have ended still run, or cannot be ended from here."""
 
-    code = "still_running"
+
+class Lost(HoldfastError, code="lost"):
+    """The caller no longer holds what it acts for, and must stop work now."""
 
 
-class Lost(HoldfastError):
-    """The caller no longer holds what it acts for; it must stop work now."""
-
-    code = "lost"
+class LeaseLost(Lost, code="lease_lost"):
+    """The lease ended, or another took over."""
 
 
-class LeaseLost(Lost):
-    """The lease ended or was taken over."""
-
-    code = "lease_lost"
+class Fenced(Lost, code="fenced"):
+    """The token is not the current one; nothing was changed."""
 
 
-class Fenced(Lost):
-    """The token shown is not the current one; nothing was changed."""
+class Unavailable(HoldfastError, code="unavailable"):
+    """A part that is needed does not answer; a retry may help.
 
-    code = "fenced"
-
-
-class Unavailable(HoldfastError):
-    """A part that is needed does not answer; trying again may help.
-
-    The field `outcome` is "none" when the call certainly changed nothing and "unknown" when it may
+    The field `outcome` is "none" when the call certainly changed nothing, and "unknown" when it may
     have taken effect.
     """
 
-    code = "unavailable"
 
-
-class StoreUnavailable(Unavailable):
+class StoreUnavailable(Unavailable, code="store_unavailable"):
     """The store cannot be reached, opened or written."""
 
-    code = "store_unavailable"
+
+class EnvironmentUnavailable(Unavailable, code="environment_unavailable"):
+    """This machine lacks something besides the store: /proc, or a folder of a gateway or a log."""
 
 
-class EnvironmentUnavailable(Unavailable):
-    """This machine lacks what Holdfast needs besides the store: /proc, or a folder of a gateway, a
-    server or a log.
+class LockTimeout(Unavailable, TimeoutError, code="lock_timeout"):
+    """The time limit passed before this caller's turn; nothing was changed.
+
+    Also a TimeoutError, as callers of a lock expect, and so an OSError: `except OSError` around a
+    call that may wait catches it.
     """
 
-    code = "environment_unavailable"
 
-
-class LockTimeout(Unavailable, TimeoutError):
-    """The time limit passed before it was this caller's turn; nothing was changed.
-
-    A TimeoutError too, as callers of a lock expect, and by that an OSError: `except OSError` around
-    a call that may wait catches it.
-    """
-
-    code = "lock_timeout"
-
-
-class BrokerUnavailable(Unavailable):
+class BrokerUnavailable(Unavailable, code="broker_unavailable"):
     """The message broker does not answer."""
 
-    code = "broker_unavailable"
 
-
-class UpstreamUnavailable(Unavailable):
+class UpstreamUnavailable(Unavailable, code="upstream_unavailable"):
     """The agent behind a gateway does not answer."""
 
-    code = "upstream_unavailable"
+
+class AgentGone(UpstreamUnavailable, code="agent_gone"):
+    """The agent's process has ended, or is not in its pane; the field `reason` says which."""
 
 
-class AgentGone(UpstreamUnavailable):
-    """The agent's own process has ended, or is not in the pane in which it would be prompted;
-    `reason` says which.
-    """
-
-    code = "agent_gone"
+class Corrupt(HoldfastError, code="corrupt"):
+    """Stored data cannot be trusted, and is not guessed at."""
 
 
-class Corrupt(HoldfastError):
-    """What is stored cannot be trusted, and is not guessed at."""
-
-    code = "corrupt"
+class RecordInvalid(Corrupt, code="record_invalid"):
+    """A record does not decode under its model."""
 
 
-class RecordInvalid(Corrupt):
-    """One record does not decode under its model."""
-
-    code = "record_invalid"
+class StoreCorrupt(Corrupt, code="store_corrupt"):
+    """The store is damaged, or is no store."""
 
 
-class StoreCorrupt(Corrupt):
-    """The store itself is damaged, or is not a store."""
-
-    code = "store_corrupt"
+class SchemaTooNew(Corrupt, code="schema_too_new"):
+    """A newer version of this program wrote it."""
 
 
-class SchemaTooNew(Corrupt):
-    """It was written by a newer version of this program."""
-
-    code = "schema_too_new"
-
-
-class Misuse(HoldfastError, ValueError):
+class Misuse(HoldfastError, ValueError, code="misuse"):
     """The caller's input is wrong; storage was not touched."""
 
-    code = "misuse"
 
-
-class InvalidName(Misuse):
+class InvalidName(Misuse, code="invalid_name"):
     """A name that cannot be a key."""
 
-    code = "invalid_name"
+
+class InvalidValue(Misuse, code="invalid_value"):
+    """A value that its field does not allow."""
 
 
-class InvalidValue(Misuse):
-    """A value outside what its field allows."""
-
-    code = "invalid_value"
-
-
-class RegistryError(HoldfastError):
+class RegistryError(HoldfastError, code="registry_error"):
     """The registry of hosts, routers and neighbours refused or failed."""
 
-    code = "registry_error"
+
+class RegistryNotFound(RegistryError, NotFound, ValueError, code="registry_not_found"):
+    """There is no such host or lease; a ValueError, as callers of a registry expect."""
 
 
-class RegistryNotFound(RegistryError, NotFound, ValueError):
-    """There is no such host or lease; a ValueError too, as callers of a registry expect."""
-
-    code = "registry_not_found"
-
-
-class RegistryHeld(RegistryError, Held):
+class RegistryHeld(RegistryError, Held, code="registry_held"):
     """Other runs hold the host, or another job the router."""
 
-    code = "registry_held"
+
+class RegistryCollision(RegistryError, Collision, code="registry_collision"):
+    """There is a host with that name, address or MAC."""
 
 
-class RegistryCollision(RegistryError, Collision):
-    """A host of that name, address or MAC is there already."""
-
-    code = "registry_collision"
-
-
-class RegistryDeadlock(RegistryError, DeadlockDetected):
+class RegistryDeadlock(RegistryError, DeadlockDetected, code="registry_deadlock"):
     """Waiting for the router would close a cycle; the fields name it."""
 
-    code = "registry_deadlock"
 
-
-class RegistryLost(RegistryError, LeaseLost):
+class RegistryLost(RegistryError, LeaseLost, code="registry_lost"):
     """The router was taken away from the job: stop work on it now."""
 
-    code = "registry_lost"
+
+class RegistryLockTimeout(RegistryError, LockTimeout, code="registry_lock_timeout"):
+    """A router, or the registry, was not acquired in time; nothing was changed."""
 
 
-class RegistryLockTimeout(RegistryError, LockTimeout):
-    """A router, or the registry itself, could not be acquired in time; nothing was changed."""
-
-    code = "registry_lock_timeout"
+class RegistryCorruption(RegistryError, StoreCorrupt, code="registry_corruption"):
+    """The registry's data cannot be read, and is not guessed at."""
 
 
-class RegistryCorruption(RegistryError, StoreCorrupt):
-    """What the registry keeps cannot be read, and is not guessed at."""
-
-    code = "registry_corruption"
-
-
-class RegistryUnavailable(RegistryError, StoreUnavailable):
+class RegistryUnavailable(RegistryError, StoreUnavailable, code="registry_unavailable"):
     """The registry's store cannot be reached or written."""
-
-    code = "registry_unavailable"
 
 
 class Status(NamedTuple):
@@ -407,62 +293,36 @@ EXIT_NOTHING_TO_TAKE = 3
 """Not an error: the queue was empty."""
 
 STATUS: Mapping[str, Status] = {
-    "error": Status(6, 500),
-    "refused": Status(4, 409),
-    "not_found": Status(1, 404),
-    "ambiguous": Status(4, 409),
-    "held": Status(4, 409),
-    "collision": Status(4, 409),
-    "blocked": Status(4, 409),
-    "full": Status(4, 429),
-    "eagain": Status(4, 409),
-    "deadlock": Status(4, 409),
-    "not_loaded": Status(4, 409),
-    "impossible_transition": Status(1, 409),
-    "untrusted": Status(4, 409),
-    "manifest_path_relative": Status(4, 409),
-    "manifest_missing": Status(4, 409),
-    "manifest_invalid": Status(4, 409),
-    "manifest_mismatch": Status(4, 409),
-    "not_tmux_backed": Status(4, 409),
-    "tmux_session_mismatch": Status(4, 409),
-    "generation_mismatch": Status(4, 409),
-    "process_dead": Status(4, 409),
-    "tmux_session_gone": Status(4, 409),
-    "process_not_in_session": Status(4, 409),
-    "target_unknown": Status(4, 409),
-    "name_not_stated": Status(4, 409),
-    "agent_def_dir_missing": Status(4, 409),
-    "agent_def_dir_relative": Status(4, 409),
-    "agent_def_dir_gone": Status(4, 409),
-    "agent_ended": Status(1, 409),
-    "still_running": Status(4, 409),
-    "lost": Status(4, 409),
-    "lease_lost": Status(4, 409),
-    "fenced": Status(4, 412),
-    "unavailable": Status(6, 503),
-    "store_unavailable": Status(6, 503),
-    "environment_unavailable": Status(6, 503),
-    "lock_timeout": Status(5, 504),
-    "broker_unavailable": Status(6, 503),
-    "upstream_unavailable": Status(6, 503),
-    "agent_gone": Status(6, 503),
-    "corrupt": Status(7, 500),
-    "record_invalid": Status(7, 500),
-    "store_corrupt": Status(7, 500),
-    "schema_too_new": Status(7, 500),
-    "misuse": Status(2, 422),
-    "invalid_name": Status(2, 422),
-    "invalid_value": Status(2, 422),
-    "registry_error": Status(6, 500),
-    "registry_not_found": Status(1, 404),
-    "registry_held": Status(4, 409),
-    "registry_collision": Status(4, 409),
-    "registry_deadlock": Status(4, 409),
-    "registry_lost": Status(4, 409),
-    "registry_lock_timeout": Status(5, 504),
-    "registry_corruption": Status(7, 500),
-    "registry_unavailable": Status(6, 503),
+    code: Status(exit_status, http_status)
+    for exit_status, http_status, codes in (
+        (1, 404, "not_found registry_not_found"),
+        (1, 409, "impossible_transition agent_ended"),
+        (2, 422, "misuse invalid_name invalid_value"),
+        (
+            4,
+            409,
+            "refused ambiguous held collision blocked eagain deadlock not_loaded "
+            "untrusted manifest_path_relative manifest_missing manifest_invalid "
+            "manifest_mismatch not_tmux_backed tmux_session_mismatch generation_mismatch "
+            "process_dead tmux_session_gone process_not_in_session target_unknown "
+            "name_not_stated agent_def_dir_missing agent_def_dir_relative "
+            "agent_def_dir_gone still_running lost lease_lost registry_held "
+            "registry_collision registry_deadlock registry_lost",
+        ),
+        (4, 412, "fenced"),
+        (4, 429, "full"),
+        (5, 504, "lock_timeout registry_lock_timeout"),
+        (6, 500, "error registry_error"),
+        (
+            6,
+            503,
+            "unavailable store_unavailable environment_unavailable broker_unavailable "
+            "upstream_unavailable "
+            "agent_gone registry_unavailable",
+        ),
+        (7, 500, "corrupt record_invalid store_corrupt schema_too_new registry_corruption"),
+    )
+    for code in codes.split()
 }
 """Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4
 refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
@@ -470,5 +330,5 @@ refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
 
 
 def status_of(error: HoldfastError) -> Status:
-    """Return the exit and HTTP status of an error; every code of the tree has a row."""
+    """The exit and HTTP status of an error; every code of the tree has one."""
     return STATUS[error.code]

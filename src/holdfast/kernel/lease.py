@@ -1,6 +1,4 @@
-"""Freshness by time. Every claim has a lease; who may take a claim away is decided here and nowhere
-else.
-"""
+"""Leases: every claim has one. Only this module decides who may take a claim away."""
 
 from datetime import datetime
 
@@ -11,11 +9,10 @@ from holdfast.kernel.holder import Liveness
 
 
 class Lease(Plain, frozen=True, kw_only=True):
-    """A span on the store's clock, begun at the grant (not when the wait for it began).
+    """A time span on the store's clock, from the grant (not from the start of the wait).
 
-    `explicit` says that a time to live was asked for: then the end of the lease ends the claim
-    whoever holds it. Otherwise the lease only bounds how long a holder that cannot be probed is
-    believed.
+    `explicit`: a time to live was requested, and its end ends the claim. Otherwise the lease only
+    bounds how long a holder that cannot be probed is believed.
     """
 
     granted_at: Instant
@@ -28,13 +25,14 @@ class Lease(Plain, frozen=True, kw_only=True):
 
 
 def grant(now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
-    """Begin a lease now. Raises InvalidValue unless `ttl_s` is a positive number of seconds."""
+    """A lease from now on. Raises InvalidValue unless `ttl_s` is a positive number of seconds."""
     return Lease(granted_at=now, expires_at=_end(now, ttl_s), explicit=explicit)
 
 
 def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
-    """Extend a lease from now. It never ends earlier than it did, so a clock stepped back takes
-    nothing away; but one that had no time to live and is given one, by `explicit`, ends by that.
+    """Extend a lease from now. It never ends earlier than before, so a clock that was set back
+    takes nothing away. But a lease without a time to live that gets one, by `explicit`, ends by
+    that.
     """
     end = _end(now, ttl_s)
     if explicit and not lease.explicit:
@@ -45,15 +43,14 @@ def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) 
 
 
 def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
-    """Has so much of a lease of that length passed that a renewal is worth a write?"""
+    """True when so much of a lease of that length has passed that a renewal is worth a write."""
     return (lease.expires_at - now).total_seconds() < ttl_s * _DUE_SHARE
 
 
 def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
-    """May another take this claim?
-
-    Yes when the holder is dead; or when the lease has expired and either the holder is unknown or a
-    time to live was asked for. A live holder is never reaped for being slow.
+    """True when another may take this claim: the holder is dead, or the lease has expired and
+    either the holder is unknown or a time to live was requested. A live holder is never reaped for
+    being slow.
     """
     if liveness is Liveness.DEAD:
         return True

@@ -1,6 +1,4 @@
-"""What may be a name. A name that passes here is safe as a key in every store and, encoded, as part
-of a path.
-"""
+"""What may be a name. A checked name is safe as a key in every store and, encoded, in a path."""
 
 import re
 
@@ -11,15 +9,15 @@ from holdfast.kernel.text import invisible_in
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\Z")
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
-# Neither control characters (those that end a line included) nor halves of surrogate pairs.
+# No control characters (line ends included) and no halves of surrogate pairs.
 _LABEL = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]{{1,{LABEL_CHARS_MAX}}}\Z")
 _SAFE_IN_PATH = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 def check_id(value: str, what: str = "id") -> str:
-    """Return `value` if it may be an id: 1 to 128 of A-Z a-z 0-9 . _ - and first a letter or digit.
+    """`value`, if it may be an id: 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first.
 
-    Raises InvalidName, naming `what` it was for, before any storage is touched.
+    Raises InvalidName, which names `what` it was for.
     """
     if isinstance(value, str) and _ID.match(value):
         return value
@@ -29,7 +27,7 @@ def check_id(value: str, what: str = "id") -> str:
 
 
 def check_agent_name(value: str, what: str = "agent name") -> str:
-    """Return `value` if it may name an agent: an id without dots. Raises InvalidName."""
+    """`value`, if it may name an agent: an id without dots. Raises InvalidName."""
     if isinstance(value, str) and _AGENT.match(value):
         return value
     raise _refusal(
@@ -38,10 +36,8 @@ def check_agent_name(value: str, what: str = "agent name") -> str:
 
 
 def check_job_id(value: str, what: str = "job id") -> str:
-    """Return `value` if it may be a job's id: one that may begin with `_` or `-` too, as url-safe
-    ids of other programs do.
-
-    Raises InvalidName.
+    """`value`, if it may be a job's id, which may also begin with `_` or `-`, as url-safe ids of
+    other programs do. Raises InvalidName.
     """
     if isinstance(value, str) and _JOB.match(value):
         return value
@@ -49,10 +45,8 @@ def check_job_id(value: str, what: str = "job id") -> str:
 
 
 def check_label(value: str, what: str = "label") -> str:
-    """Return `value` if it may be the label of something that is there: 1 to 256 characters, such
-    as `/dev/ttyUSB0`.
-
-    Control characters, and halves of surrogate pairs that no encoding can carry, raise InvalidName.
+    """`value`, if it may be the label of something that exists: 1 to 256 characters, such as
+    `/dev/ttyUSB0`. Raises InvalidName, also for control characters and halves of surrogate pairs.
     """
     if isinstance(value, str) and _LABEL.match(value):
         return value
@@ -60,17 +54,16 @@ def check_label(value: str, what: str = "label") -> str:
 
 
 def check_new_label(value: str, what: str = "label") -> str:
-    """Return `value` if something new may have this label: one without characters that nobody sees
-    (see `kernel.text`), as two names that look the same are one to people. What has such a label
-    from before is still found. Raises InvalidName.
+    """`value`, if something new may have this label: it has no invisible characters (see
+    `kernel.text`), by which two names look the same to people. Things that have such a label from
+    before are still found. Raises InvalidName.
     """
     check_label(value, what)
     if (found := invisible_in(value)) is not None:
         at, character = found
         raise InvalidName(
-            f"{_shortened(value)} cannot be {_article(what)}: nobody sees its character {at + 1}, "
-            f"U+{ord(character):04X}. "
-            "Leave it out",
+            f"{_shortened(value)} cannot be {_article(what)}: its character {at + 1}, "
+            f"U+{ord(character):04X}, is invisible. Leave it out",
             what=what,
             at=at,
         )
@@ -78,26 +71,25 @@ def check_new_label(value: str, what: str = "label") -> str:
 
 
 def check_text(value: str, what: str) -> str:
-    """Return `value` if it is text that every encoding of Unicode can carry. Raises InvalidValue:
-    what was not UTF-8 on a command line comes as halves of surrogate pairs.
+    """`value`, if every Unicode encoding can carry it. Raises InvalidValue: what was not UTF-8 on a
+    command line comes as halves of surrogate pairs.
     """
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidValue(
-            f"the {what} is no UTF-8 at character {error.start + 1}: write it in UTF-8, or into a "
-            "file whose path you tell",
+            f"the {what} is not UTF-8 at character {error.start + 1}: write it in UTF-8, or put it "
+            "into a file and give its path",
             field=what,
         ) from None
     return value
 
 
 def path_component(label: str) -> str:
-    """Encode a label as one safe and unique component of a path.
+    """A label as one safe and unique component of a path.
 
-    Every character but letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes, so the result
-    has no `/`, no `..` and no NUL, and two labels never share one. It may be up to 12 times as long
-    as the label.
+    Every character except letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes. So the
+    result has no `/`, `..` or NUL, and no two labels share one. It is up to 12 times as long.
     """
     return "".join(
         c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label

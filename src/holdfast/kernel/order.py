@@ -1,8 +1,7 @@
-"""Tuples as bytes that sort as the tuples do, so that every store orders an index alike by
-comparing bytes.
+"""Tuples as bytes that sort as the tuples do, so that every store orders an index alike.
 
-Parts are strings, integers of 64 bits, and booleans. A string is escaped and ended by NUL NUL, so a
-shorter one sorts before a longer one that starts with it and no part can run into the next.
+Parts are strings, 64-bit integers and booleans. A string is escaped and ended by NUL NUL, so a
+shorter one sorts before a longer one that starts with it, and no part runs into the next.
 """
 
 from typing import NamedTuple
@@ -17,9 +16,7 @@ _NEXT = [bytes([byte + 1]) for byte in range(255)]
 
 
 def encode(parts: Parts) -> bytes:
-    """Return the sortable form. Raises InvalidValue for a part that is no string or 64-bit
-    integer.
-    """
+    """The sortable form. Raises InvalidValue for a part that is no string or 64-bit integer."""
     out = []
     for part in parts:
         if isinstance(part, str):
@@ -29,8 +26,7 @@ def encode(parts: Parts) -> bytes:
             out.append((part + _OFFSET).to_bytes(8, "big"))
         else:
             raise InvalidValue(
-                f"a {type(part).__name__} such as this cannot be part of an index: use text or an "
-                "integer of 64 bits"
+                f"a {type(part).__name__} cannot be part of an index: use text or a 64-bit integer"
             )
     return b"".join(out)
 
@@ -54,9 +50,7 @@ def span(match: Parts = (), start: Parts | None = None, stop: Parts | None = Non
 
 
 def beyond(prefix: bytes) -> bytes | None:
-    """The least bytes greater than everything that starts with `prefix`; None when there is no
-    such.
-    """
+    """The least bytes greater than all that start with `prefix`; None when there are none."""
     trimmed = prefix.rstrip(b"\xff")
     if not trimmed:
         return None
@@ -69,5 +63,5 @@ def beyond_text(prefix: str) -> str | None:
     if not stripped:
         return None
     following = ord(stripped[-1]) + 1
-    # The surrogates are no characters and no store could encode one.
+    # Surrogates are no characters, and no store could encode one.
     return stripped[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)

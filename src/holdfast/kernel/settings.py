@@ -1,8 +1,7 @@
-"""Settings: from the caller, the environment, the nearest holdfast.toml, then the defaults; the
-first that speaks wins.
+"""Settings: from the caller, else the environment, else the nearest holdfast.toml, else the
+defaults.
 
-Finding and reading the file is `app`'s; what its keys mean is here. docs/settings.md lists them
-all.
+`runtime` finds and reads the file; its keys are defined here. docs/settings.md lists them all.
 """
 
 from collections.abc import Mapping
@@ -48,15 +47,13 @@ class JournalSettings(Value, frozen=True, kw_only=True):
 
 
 class LockSettings(Value, frozen=True, kw_only=True):
-    """How locks are leased, ordered and told of."""
+    """How locks are leased, ordered and journalled."""
 
     lease_s: float = LOCK_LEASE_S
     priority_age_s: float = LOCK_PRIORITY_AGE_S
     journal: Literal["contended", "all"] = "contended"
     standby_after_s: float = STANDBY_AFTER_S
-    """After how long a `locks run` that only waits for its command gives its memory back; infinite
-    for never.
-    """
+    """When a `locks run` that only waits for its command gives its memory back; infinite: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +64,7 @@ class LockSettings(Value, frozen=True, kw_only=True):
 
 
 class FilesSettings(Value, frozen=True, kw_only=True):
-    """Where the files store keeps the folder of each domain, and how patient it is with a disk."""
+    """The folder of each domain in the files store, and its retries."""
 
     folders: dict[str, str] = msgspec.field(default_factory=dict)
     retry_attempts: int = FILES_RETRY_ATTEMPTS
@@ -86,9 +83,7 @@ class FilesSettings(Value, frozen=True, kw_only=True):
 
 
 class LockTimeouts(Value, frozen=True, kw_only=True):
-    """The time limit of each kind of operation on the registry, in seconds; those of the routers
-    are what is waited for a lock unless told.
-    """
+    """The time limit of each kind of registry operation, in seconds; for routers, of a lock."""
 
     host_registry: float = 5.0
     host_leases: float = 3.0
@@ -106,18 +101,18 @@ class LockTimeouts(Value, frozen=True, kw_only=True):
 
 
 JOB_TYPES = ("quick", "detailed")
-"""What a run does with a host: a look in passing, or work that nobody may disturb."""
+"""What a run does with a host: a quick look, or work that nobody may disturb."""
 
 
 class NetworkSettings(Value, frozen=True, kw_only=True):
-    """How the registry of hosts, routers and neighbours behaves."""
+    """The registry of hosts, routers and neighbours."""
 
     lock_timeouts: LockTimeouts = LockTimeouts()
     retry_attempts: int = RETRY_ATTEMPTS
     retry_delay: float = RETRY_DELAY_S
     require_router_lock: bool = False
     ip_uniqueness: Literal["global", "router"] = "global"
-    """Within what an address is unique: the whole registry, or the hosts of one router."""
+    """Where an address must be unique: in the whole registry, or among one router's hosts."""
     job_priorities: dict[str, int] = msgspec.field(default_factory=dict)
     lease_ttl_s: float | None = None
 
@@ -132,7 +127,7 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
         for job_type, priority in self.job_priorities.items():
             if job_type not in JOB_TYPES:
                 raise InvalidValue(
-                    f"job_priorities.{ascii(job_type)[1:41]} is no kind of job: use "
+                    f"job_priorities.{ascii(job_type)[1:41]} is not a job type: use "
                     f"{' or '.join(JOB_TYPES)}",
                     field="job_priorities",
                 )
@@ -145,9 +140,7 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
 
 
 class AgentSettings(Value, frozen=True, kw_only=True):
-    """How agents are called and leased. An adopted registry keeps its names by setting its
-    prefix.
-    """
+    """How agents are named and leased. An adopted registry keeps its names by its prefix."""
 
     prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
     names: Literal["shared", "exclusive"] = "shared"
@@ -160,8 +153,8 @@ class AgentSettings(Value, frozen=True, kw_only=True):
 
 
 class JobSettings(Value, frozen=True, kw_only=True):
-    """How many finished jobs are kept, where the audit log of jobs lies (`logs` None means beside
-    the store), and how long a worker that cannot be seen is believed without a sign of life.
+    """How many finished jobs are kept, the folder of the audit log (`logs` None: beside the store),
+    and how long an unknown worker is believed.
     """
 
     keep_finished: int = JOBS_KEEP
@@ -180,7 +173,7 @@ class JobSettings(Value, frozen=True, kw_only=True):
 
 
 class Settings(Value, frozen=True, kw_only=True):
-    """All settings. `store` None means the default place, which depends on the machine."""
+    """All settings. `store` None: the default place of this machine."""
 
     store: str | None = None
     namespace: str = DEFAULT_NAMESPACE
@@ -217,7 +210,7 @@ ENVIRONMENT = {
     "HOLDFAST_GROUP": "group",
     "HOLDFAST_GATEWAY_ROOT": "gateway_root",
 }
-"""Which variable of the environment sets which key."""
+"""Environment variables and the keys that they set."""
 
 
 def resolve(
@@ -227,10 +220,10 @@ def resolve(
     document: Mapping[str, Any],
     source: str,
 ) -> Settings:
-    """Put settings together: `given` by the caller, else the environment, else the document of the
-    file `source`.
+    """The settings `given` by the caller, else by the environment, else by the document of the file
+    `source`.
 
-    Raises InvalidValue for an unknown key or a wrong type, naming the key and the file.
+    Raises InvalidValue for an unknown key or a wrong type, which names the key and the file.
     """
     try:
         settings = msgspec.convert(dict(document), Settings)

@@ -1,6 +1,4 @@
-"""A space: one kind of record, with all that a store must know of it and nothing of what it
-means.
-"""
+"""A space: one kind of record, with all that a store must know about it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,14 +20,14 @@ Upgrade = Callable[[Document], Document]
 class Space(Generic[R]):
     """Records of one model under one name.
 
-    Promised: what `decode` returns is a valid record of the current version, and an index never
-    disagrees with its record, being a function of it. Records of older versions are upgraded as
-    they are read and written back in the current form when they are next put.
+    Promised: `decode` returns a valid record of the current version, and an index never disagrees
+    with its record, being a function of it. Records of older versions are upgraded when read, and
+    written in the current form when next put.
 
-    `indexes` maps a name to a function from a record to a tuple, or to None for "not in this
-    index". `volatile` records are those of one boot (locks, waiters, heartbeats): a store may
-    forget them at the next. `rank` orders the latches of a store that locks by space: lower first,
-    then by name. `layout` says how the files store lays it out for people to read.
+    `indexes` maps a name to a function of a record that returns a tuple, or None for "not in this
+    index". `volatile` records live for one boot (locks, waiters, heartbeats). `rank` orders the
+    latches of a store that locks by space: lower first, then by name. `layout` says how the files
+    store lays it out.
     """
 
     def __init__(
@@ -60,8 +58,8 @@ class Space(Generic[R]):
             )
 
     def encode(self, record: R) -> bytes:
-        """Return the record's stored form. Raises InvalidValue for another model, an old version, a
-        field of the wrong type, or over the bound: what could not be read again is never written.
+        """The stored form of a record. Raises InvalidValue for another model, an old version, a
+        field of the wrong type, or too many bytes: what could not be read again is never written.
         """
         if type(record) is not self.model or record.schema_version != self.schema_version:
             raise InvalidValue(
@@ -77,18 +75,15 @@ class Space(Generic[R]):
             ) from None
         if len(data) > RECORD_BYTES_MAX:
             raise InvalidValue(
-                f"the record has {len(data)} bytes and a record may have {RECORD_BYTES_MAX}: keep "
-                "large content in a file "
-                "and store its path",
+                f"the record has {len(data)} bytes and may have {RECORD_BYTES_MAX}: keep large "
+                "content in a file and store its path",
                 space=self.name,
                 bytes=len(data),
             )
         return data
 
     def decode(self, key: str, data: bytes | str) -> R:
-        """Return the record. Raises SchemaTooNew or RecordInvalid, both naming the record; never
-        guesses.
-        """
+        """The record of its stored form. Raises SchemaTooNew or RecordInvalid, which name it."""
         try:
             record = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -100,7 +95,7 @@ class Space(Generic[R]):
         return self._decode_slowly(key, data, "")
 
     def index_keys(self, record: R) -> list[bytes | None]:
-        """Return the record's place in each index, in the order they were declared."""
+        """The record's place in each index, in the order of their declaration."""
         places: list[bytes | None] = []
         for of in self.indexes.values():
             parts = of(record)
@@ -121,8 +116,7 @@ class Space(Generic[R]):
         if version > self.schema_version:
             raise SchemaTooNew(
                 f"{self.name}/{key} has schema version {version} and this program knows up to "
-                f"{self.schema_version}: "
-                "use a newer holdfast",
+                f"{self.schema_version}: use a newer holdfast",
                 space=self.name,
                 key=key,
                 version=version,
@@ -168,7 +162,7 @@ class Space(Generic[R]):
 
 
 def _says_version(data: bytes | str) -> bool:
-    """A document without a version is of the first, whatever the model's default makes of it."""
+    """A document without a version has version 1, whatever the model's default is."""
     return "schema_version" in data if isinstance(data, str) else b"schema_version" in data
 
 
@@ -179,14 +173,14 @@ class Rows(NamedTuple):
 
 
 def rows(space: Space[Any]) -> Rows:
-    """Say that a transaction decides by the records it gets by key or takes first, and by nothing
-    else of that space.
+    """The scope of a transaction that decides only by the records that it gets by key or takes
+    first.
     """
     return Rows(space)
 
 
 def _plain(name: str) -> str:
-    """A space or index name, which also becomes part of a table's or column's name."""
+    """A space or index name, which becomes part of a table's or column's name."""
     if _PLAIN.match(name):
         return name
     raise InvalidValue(

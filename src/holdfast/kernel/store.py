@@ -1,16 +1,13 @@
-"""The store port: what every store promises, so that the rules above are written once.
+"""The store port: what every store promises, so that the rules above it are written once.
 
     store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
     store.read(body, scope=...)                                    a consistent snapshot
     store.get / put_new / delete_if                                hot paths, one statement each
-    store.now()                                                    the store's clock, without asking
+    store.now()                                                    the store's clock
     store.listen(topics).wait(...)                                 sleep until something changed
-    store.journal(cursor)                                          what happened, from a place on
+    store.journal(cursor)                                          journal entries from a cursor on
 
-A store holds no rule. It knows spaces (kernel/space.py) and bytes.
-
-What lies among the folders of a space and is no record: a port that a store serves whose records
-are folders.
+A store has no rules. It knows spaces (kernel/space.py) and bytes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,18 +26,18 @@ T = TypeVar("T")
 
 Scope = Sequence[Space[Any] | Rows]
 Cursor = str
-"""A place in the journal, opaque to everyone but the store that gave it."""
+"""A place in the journal; only the store that gave it can read it."""
 
 Damage = list[Corrupt]
-"""Where a reader is told of records that cannot be decoded."""
+"""Collects the records that cannot be decoded."""
 
 BEGINNING: Cursor = ""
 JOURNAL_TOPIC = "journal"
-"""Notified by the store itself for each transaction that appended an entry."""
+"""The store notifies it after each transaction that appended an entry."""
 
 
 class Row(NamedTuple, Generic[R]):
-    """A record as it is stored: `revision` is that of the transaction that last put it."""
+    """A stored record, with the revision of the transaction that last put it."""
 
     key: str
     record: R
@@ -59,7 +56,7 @@ class Entry(Value, frozen=True, kw_only=True):
 
 
 class Batch(NamedTuple):
-    """Journal entries, and the cursor behind the last of them."""
+    """Journal entries, and the cursor behind the last one."""
 
     entries: list[Entry]
     cursor: Cursor
@@ -74,8 +71,8 @@ class ReadTx(Protocol):
         ...
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        """The record under a key. Where most likely there is none, say that it is not `expected`:
-        the answer is the same, and some stores find it at half the cost.
+        """The record of a key. `expected` False says that most likely there is none: some stores
+        then answer at half the cost.
         """
         ...
 
@@ -90,9 +87,9 @@ class ReadTx(Protocol):
         limit: int | None = None,
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
-        """Records in the order of their keys (by code points), of those with `prefix` from `start`
-        up to but not including `stop`. A damaged one raises, unless `damaged` is a list to tell of
-        it in; then it hides no other.
+        """Records in the order of their keys (by code points): those with `prefix`, from `start` up
+        to but not including `stop`. A damaged record raises, unless `damaged` is a list to note it
+        in.
         """
         ...
 
@@ -109,13 +106,13 @@ class ReadTx(Protocol):
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
         """Records in the order of a declared index, then of their keys: those whose tuple begins
-        with `match` and goes on from `start` up to but not including `stop`. For `damaged` see
+        with `match` and continues from `start` up to but not including `stop`. `damaged` as in
         `range`.
         """
         ...
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        """How many records there are, or how many of them `find` would return."""
+        """The number of records, or of those that `find` would return."""
         ...
 
 
@@ -124,8 +121,8 @@ class Tx(ReadTx, Protocol):
 
     @property
     def revision(self) -> int:
-        """This transaction's number: greater than that of every transaction before it that touched
-        the same records. It serves as the token of whatever is granted here.
+        """This transaction's number: greater than that of every earlier transaction on the same
+        records. It is the token of what is granted here.
         """
         ...
 
@@ -134,7 +131,7 @@ class Tx(ReadTx, Protocol):
         ...
 
     def delete(self, space: Space[Any], key: str) -> bool:
-        """Remove a record; False when there was none."""
+        """Remove a record; False when there is none."""
         ...
 
     def take_first(
@@ -146,35 +143,32 @@ class Tx(ReadTx, Protocol):
         but_for: Collection[str] = (),
         damaged: Damage | None = None,
     ) -> Row[R] | None:
-        """The first record of an index that no other transaction is taking at this moment,
-        `but_for` those under some keys. A damaged one raises, unless `damaged` is a list to tell of
-        it in; then it is passed over.
+        """The first record of an index that no other transaction is taking at this moment, except
+        the keys in `but_for`. A damaged record raises, unless `damaged` is a list to note it in;
+        then it is skipped.
         """
         ...
 
     def append(
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
-        """Append a journal entry and return its revision. It commits with the transaction or not at
-        all.
-        """
+        """Append a journal entry, which commits with the transaction; return its revision."""
         ...
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
-        """Drop journal entries that are older than `before`, and the oldest above `keep`; return
-        how many. Of those within `keep`, the newest `least` stay however old they are; and the
-        newest entry always stays.
+        """Drop journal entries older than `before`, and the oldest above `keep`; return how many.
+        The newest `least` of those within `keep` stay at any age, and the newest entry always.
         """
         ...
 
     def notify(self, topic: str) -> None:
-        """After the commit, wake whoever listens to the topic."""
+        """Wake the listeners of the topic after the commit."""
         ...
 
 
 class Woken(NamedTuple):
-    """Why a wait ended: a topic was notified, or these of the descriptors watched beside became
-    readable. Neither: it is time to look again.
+    """Why a wait ended: a topic was notified, or these descriptors became readable. Neither: it is
+    time to look again.
     """
 
     notified: bool
@@ -182,38 +176,35 @@ class Woken(NamedTuple):
 
 
 class Listener(AbstractContextManager["Listener"], Protocol):
-    """Ears that were open since before the caller looked; closed by leaving the `with` block."""
+    """Listens to topics from before the caller looks until the end of its `with` block."""
 
     @property
     def address(self) -> str:
-        """A topic that only this listener hears, to be stored where the one who should wake it will
-        find it.
-        """
+        """A topic of this listener alone, to be stored where those that should wake it find it."""
         ...
 
     def outlive(self) -> tuple[int, ...]:
-        """Descriptors by which the next program of this process can go on listening. A notice makes
-        the first one readable, and the others keep the store in use. Empty where notices reach only
-        the program that listens.
+        """Descriptors by which the next program of this process can go on listening: a notice makes
+        the first one readable, and the others keep the store in use. Empty where the store cannot
+        notify the next program.
         """
         ...
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 
-        Returns early now and then (after at most WAIT_RECHECK_S), and may return for a notice meant
-        for an earlier listener, so callers look again in a loop. Never loses a notice sent after
-        `listen` returned, unless its sender was killed before sending it; that one costs at most
-        WAIT_RECHECK_S.
+        Returns early after at most WAIT_RECHECK_S, and may return for a notice to an earlier
+        listener, so callers look again in a loop. Loses no notice sent after `listen` returned,
+        unless its sender was killed between commit and notice; WAIT_RECHECK_S bounds that.
         """
         ...
 
 
 class Store(Protocol):
-    """Where records live. Safe for threads; safe after fork; `close` ends it.
+    """Where records live. Safe for threads and after a fork.
 
-    Every method raises StoreUnavailable, LockTimeout (its turn did not come in time), StoreCorrupt,
-    RecordInvalid or SchemaTooNew, and never a driver's own exception.
+    Every method may raise StoreUnavailable, LockTimeout (its turn did not come in time),
+    StoreCorrupt, RecordInvalid or SchemaTooNew, and never a driver's exception.
     """
 
     @property
@@ -228,30 +219,30 @@ class Store(Protocol):
 
     @property
     def embedded(self) -> bool:
-        """True when only this machine can use the store, so that another boot of it proves a
-        holder's death.
+        """True when only this machine can use the store: then another boot proves a holder's
+        death.
         """
         ...
 
     def boot_in_use(self, boot_id: str) -> bool:
-        """Has a process with that boot id this store open? Then that boot has not ended: a
-        container may have a boot id of its own. True where it cannot be told.
+        """True when a process with that boot id has this store open, or when that is unknown: then
+        that boot has not ended. A container may have a boot id of its own.
         """
         ...
 
     def now(self) -> datetime:
-        """The store's clock, as far as it can be known without asking for each answer.
+        """The store's clock, without a query for each call.
 
-        An embedded store's is exact. A database's is what its last answer with the time in it said
-        and what has passed since, asked anew when that is more than a minute: within a round trip
-        and a minute's drift of the database's clock, whatever this machine's says. May go back, as
-        clocks do. The lease of what one statement grants begins here.
+        Exact for an embedded store. For a database it is the time of its last answer plus the time
+        since, asked again after a minute: within a round trip and a minute's drift of the
+        database's clock, whatever this machine's clock says. It may go back. The lease of what one
+        statement grants begins here.
         """
         ...
 
     def passing(self) -> Passing:
-        """How much time has passed on a clock of this machine that nobody sets, and which one: see
-        primitives/steady_clock.
+        """The time on a clock of this machine that nobody can set: see
+        primitives/steady_clock.py.
         """
         ...
 
@@ -263,36 +254,35 @@ class Store(Protocol):
         durable: bool = True,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> T:
-        """Run `body` as one serialisable step over the spaces in `scope`, and return what it
-        returns.
+        """Run `body` as one serialisable step over the spaces in `scope`; return its result.
 
-        All or nothing, also when the process is killed at any instruction or the power goes. When
-        it returns, a durable change survives both; one that is not `durable` survives the kill
-        alone. `body` may run more than once and must touch nothing but `tx`. If it raises, nothing
-        is changed and the exception comes through.
+        All or nothing, also if the process is killed at any instruction or the power fails. After
+        the return a durable change survives both, another one the kill alone. `body` may run more
+        than once and must touch nothing but `tx`. If it raises, nothing is changed and the
+        exception comes through.
 
         A space in `scope` is latched whole. `rows(space)` latches only the records that the body
-        gets or takes, so that claims do not queue behind each other; the body then promises to
-        decide by nothing else of that space. All spaces of a scope are volatile, or none is. An
-        empty scope may append to the journal and trim it.
+        gets or takes, so that claims do not queue behind each other; the body must then decide by
+        nothing else of that space. All spaces of a scope are volatile, or none is. With an empty
+        scope a body may append to the journal and trim it.
 
-        Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`;
-        StoreUnavailable with `outcome` "unknown" when the commit's fate could not be learned.
+        Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`, and
+        StoreUnavailable with `outcome` "unknown" when the fate of the commit is unknown.
         """
         ...
 
     def read(
         self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
-        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks no
-        one. A store that does not answer is asked again for `timeout_s`.
+        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks
+        nobody. Retries for `timeout_s` while the store does not answer.
         """
         ...
 
     def get(
         self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> Row[R] | None:
-        """The record under a key as of now: `read` of one record, in one statement."""
+        """The record of a key: `read` of one record, in one statement."""
         ...
 
     def put_new(
@@ -302,8 +292,8 @@ class Store(Protocol):
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int | None:
-        """Insert all items and return their revision, which is their token; or, if any key exists,
-        nothing and None.
+        """Insert all items and return their revision, which is their token; if any key exists,
+        insert nothing and return None.
         """
         ...
 
@@ -315,42 +305,39 @@ class Store(Protocol):
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int:
-        """Delete those of the keys whose record's revision is `token`; return how many there
-        were.
-        """
+        """Delete those of the keys whose record has the revision `token`; return how many."""
         ...
 
     def listen(self, topics: Sequence[str] = ()) -> Listener:
-        """Open ears for the topics. Call it before the transaction that looks, and wait after
-        it.
+        """Begin to listen to the topics. Call it before the transaction that looks, and wait
+        after.
         """
         ...
 
     def journal(
         self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
     ) -> Batch:
-        """Entries behind the cursor, oldest first; none is ever skipped or returned twice.
-        `reverse` reads from the end of the journal instead, newest first, and its cursor is the
-        journal's end.
+        """Entries behind the cursor, oldest first; none is skipped or returned twice. `reverse`
+        reads from the end of the journal, newest first, and its cursor is the journal's end.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything. Calling it again is harmless."""
+        """Close everything. A second call is harmless."""
         ...
 
 
 def spaces_of(scope: Scope) -> list[Space[Any]]:
-    """The spaces of a scope in the one global order in which they are latched."""
+    """The spaces of a scope in the global order of latches."""
     named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
     named.update({s.name: s for s in scope if isinstance(s, Space)})
     return sorted(named.values(), key=lambda space: space.order)
 
 
 class Leftover(NamedTuple):
-    """A folder that should have a record in it and has none, or what is no folder.
+    """A folder without its record, or something that is no folder, among the folders of a space.
 
-    `age_s` is how long ago it last changed, on the clock of its file system.
+    `age_s` is the time since its last change, on the clock of its file system.
     """
 
     key: str
@@ -360,19 +347,17 @@ class Leftover(NamedTuple):
 
 @runtime_checkable
 class Debris(Protocol):
-    """A store that can tell of such things, and remove them. Links are never followed: what one
-    leads to stays as it is.
+    """A store whose records are folders, which can list and remove leftovers among them. Links are
+    never followed.
     """
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What is there beside records. What cannot be looked at is told as unreadable, and hides
-        nothing else.
-        """
+        """What is there beside records; what cannot be read is listed as unreadable."""
         ...
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove a folder that still has no record and did not change for so long, or a link itself
-        however young, in one step with that check against whoever writes one. False when it is not
-        so any more. Raises HoldfastError when it cannot be done.
+        """Remove a folder that still has no record and did not change for so long, or a link of any
+        age. The check and the removal are one step, against writers. False when it has changed.
+        Raises HoldfastError when it cannot be removed.
         """
         ...

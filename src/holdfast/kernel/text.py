@@ -1,5 +1,6 @@
-"""Characters that a reader does not see, or that a terminal obeys instead of showing: which they
-are, and where they may be.
+"""Text that people read: invisible characters, numbers with nouns, and a hint for extras.
+
+Invisible characters, and those that a terminal obeys instead of showing:
 
 | characters | category | shown to people | new name | prompt typed into a terminal |
 | --- | --- | --- | --- | --- |
@@ -13,19 +14,12 @@ are, and where they may be.
 | tags, rest of their plane | Cf, Mn, Cn | written out | refused | refused outside a flag |
 | private use, and what is no character | Co, Cn | written out | refused | kept |
 
-An emoji is shown and kept as it is: a selector behind a picture, a joiner between two, the tags of
-a flag.
+An emoji is shown and kept: a selector behind a picture, a joiner between two, the tags of a flag.
 
-Tags and rows of selectors are what text is hidden in: they spell out letters that a model reads and
-nobody sees. No writing needs them. The other invisible characters have honest uses, in Persian as
-in emoji, so a prompt may have them; whoever looks at it is shown them. JSON has every character as
-it is.
-
-The page uses the same pattern: see `surfaces/http/page/assets.py`.
-
-Numbers in sentences.
-
-Extras: parts of the package that are installed only where they are wanted.
+Text can be hidden in tags and rows of selectors: a model reads it and people do not see it. No
+writing system needs them. The other invisible characters have honest uses, as in Persian and in
+emoji. So a prompt may have them, and people are shown them written out. JSON has every character
+unchanged. The page uses the same pattern: see `surfaces/http/page/assets.py`.
 """
 
 import re
@@ -36,17 +30,17 @@ _UNSEEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
-"""All that a font draws nothing for, but the tags' plane, the joiner U+200D and the selectors
-U+FE0E and U+FE0F of emoji.
+"""All characters that a font draws as nothing, except the plane of the tags, the joiner U+200D and
+the selectors U+FE0E and U+FE0F of emoji.
 """
 _UNKNOWN = "\ue000-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U0010ffff"
-"""Private use, what is no character, and the plane of the tags."""
+"""Private use, non-characters, and the plane of the tags."""
 
 _PICTURE = (
     "\u00a9\u00ae\u203c\u2049\u2100-\u27bf\u2900-\u297f\u2b00-\u2bff\u3030\u303d\u3297\u3299"
     "\U0001f000-\U0001faff"
 )
-"""What an emoji is made of."""
+"""The characters of emoji."""
 _FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 """The flag of a part of a country: a black flag, its code in tags, and their end."""
 
@@ -55,24 +49,23 @@ UNFIT = (
     f"|(?<![{_PICTURE}])(?:(?<![#*0-9])[\ufe0e\ufe0f]|[\ufe0e\ufe0f](?!\u20e3))"
     f"|(?<![{_PICTURE}\ufe0f])\u200d|\u200d(?![{_PICTURE}])"
 )
-"""What is written out before people see it, and flags, which stay. A browser reads the same
-pattern. Compiled when first used: most short commands have nothing to say that could have one in
-it.
+"""What is written out for people, and flags, which stay. A browser reads the same pattern. Compiled
+at the first use: most short commands print nothing that needs it.
 """
 
 _HIDDEN = f"(?P<flag>{_FLAG})|[\U000e0000-\U000e007f]|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{{2,}}"
 
 
 def shown(text: str) -> str:
-    """The text with everything written out (`\\u200b`) that a reader would not see, or a terminal
-    would obey.
+    """The text with invisible characters, and those that a terminal obeys, written out
+    (`\\u200b`).
     """
     return text if text.isascii() and text.isprintable() else re.sub(UNFIT, _written, text)
 
 
 def invisible_in(name: str) -> tuple[int, str] | None:
-    """The first character of a name that nobody would see, and its place; None when there is none.
-    An emoji's count too: with and without them a name may look the same.
+    """The first invisible character of a name and its position, or None. Those of emoji count too:
+    with and without them a name may look the same.
     """
     if name.isascii():
         return None
@@ -81,9 +74,7 @@ def invisible_in(name: str) -> tuple[int, str] | None:
 
 
 def hidden_in(text: str) -> tuple[int, str] | None:
-    """The first character of text that is hidden within a text, and its place; None when there is
-    none.
-    """
+    """The first character of hidden text and its position, or None."""
     if text.isascii():
         return None
     found = next((one for one in re.finditer(_HIDDEN, text) if one["flag"] is None), None)
@@ -95,14 +86,12 @@ def _written(found: "re.Match[str]") -> str:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """A number with what it counts: "1 lock", "2 locks", or "1 lock is" and "2 locks are" where a
-    verb comes along.
-    """
+    """A number with its noun: "1 lock", "2 locks", or "1 lock is" and "2 locks are" with a verb."""
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def installing(extra: str) -> str:
-    """The command that brings an extra. It names the checkout: a package of our name on a registry
-    would be somebody else's.
+    """The command that installs an extra. It names the checkout: a package of this name on a
+    registry would be somebody else's.
     """
     return f"pip install '.[{extra}]' in the checkout of Holdfast"

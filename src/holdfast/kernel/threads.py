@@ -5,12 +5,10 @@ from threading import Thread
 
 
 def start(thread: Thread) -> None:
-    """Start a thread. What the handler of a signal raises meanwhile comes through; the thread may
-    run all the same.
+    """Start a thread. An exception of a signal handler comes through; the thread may run anyway.
 
-    `Thread.start` waits on a Condition. A signal that arrives just after the Condition has released
-    its lock makes Python release it again, and the RuntimeError about that hides the
-    KeyboardInterrupt.
+    `Thread.start` waits on a Condition. A signal just after the Condition has released its lock
+    makes Python release it again, and that RuntimeError hides the KeyboardInterrupt.
     """
     outer = sys.exception()
     try:

@@ -16,8 +16,8 @@ from holdfast.operations.fields import By, Label, Names, Priority, Resource, Tok
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
 from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
-from holdfast.primitives.locks.obstruction import Blocker, Obstruction
-from holdfast.primitives.locks.records import Hold, Mode
+from holdfast.primitives.locks.policy import Blocker, Obstruction
+from holdfast.primitives.locks.records import LockHold, Mode
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.runtime.connection import Holdfast
 
@@ -281,7 +281,7 @@ def acquire(hf: Holdfast, request: Acquire, wait: Wait) -> GrantView:
 @operation("POST /v1/locks/renew", cli="locks renew", errors=(LeaseLost,))
 def renew(hf: Holdfast, request: Renew) -> Renewed:
     """Let the lock that has a token go on from now. It never ends earlier for it."""
-    hold: Hold = hf.locks.renew_token(request.token, request.ttl_s)
+    hold: LockHold = hf.locks.renew_token(request.token, request.ttl_s)
     return Renewed(
         token=hold.token,
         names=hold.names,

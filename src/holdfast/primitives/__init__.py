@@ -1,5 +1,4 @@
-"""Rules written once over any store, true of any record: the journal, locks, counted holds, queues,
-renewal.
+"""Rules over any store: the journal, locks, counted holds, queues, renewal.
 
-Nothing here knows what an agent, a job or a router is. Nothing touches a file, socket or process.
+Nothing here knows what an agent, a job or a router is, or opens a file, a socket or a process.
 """

@@ -1,19 +1,13 @@
-"""Counts that cannot leak: a count is the size of a set of holders, and a dead holder leaves the
-set.
+"""Counts that cannot leak: a count is the size of a set of holders, and a dead holder leaves it.
 
     holds.take("host-7", by="run-1")    -> 1
     holds.take("host-7", by="run-2")    -> 2
     holds.take("host-7", by="run-2")    -> 2    (taking twice is one hold)
     holds.drop("host-7", by="run-1")    -> 1
 
-The rules are plain functions on a tuple of holds, so that a domain with records of its own can
-count by them inside its own transactions; `Holds` is the same on a space of its own.
-
-Signs of life for counted holds: a holder whose process cannot be seen, as from another machine,
-lives by its lease.
-
-For records of any space that keep their holders in one field, as `Holds` does and every domain that
-counts by its rules.
+The rules are functions of a tuple of holds, so that a domain can count by them in records of its
+own and inside its own transactions. `Holds` counts in a space of its own. `HoldRenewer` renews the
+leases of either, for holders whose process cannot be seen, as from another machine.
 """
 
 import contextlib
@@ -48,159 +42,15 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.renewal import Keeper
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
-
-class Mine(NamedTuple):
-    """A hold that this process took, for itself or another, and keeps fresh."""
-
-    space: Space[Any]
-    key: str
-    by: str
-    process: Holder | None = None
-    since_s: float = 0.0
-
-    @property
-    def id(self) -> str:
-        """What it is known by."""
-        return f"{self.space.name}\0{self.key}\0{self.by}"
-
-    @property
-    def ends_s(self) -> float:
-        """Of its end nobody is told: that would have to be asked for."""
-        return math.inf
-
-    def lose(self) -> None:
-        """Whoever holds learns of it at the next use."""
-
-
-class Renewing:
-    """The holds of this process. `field` is where a record keeps its holders; `topic` begins the
-    name of what wakes it.
-    """
-
-    def __init__(
-        self, store: Store, processes: Processes, *, field: str, topic: str, lease_s: float
-    ) -> None:
-        self._store = store
-        self._processes = processes
-        self._field = field
-        self._named = topic
-        self._lease_s = lease_s
-        self._begin_process()
-        self._keeper: Keeper[Mine] = Keeper(
-            store, topic=lambda: self._topic, renew=self.renew, renew_every_s=lease_s / 3
-        )
-        _all.add(self)
-
-    def keep(self, space: Space[Any], keys: Iterable[str], by: str, process: Holder | None) -> None:
-        """Give signs of life for a hold from now on; for one that no process has, there are none to
-        give.
-        """
-        self.begin()
-        for key in keys:
-            mine = Mine(space, key, by, process, time.monotonic())
-            (self._keeper.discard if process is None else self._keeper.add)(mine)
-
-    def leave(self, space: Space[Any], key: str, by: str) -> None:
-        """Stop it."""
-        self.begin()
-        self._keeper.discard(Mine(space, key, by))
-
-    def begin(self) -> None:
-        """In a forked child, begin anew: what its parent holds is its parent's to renew."""
-        if os.getpid() != self._pid:
-            self._begin_process()
-            self._keeper.begin_process()
-
-    def close(self) -> None:
-        """Stop everything. Nothing is dropped."""
-        if os.getpid() == self._pid:
-            self._keeper.close()
-
-    def renew(self, mine: list[Mine]) -> list[Mine]:
-        """Renew what is due, of what this process took and still holds; return the rest."""
-        held = {one.process for one in mine if one.process is not None}
-        alive = {
-            process
-            for process in held
-            if probe(process, self._processes, embedded=True) is not Liveness.DEAD
-        }
-        gone: list[Mine] = []
-        for space in {one.space.name: one.space for one in mine}.values():
-            gone += self._renew_in(space, [one for one in mine if one.space is space], alive)
-        return gone
-
-    def _renew_in(self, space: Space[Any], mine: list[Mine], alive: set[Holder]) -> list[Mine]:
-        def look(tx: ReadTx) -> list[tuple[Mine, Any]]:
-            return [(one, self._own(tx, one) if one.process in alive else None) for one in mine]
-
-        def renew(tx: Tx) -> None:
-            for one, found in look(tx):
-                if found is not None and leases.due(found.lease, tx.now, self._lease_s):
-                    self._put(
-                        tx,
-                        one,
-                        replace(found, lease=leases.renew(found.lease, tx.now, self._lease_s)),
-                    )
-
-        now = self._store.now()
-        seen = self._store.read(look, scope=[space])
-        # Mostly nothing is due, and a durable change is a sync.
-        if any(
-            found is not None and leases.due(found.lease, now, self._lease_s) for _, found in seen
-        ):
-            self._store.transact(renew, scope=[space])
-        return [one for one, found in seen if found is None]
-
-    def _put(self, tx: Tx, mine: Mine, fresh: Any) -> None:
-        row = tx.get(mine.space, mine.key)
-        assert row is not None
-        holds = tuple(
-            fresh if hold.by == fresh.by else hold for hold in getattr(row.record, self._field)
-        )
-        tx.put(mine.space, mine.key, replace(row.record, **{self._field: holds}))
-
-    def _own(self, tx: ReadTx, mine: Mine) -> Any:
-        """A hold as this process took it: not one that another process took since by the same name,
-        nor one with a time to live. A damaged record is nobody's to renew.
-        """
-        try:
-            row = tx.get(mine.space, mine.key)
-        except Corrupt:
-            return None
-        holds = () if row is None else getattr(row.record, self._field)
-        return next(
-            (
-                h
-                for h in holds
-                if h.by == mine.by and h.process == mine.process and not h.lease.explicit
-            ),
-            None,
-        )
-
-    def _begin_process(self) -> None:
-        self._pid = os.getpid()
-        # What only this process listens to, so that closing wakes no other.
-        self._topic = f"{self._named}/{os.urandom(6).hex()}"
-
-
-_all: weakref.WeakSet[Renewing] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked child, while it has one thread: of several that came later, one would clear away
-    what another has taken.
-    """
-    for renewing in list(_all):
-        with contextlib.suppress(Exception):
-            renewing.begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_HOLD_BYTES_MAX = 192
+"""What a hold takes beside its name and process. Its times are not measured: those of a renewal may
+be longer, as a whole second has no fraction.
+"""
 
 
 class Hold(Plain, frozen=True, kw_only=True):
-    """One holder of a subject. Its lease ends it if its process cannot be seen, or if a time to
-    live was asked for.
+    """One holder of a subject. Its lease ends it if its process cannot be seen, or if it has a time
+    to live.
     """
 
     by: str
@@ -208,22 +58,22 @@ class Hold(Plain, frozen=True, kw_only=True):
     process: Holder | None = None
 
 
-class Held(Record, frozen=True, kw_only=True):
+class HeldSubject(Record, frozen=True, kw_only=True):
     """A subject and its holders, in the order they came."""
 
     holds: tuple[Hold, ...] = ()
 
 
-HOLDS = Space("holds", Held)
+HOLDS = Space("holds", HeldSubject)
 
 H = TypeVar("H", bound=Hold)
 
 Verdicts = Mapping[Holder, Liveness]
-"""What is known of processes, found out before the transaction that decides by it."""
+"""What is known of processes, probed before the transaction that decides by it."""
 
 
 def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
-    """The holders with one more; one that holds already keeps its place, with its new lease and
+    """The holders with one more. One that holds already keeps its place, with its new lease and
     process.
     """
     if any(other.by == hold.by for other in holds):
@@ -239,33 +89,31 @@ def dropped(holds: tuple[H, ...], by: str) -> tuple[H, ...]:
 def living(
     holds: tuple[H, ...], verdicts: Verdicts, now: datetime, steady: SteadyClock
 ) -> tuple[H, ...]:
-    """The holders that count: those that nobody may reclaim. A process of which nothing is known
-    counts as alive.
-    """
-    return tuple(
-        hold for hold in holds if not steady.reclaimable(hold.lease, _liveness(hold, verdicts), now)
-    )
+    """The holders that nobody may reclaim. A process that was not probed counts as alive."""
+
+    def liveness(hold: H) -> Liveness:
+        if hold.process is None:
+            return Liveness.UNKNOWN
+        return verdicts.get(hold.process, Liveness.ALIVE)
+
+    return tuple(hold for hold in holds if not steady.reclaimable(hold.lease, liveness(hold), now))
 
 
 def verdicts_on(
     holds: Iterable[Hold], processes: Processes, *, embedded: bool
 ) -> dict[Holder, Liveness]:
-    """Look at the processes of some holders. Does I/O, so it is for outside of transactions."""
+    """Probe the processes of some holders. Does I/O, so it is for outside of transactions."""
     distinct = {hold.process for hold in holds if hold.process is not None}
     return {process: probe(process, processes, embedded=embedded) for process in distinct}
-
-
-def _liveness(hold: Hold, verdicts: Verdicts) -> Liveness:
-    return Liveness.UNKNOWN if hold.process is None else verdicts.get(hold.process, Liveness.ALIVE)
 
 
 class Holds:
     """Counted holds on subjects of any name, on one store.
 
     Promised: a count is the number of holders that are not known to be gone; it never goes below
-    nothing and never counts one holder twice. Holders that are gone are swept by the next change of
-    the same subject, and by `sweep`. Holds survive a restart of the machine; those of its processes
-    do not, as the processes are gone.
+    zero and never counts one holder twice. The next change of a subject, and `sweep`, remove
+    holders that are gone. Holds survive a restart of the machine, except those of its processes,
+    which are gone then.
     """
 
     def __init__(
@@ -278,12 +126,12 @@ class Holds:
         label: str = "",
     ) -> None:
         self._store = store
-        self._steady = steady_clock(store)
+        self._clock = steady_clock(store)
         self._journal = journal
         self._processes = processes
         self._lease_s = lease_s
         self._label = label
-        self._renewing = Renewing(store, processes, field="holds", topic="holds", lease_s=lease_s)
+        self._renewer = HoldRenewer(store, processes, field="holds", topic="holds", lease_s=lease_s)
 
     def take(
         self,
@@ -296,65 +144,63 @@ class Holds:
         """Hold a subject, and return how many hold it now. Taking it again is one hold, with a new
         lease.
 
-        The hold ends with `process`, which is this one unless told, or after `ttl_s`; without a
-        process it needs a `ttl_s`. Raises InvalidName and InvalidValue.
+        The hold ends with `process`, by default this one, or after `ttl_s`; without a process it
+        needs a `ttl_s`. Raises InvalidName and InvalidValue.
         """
         check_new_label(subject, "subject")
         check_new_label(by, "holder")
-        self._renewing.begin()
-        holder = (
-            self._processes.current(self._label) if isinstance(process, ThisProcess) else process
-        )
-        if holder is not None:
-            check_holder(holder)
-        if holder is None and ttl_s is None:
+        self._renewer.begin_process()
+        if isinstance(process, ThisProcess):
+            process = self._processes.current(self._label)
+        if process is not None:
+            check_holder(process)
+        elif ttl_s is None:
             raise InvalidValue(
-                "a hold that no process has needs a ttl_s, or nothing would ever end it: give "
-                "one, or the process that has it",
+                "a hold needs a TTL or a process, or nothing would ever end it: give ttl_s or "
+                "process",
                 field="ttl_s",
             )
+        lease_s = self._lease_s if ttl_s is None else ttl_s
 
-        def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
-            lease = leases.grant(
-                tx.now, self._lease_s if ttl_s is None else ttl_s, explicit=ttl_s is not None
-            )
-            holds = taken(living_ones, Hold(by=by, lease=lease, process=holder))
+        def body(tx: Tx, present: tuple[Hold, ...]) -> int:
+            lease = leases.grant(tx.now, lease_s, explicit=ttl_s is not None)
+            holds = taken(present, Hold(by=by, lease=lease, process=process))
             _check_room(subject, holds)
             self._write(tx, subject, holds)
-            self._journal.append(
-                tx, kind="hold.taken", subject=subject, data={"by": by, "count": len(holds)}
-            )
+            data = {"by": by, "count": len(holds)}
+            self._journal.append(tx, kind="hold.taken", subject=subject, data=data)
             return len(holds)
 
         count, _ = self._change(subject, body)
-        self._renewing.keep(HOLDS, [subject], by, holder if ttl_s is None else None)
+        self._renewer.keep(HOLDS, [subject], by, process if ttl_s is None else None)
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
-        """Let go of a subject, and return how many hold it still. Raises NotFound when `by` does
-        not hold it.
+        """Release a subject, and return how many hold it still. Raises NotFound when `by` does not
+        hold it.
         """
         check_label(subject, "subject")
         check_label(by, "holder")
-        self._renewing.begin()
+        self._renewer.begin_process()
 
-        def body(tx: Tx, living_ones: tuple[Hold, ...]) -> int:
-            rest = dropped(living_ones, by)
+        def body(tx: Tx, present: tuple[Hold, ...]) -> int:
+            rest = dropped(present, by)
             self._write(tx, subject, rest)
-            if len(rest) == len(living_ones):
+            if len(rest) == len(present):
+                held = ", ".join(hold.by for hold in present)
                 raise NotFound(
-                    f"{by} does not hold {subject}: {_listed(living_ones)}",
+                    f"{by} does not hold {subject}: "
+                    + (f"it is held by {held}" if held else "nobody holds it"),
                     subject=subject,
                     by=by,
-                    count=len(living_ones),
+                    count=len(present),
                 )
-            self._journal.append(
-                tx, kind="hold.dropped", subject=subject, data={"by": by, "count": len(rest)}
-            )
+            data = {"by": by, "count": len(rest)}
+            self._journal.append(tx, kind="hold.dropped", subject=subject, data=data)
             return len(rest)
 
         count, _ = self._change(subject, body)
-        self._renewing.leave(HOLDS, subject, by)
+        self._renewer.leave(HOLDS, subject, by)
         return count
 
     def count(self, subject: str) -> int:
@@ -362,56 +208,50 @@ class Holds:
         return len(self.holders(subject))
 
     def holders(self, subject: str) -> tuple[Hold, ...]:
-        """Who holds a subject, in the order they came, but for those that are gone."""
+        """The holders of a subject that are not gone, in the order they came."""
         row = self._store.get(HOLDS, check_label(subject, "subject"))
         if row is None:
             return ()
-        return living(
-            row.record.holds, self._look_at(row.record.holds), self._store.now(), self._steady
-        )
+        holds = row.record.holds
+        return living(holds, self._verdicts_on(holds), self._store.now(), self._clock)
 
     def subjects(self) -> dict[str, int]:
-        """Every subject that is held, and how many hold it. A damaged record hides no other;
-        `holdfast store check` tells of it.
+        """Every held subject, with its count. A damaged record hides no other; `holdfast store
+        check` reports it.
         """
         rows = self._rows()
-        verdicts = self._look_at([hold for row in rows for hold in row.record.holds])
+        verdicts = self._verdicts_on([hold for row in rows for hold in row.record.holds])
         now = self._store.now()
         counts = {
-            row.key: len(living(row.record.holds, verdicts, now, self._steady)) for row in rows
+            row.key: len(living(row.record.holds, verdicts, now, self._clock)) for row in rows
         }
         return {subject: count for subject, count in counts.items() if count}
 
     def sweep(self) -> int:
-        """Remove every holder that is gone, and return how many there were. Passes over damaged
-        records.
-        """
+        """Remove every holder that is gone, and return how many. Skips damaged records."""
         return sum(self._change(row.key, lambda _, rest: len(rest))[1] for row in self._rows())
 
     def close(self) -> None:
         """Stop renewing in the background. Nothing is dropped."""
-        self._renewing.close()
+        self._renewer.close()
 
     def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
-        """Change one subject's holders in one step, in which those that are gone leave too; return
-        what the body does, and how many were gone.
+        """Change a subject's holders in one transaction, which also removes those that are gone;
+        return the result of the body, and how many were gone.
         """
-        self._steady.look()
+        self._clock.look()
         row = self._store.get(HOLDS, subject)
-        verdicts = {} if row is None else self._look_at(row.record.holds)
+        verdicts = {} if row is None else self._verdicts_on(row.record.holds)
 
         def change(tx: Tx) -> tuple[int, int]:
-            before = _holds_in(tx, subject)
-            rest = living(before, verdicts, tx.now, self._steady)
+            row = tx.get(HOLDS, subject)
+            before = () if row is None else row.record.holds
+            rest = living(before, verdicts, tx.now, self._clock)
             left = {hold.by for hold in rest}
             for gone in before:
                 if gone.by not in left:
-                    self._journal.append(
-                        tx,
-                        kind="hold.swept",
-                        subject=subject,
-                        data={"by": gone.by, "count": len(rest)},
-                    )
+                    data = {"by": gone.by, "count": len(rest)}
+                    self._journal.append(tx, kind="hold.swept", subject=subject, data=data)
             if len(rest) < len(before):
                 self._write(tx, subject, rest)
             return body(tx, rest), len(before) - len(rest)
@@ -420,44 +260,163 @@ class Holds:
 
     def _write(self, tx: Tx, subject: str, holds: tuple[Hold, ...]) -> None:
         if holds:
-            tx.put(HOLDS, subject, Held(holds=holds))
+            tx.put(HOLDS, subject, HeldSubject(holds=holds))
         else:
             tx.delete(HOLDS, subject)
 
-    def _rows(self) -> list[Row[Held]]:
+    def _rows(self) -> list[Row[HeldSubject]]:
         return self._store.read(lambda tx: tx.range(HOLDS, damaged=[]), scope=[HOLDS])
 
-    def _look_at(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
+    def _verdicts_on(self, holds: Iterable[Hold]) -> dict[Holder, Liveness]:
         return verdicts_on(holds, self._processes, embedded=self._store.embedded)
 
 
 def _check_room(subject: str, holds: tuple[Hold, ...]) -> None:
-    """Raises InvalidValue for holders whose record could not be written, now or when they are
-    renewed.
+    """Raises InvalidValue if the record of the holders could not be written, now or after a
+    renewal.
     """
     most = RECORD_BYTES_MAX - _HOLD_BYTES_MAX
     size = sum(json_bytes(hold.by) + json_bytes(hold.process) + _HOLD_BYTES_MAX for hold in holds)
     if size > most:
         raise InvalidValue(
             f"the holders of {subject} take {size} bytes as JSON and may take {most}: let others "
-            "drop it first, or use another "
-            "subject",
+            "drop it first, or use another subject",
             subject=subject,
             bytes=size,
             bytes_max=most,
         )
 
 
-_HOLD_BYTES_MAX = 192
-"""Most that a hold takes beside its name and its process. Its times are not measured: those of a
-renewal may be longer, as a whole second has no fraction.
-"""
+class KeptHold(NamedTuple):
+    """A hold that this process took, for itself or another, and renews."""
+
+    space: Space[Any]
+    key: str
+    by: str
+    process: Holder | None = None
+    since_s: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return f"{self.space.name}\0{self.key}\0{self.by}"
+
+    @property
+    def ends_s(self) -> float:
+        """Infinite: its holder is not notified of its end."""
+        return math.inf
+
+    def lose(self) -> None:
+        """Does nothing: the holder learns of it at the next use."""
 
 
-def _holds_in(tx: ReadTx, subject: str) -> tuple[Hold, ...]:
-    row = tx.get(HOLDS, subject)
-    return () if row is None else row.record.holds
+class HoldRenewer:
+    """Renews the holds of this process, in records of any space that keep their holders in `field`.
+    `topic` begins the name of the topic that wakes its thread.
+    """
+
+    def __init__(
+        self, store: Store, processes: Processes, *, field: str, topic: str, lease_s: float
+    ) -> None:
+        self._store = store
+        self._processes = processes
+        self._field = field
+        self._topic_prefix = topic
+        self._lease_s = lease_s
+        self._start_process()
+        self._keeper: Keeper[KeptHold] = Keeper(
+            store, topic=lambda: self._topic, renew=self.renew, renew_every_s=lease_s / 3
+        )
+        _all.add(self)
+
+    def _start_process(self) -> None:
+        self._pid = os.getpid()
+        # Only this process listens to it, so that closing wakes no other.
+        self._topic = f"{self._topic_prefix}/{os.urandom(6).hex()}"
+
+    def begin_process(self) -> None:
+        """In a forked child, begin anew: its parent renews what it holds."""
+        if os.getpid() != self._pid:
+            self._start_process()
+            self._keeper.begin_process()
+
+    def keep(self, space: Space[Any], keys: Iterable[str], by: str, process: Holder | None) -> None:
+        """Renew a hold from now on; one without a process is not renewed."""
+        self.begin_process()
+        for key in keys:
+            kept = KeptHold(space, key, by, process, time.monotonic())
+            (self._keeper.discard if process is None else self._keeper.add)(kept)
+
+    def leave(self, space: Space[Any], key: str, by: str) -> None:
+        """Stop renewing a hold."""
+        self.begin_process()
+        self._keeper.discard(KeptHold(space, key, by))
+
+    def close(self) -> None:
+        """Stop renewing. Nothing is dropped."""
+        if os.getpid() == self._pid:
+            self._keeper.close()
+
+    def renew(self, kept: list[KeptHold]) -> list[KeptHold]:
+        """Renew what is due of these; return those that this process does not hold any more."""
+        held = {one.process for one in kept if one.process is not None}
+        alive = {
+            process
+            for process in held
+            if probe(process, self._processes, embedded=True) is not Liveness.DEAD
+        }
+        gone: list[KeptHold] = []
+        for space in {one.space.name: one.space for one in kept}.values():
+            gone += self._renew_in(space, [one for one in kept if one.space is space], alive)
+        return gone
+
+    def _renew_in(
+        self, space: Space[Any], kept: list[KeptHold], alive: set[Holder]
+    ) -> list[KeptHold]:
+        def look(tx: ReadTx) -> list[tuple[KeptHold, Any]]:
+            return [(one, self._find(tx, one) if one.process in alive else None) for one in kept]
+
+        def renew(tx: Tx) -> None:
+            for one, found in look(tx):
+                if found is not None and leases.due(found.lease, tx.now, self._lease_s):
+                    lease = leases.renew(found.lease, tx.now, self._lease_s)
+                    row = tx.get(space, one.key)
+                    assert row is not None
+                    holds = taken(getattr(row.record, self._field), replace(found, lease=lease))
+                    tx.put(space, one.key, replace(row.record, **{self._field: holds}))
+
+        now = self._store.now()
+        seen = self._store.read(look, scope=[space])
+        # Most of the time nothing is due, and a durable change is a sync.
+        if any(
+            found is not None and leases.due(found.lease, now, self._lease_s) for _, found in seen
+        ):
+            self._store.transact(renew, scope=[space])
+        return [one for one, found in seen if found is None]
+
+    def _find(self, tx: ReadTx, kept: KeptHold) -> Any:
+        """The hold as this process took it: not one that another process took since under the same
+        name, nor one with a time to live. A damaged record is not renewed.
+        """
+        try:
+            row = tx.get(kept.space, kept.key)
+        except Corrupt:
+            return None
+        for hold in () if row is None else getattr(row.record, self._field):
+            if hold.by == kept.by and hold.process == kept.process and not hold.lease.explicit:
+                return hold
+        return None
 
 
-def _listed(holds: tuple[Hold, ...]) -> str:
-    return f"it is held by {', '.join(hold.by for hold in holds)}" if holds else "nobody holds it"
+_all: weakref.WeakSet[HoldRenewer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, while it has one thread. Of several threads that came later, one would
+    clear away what another has taken.
+    """
+    for renewer in list(_all):
+        with contextlib.suppress(Exception):
+            renewer.begin_process()
+
+
+os.register_at_fork(after_in_child=_after_fork)

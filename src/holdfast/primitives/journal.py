@@ -1,4 +1,4 @@
-"""The journal: what happened, told in the transaction that made it happen.
+"""The journal: every change appends an entry in its own transaction.
 
 journal.append(tx, kind="job.claimed", subject=job_id, data={...})
 for batch in journal.follow(cursor): ...
@@ -24,22 +24,20 @@ SECRET_ENDINGS = (
     *("password", "passwd", "passphrase", "secret", "credential", "credentials", "authorization"),
     *("api_key", "apikey", "private_key", "auth_token", "access_token", "refresh_token"),
 )
-"""How the names of secret fields end. A plain `token` is a claim's number and no secret."""
+"""How the names of secret fields end. A plain `token` is a claim's number, not a secret."""
 
 REDACTED = "[redacted]"
 
 
 class Lag(NamedTuple):
-    """How far a follower is behind: how many entries it has yet to tell of, and when the first of
-    them happened.
-    """
+    """How far a follower is behind: its missing entries, and the time of the first of them."""
 
     entries: int
     since: datetime | None
 
 
 class Journal:
-    """The journal of one store, written in one actor's name and kept within its bounds."""
+    """The journal of one store, written under one actor's name and kept within its bounds."""
 
     def __init__(self, store: Store, *, actor: str, keep: JournalSettings | None = None) -> None:
         self._store = store
@@ -49,27 +47,25 @@ class Journal:
     def append(
         self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None
     ) -> int:
-        """Tell of a change in its own transaction; return the entry's revision.
+        """Append an entry in the transaction of its change; return its revision.
 
-        Secrets are redacted here, by the name of their field, at any depth. Now and then this also
-        trims the journal to its bounds, in the same transaction.
+        Secrets are redacted by the name of their field, at any depth. Now and then this also trims
+        the journal to its bounds.
         """
         revision = tx.append(
             actor=self.actor, kind=kind, subject=subject, data=redacted(data or {})
         )
-        # By a checksum, since plain counts begin anew with each era and are shared among
-        # namespaces.
+        # By a checksum: plain counts start again with each era, and namespaces share them.
         if crc32(b"%d" % revision) % JOURNAL_TRIM_EVERY == 0:
             self.trim(tx)
         return revision
 
     def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Drop what is beyond the bounds (the configured ones unless told) and return how many
-        entries that were.
+        """Drop the entries beyond the bounds, by default the configured ones; return how many.
 
-        By the configured bounds, the last JOURNAL_KEEP_LEAST go for no age. None goes for an age
-        that it has by a clock that was just set forward, or in a process that does not know how the
-        store's clock runs.
+        By the configured bounds the last JOURNAL_KEEP_LEAST entries stay at any age. After a jump
+        of the store's clock, and in a process that has not compared the clocks, no entry is dropped
+        for its age.
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
@@ -83,7 +79,7 @@ class Journal:
         return batch.entries[::-1], batch.cursor
 
     def since(self, cursor: Cursor = BEGINNING) -> Iterator[Batch]:
-        """Every entry behind the cursor that is there now, in batches."""
+        """The present entries behind the cursor, in batches."""
         while (batch := self._store.journal(cursor)).entries:
             yield batch
             cursor = batch.cursor
@@ -91,8 +87,8 @@ class Journal:
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
     ) -> tuple[list[Entry], Cursor]:
-        """The last entries of those since an instant and about a subject, oldest first, and the
-        cursor to follow on from.
+        """The last entries since an instant and about a subject, oldest first, and the cursor to
+        follow on from.
         """
         if limit and begin is None and subject is None:
             return self.tail(limit)
@@ -106,15 +102,15 @@ class Journal:
     def follow(
         self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None
     ) -> Iterator[Batch]:
-        """Every entry behind the cursor, and then the new ones as they come, in batches; sleeps in
+        """The entries behind the cursor, and then new ones as they come, in batches; sleeps in
         between.
 
-        Ends when `timeout_s` passes; without one, never. None is skipped or repeated, however the
-        writers interleave. A follower that keeps a batch's cursor once it has dealt with the batch
-        goes on where it was.
+        Ends when `timeout_s` passes; without one, never. No entry is skipped or repeated, however
+        the writers interleave. A follower resumes from the cursor of the last batch that it has
+        processed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._store.listen([JOURNAL_TOPIC]) as ears:
+        with self._store.listen([JOURNAL_TOPIC]) as listener:
             while True:
                 for batch in self.since(cursor):
                     yield batch
@@ -122,26 +118,23 @@ class Journal:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return
-                ears.wait(left_s)
+                listener.wait(left_s)
 
     def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
-        """How far a follower that stands at a cursor is behind, of the entries that it tells of.
+        """How far a follower at a cursor is behind, counting the entries that it handles.
 
-        Looks no further than JOURNAL_LAG_LOOK_MAX entries, so a follower that is further behind is
-        only said to be so far.
+        Scans JOURNAL_LAG_LOOK_MAX entries at most, so a greater lag is reported as that.
         """
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
         missing = [entry.at for entry in islice(behind, JOURNAL_LAG_LOOK_MAX) if tells(entry)]
         return Lag(len(missing), missing[0] if missing else None)
 
     def oldest(self) -> Entry | None:
-        """The oldest entry that is kept; None for an empty journal."""
+        """The oldest entry; None for an empty journal."""
         return next(iter(self._store.journal(limit=1).entries), None)
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
-        """Trim the journal now, in a transaction of its own; return how many entries were
-        dropped.
-        """
+        """Trim the journal in a transaction of its own; return how many entries were dropped."""
         steady_clock(self._store).look()
         return self._store.transact(
             lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[]
@@ -149,26 +142,24 @@ class Journal:
 
 
 def proven(journal: Journal, tx: Tx, *, asked: bool = False) -> datetime | None:
-    """The store's clock, by which something is old enough to be removed; None when that is not
-    known here. `asked`: somebody asked for an age.
-    """
+    """The believed time by which something is removed for its age: see `SteadyClock.proven`."""
     return steady_clock(journal._store).proven(tx.now, asked=asked)
 
 
 def matches(entry: Entry, begin: datetime | None, subject: str | None) -> bool:
-    """Is an entry one of those since an instant and about a subject?"""
+    """True when an entry is not before an instant, and about a subject."""
     return (begin is None or entry.at >= begin) and subject in (None, entry.subject)
 
 
 def redacted(data: Any) -> Any:
-    """The same data with the values of secret fields replaced."""
+    """The data with the values of secret fields replaced."""
     if type(data) in _SCALARS:
         return data
     if isinstance(data, _MAPPINGS):
         return {
             key: REDACTED
             if value is not None and _names_a_secret(str(key))
-            # Most are plain, and calling for each would cost more than looking.
+            # Most values are scalars, and a call for each would cost more than this look.
             else (value if type(value) in _SCALARS else redacted(value))
             for key, value in data.items()
         }
@@ -178,7 +169,7 @@ def redacted(data: Any) -> Any:
 
 
 _MAPPINGS = (dict, Mapping)
-"""The plain one first, since looking for the other costs ten times as much."""
+"""dict first: a look for Mapping costs ten times as much."""
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 

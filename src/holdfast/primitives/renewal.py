@@ -1,8 +1,8 @@
-"""Renewal in the background: one thread of a process gives a sign of life for all it holds, and
-learns what of it is gone.
+"""Renewal in the background: one thread of a process renews all that it holds, and learns what is
+lost.
 
-It begins with the first thing to keep and ends when there has been none for a while. What is held
-for less than a third of its lease costs it nothing.
+The thread starts with the first thing to keep and ends when there was none for a while. What is
+held for less than a third of its lease costs nothing.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
-from holdfast.primitives.expiry import Endings
+from holdfast.primitives.expiry import ExpiryTimer
 from holdfast.primitives.steady_clock import steady_clock
 
 _IDLE_S = 60.0
-_CLOSING_S = 2.0
+_CLOSE_S = 2.0
 _STORE_LOST_S = 1.0
 _BEHIND_S = 0.05
 
@@ -29,24 +29,20 @@ class Kept(Protocol):
     """Something that a process holds."""
 
     @property
-    def id(self) -> str:
-        """What it is known by."""
-        ...
+    def id(self) -> str: ...
 
     @property
     def since_s(self) -> float:
-        """When it began, on the process's monotonic clock."""
+        """When it began, on the monotonic clock."""
         ...
 
     @property
     def ends_s(self) -> float:
-        """When it is over on that clock unless it is renewed; `math.inf` for what a live process
-        keeps in any case.
-        """
+        """When it ends on that clock unless renewed; `math.inf` if only its process ends it."""
         ...
 
     def lose(self) -> None:
-        """Take note that it was taken away."""
+        """Note that it was taken away."""
         ...
 
 
@@ -54,11 +50,12 @@ K = TypeVar("K", bound=Kept)
 
 
 class Keeper(Generic[K]):
-    """What this process holds. `renew` is given what is due, or everything after a notice to the
-    topic, and returns what is gone; `tick` is called every few seconds for what else is to be done
-    in the background, and as long as `behind` says that some of that is left the thread does not
-    end for want of work. What is over by this process's clock is lost at that moment, whether or
-    not the store answers.
+    """What this process holds.
+
+    The thread calls `renew` with what is due, or with everything after a notice to the topic; it
+    returns what is gone. It calls `tick` every few seconds for other background work, and does not
+    end for want of work while `behind` says that some is left. What has ended by this process's
+    clock is lost at that moment, whether or not the store answers.
     """
 
     _wake_fd: int | None
@@ -81,11 +78,11 @@ class Keeper(Generic[K]):
         self._behind = behind
         self._renew_every_s = renew_every_s
         self._wake_every_s = min(tick_every_s, renew_every_s)
-        self._endings = Endings(lambda: list(self._held.values()), self._over)
+        self._timer = ExpiryTimer(self.kept, self._expire)
         self.begin_process()
         _keepers.add(self)
 
-    def leave_inherited(self) -> None:
+    def close_inherited(self) -> None:
         """In a forked child, at once: close the copy of the parent's descriptor. Later its number
         may be another file's.
         """
@@ -95,8 +92,8 @@ class Keeper(Generic[K]):
                 os.close(fd)
 
     def begin_process(self) -> None:
-        """Begin with nothing, as in a forked child: what was held is its parent's."""
-        self._endings.begin_process()
+        """Begin with nothing, as in a forked child: its parent keeps the rest."""
+        self._timer.begin_process()
         self._mutex = threading.Lock()
         self._held: dict[str, K] = {}
         self._renewed_s: dict[str, float] = {}
@@ -107,12 +104,12 @@ class Keeper(Generic[K]):
     def add(self, kept: K) -> None:
         """Keep something until it is discarded."""
         self._held[kept.id] = kept
-        self._endings.watch(kept)
+        self._timer.watch(kept)
         if self._thread is None:
             self._start()
 
     def discard(self, kept: K) -> bool:
-        """Leave it alone. False when it was not kept any more, so that of several threads one gets
+        """Stop keeping it. False when it was not kept any more, so one of several threads gets
         True.
         """
         if self._renewed_s:
@@ -124,32 +121,32 @@ class Keeper(Generic[K]):
         return list(self._held.values())
 
     def keeps(self, one: K) -> bool:
-        """Is it kept?"""
+        """True when it is kept."""
         return one.id in self._held
 
     def wake(self) -> None:
-        """See to it that the thread runs, and does now what is to be done at its ticks."""
+        """Start the thread if needed, and let it tick now."""
         if self._thread is None:
             self._start()
         with self._mutex:
-            self._nudge()
+            self._signal()
 
     def close(self) -> None:
         """End the thread. What is still held lives by its process and lease alone from then on.
-        Asks nothing of the store, which may be shut.
+        Needs nothing of the store, which may not answer.
         """
         with self._mutex:
             self._closed, thread = True, self._thread
-            self._nudge()
-        self._endings.close()
+            self._signal()
+        self._timer.close()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSING_S)
+            thread.join(_CLOSE_S)
 
-    def _nudge(self) -> None:
+    def _signal(self) -> None:
         if self._wake_fd is not None:
             os.eventfd_write(self._wake_fd, 1)
 
-    def _over(self, one: Any) -> None:
+    def _expire(self, one: Any) -> None:
         if self._held.pop(one.id, None) is not None:
             one.lose()
 
@@ -164,8 +161,7 @@ class Keeper(Generic[K]):
                 try:
                     threads.start(self._thread)
                 except BaseException:
-                    # Nobody would keep anything from here on. One that began all the same does no
-                    # harm.
+                    # Else nothing would be kept from here on. One that did start does no harm.
                     self._thread = None
                     raise
 
@@ -176,7 +172,7 @@ class Keeper(Generic[K]):
                     self._keep()
                     return
                 except (MemoryError, RecursionError):
-                    # Nobody else renews what is held, or withdraws what was left.
+                    # No other thread renews what is held, or withdraws what was left.
                     time.sleep(_BEHIND_S)
         finally:
             with self._mutex:
@@ -188,33 +184,30 @@ class Keeper(Generic[K]):
 
     def _keep(self) -> None:
         idle_since_s = time.monotonic()
-        nudged = self._wake_fd
-        assert nudged is not None
-        # At first, as after a lost store: a notice may have come before there were ears for it.
+        wake_fd = self._wake_fd
+        assert wake_fd is not None
+        # At first, as after an outage, a notice may have come before there was a listener.
         notified = True
         while True:
             try:
-                with self._store.listen([self._topic()]) as ears:
+                with self._store.listen([self._topic()]) as listener:
                     while True:
-                        # A holder that lives sees to it that others know how the store's clock
-                        # runs.
+                        # A live holder keeps the store's record of its clock up to date.
                         steady_clock(self._store).look()
                         self._look(everything=notified)
                         idle_since_s = time.monotonic() if self._held else idle_since_s
                         if self._done(idle_since_s):
                             return
-                        # What is left of the last tick is tried again at once: others may wait for
-                        # it.
-                        woken = ears.wait(
-                            _BEHIND_S if self._behind() else self._wake_every_s, also=[nudged]
+                        # Work left from the last tick is retried at once: others may wait for it.
+                        woken = listener.wait(
+                            _BEHIND_S if self._behind() else self._wake_every_s, also=[wake_fd]
                         )
                         notified = woken.notified
-                        if nudged in woken.ready:
-                            os.eventfd_read(nudged)
+                        if wake_fd in woken.ready:
+                            os.eventfd_read(wake_fd)
                         self._tick()
             except (HoldfastError, OSError):
-                # The store does not answer, or was closed. What cannot be renewed now is renewed
-                # when it is back, of which nothing tells.
+                # The store does not answer, or was closed. Nothing notifies of its return.
                 notified = True
                 if self._done(idle_since_s):
                     return
@@ -229,7 +222,7 @@ class Keeper(Generic[K]):
                 return False
             thread, self._thread = self._thread, None
             if (self._held or self._behind()) and not self._closed:
-                # Added in between, by one that saw this thread still there.
+                # Added in between by a caller that saw this thread still running.
                 self._thread = thread
                 return False
             return True
@@ -238,16 +231,15 @@ class Keeper(Generic[K]):
         now_s = time.monotonic()
         due = [
             one
-            for one in list(self._held.values())
-            if everything or now_s - self._last_s(one) >= self._renew_every_s
+            for one in self.kept()
+            if everything or now_s - self._renewed_s.get(one.id, one.since_s) >= self._renew_every_s
         ]
         if not due:
             return
         gone = {one.id for one in self._renew(due)}
         for one in due:
             if one.id in gone:
-                # Not there any more: its holder is letting go of it at this moment, and that is no
-                # loss.
+                # If it is not kept any more, its holder is releasing it, which is no loss.
                 if self._held.pop(one.id, None) is not None:
                     one.lose()
             elif one.id in self._held:
@@ -255,16 +247,13 @@ class Keeper(Generic[K]):
         for gone_id in set(self._renewed_s) - set(self._held):
             self._renewed_s.pop(gone_id, None)
 
-    def _last_s(self, one: K) -> float:
-        return self._renewed_s.get(one.id, one.since_s)
-
 
 _keepers: "weakref.WeakSet[Keeper[Any]]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for keeper in list(_keepers):
-        keeper.leave_inherited()
+        keeper.close_inherited()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -36,7 +36,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.queue import new_id
 from holdfast.primitives.queue.records import Receipt
-from holdfast.primitives.queue.transaction import Line
+from holdfast.primitives.queue.transaction import QueueTransaction
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Gateway:
         if before is not None:
             liveness = probe(before.process, self._processes, embedded=self.queue.store.embedded)
 
-        def body(tx: Tx, line: Line) -> tuple[Attachment, list[Request]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[Attachment, list[Request]]:
             attachment = _attachment_in(tx, self.agent)
             server = attachment.server
             # The probe counts only for the server that was probed.
@@ -164,7 +164,7 @@ class Gateway:
     def detach(self) -> None:
         """Stop serving. Epoch and instance stay recorded. Does nothing after a takeover."""
 
-        def body(tx: Tx, line: Line) -> None:
+        def body(tx: Tx, line: QueueTransaction) -> None:
             attachment = self._own(tx)
             line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
@@ -178,7 +178,7 @@ class Gateway:
     def renew(self) -> None:
         """Renew the lease. Raises Fenced when another gateway has taken over: this one must end."""
 
-        def body(tx: Tx, _: Line) -> None:
+        def body(tx: Tx, _: QueueTransaction) -> None:
             attachment = self._own(tx)
             assert attachment.server is not None
             lease = leases.renew(attachment.server.lease, tx.now, self._lease_s)
@@ -193,7 +193,7 @@ class Gateway:
         and Fenced.
         """
 
-        def body(tx: Tx, _: Line) -> None:
+        def body(tx: Tx, _: QueueTransaction) -> None:
             tx.put(ATTACHMENTS, self.agent, with_owner(self._own(tx), self.agent, owner))
 
         if self._recorded().owner != owner:
@@ -231,7 +231,7 @@ class Gateway:
         named = [(one, new_id()) for one in asked]
 
         def admit(
-            line: Line, attachment: Attachment, one: Asked, request_id: str
+            line: QueueTransaction, attachment: Attachment, one: Asked, request_id: str
         ) -> Request | HoldfastError:
             try:
                 # First of all: a retry gets the answer of its first try, whatever happened since.
@@ -244,7 +244,7 @@ class Gateway:
                 # same commit.
                 return error
 
-        def body(tx: Tx, line: Line) -> list[Request | HoldfastError]:
+        def body(tx: Tx, line: QueueTransaction) -> list[Request | HoldfastError]:
             attachment = self._own(tx)
             return [admit(line, attachment, one, request_id) for one, request_id in named]
 
@@ -255,7 +255,7 @@ class Gateway:
     def claim(self, *, express: bool = False) -> Request | None:
         """Begin the next request; None when there is none, or while an operator must decide."""
 
-        def body(tx: Tx, line: Line) -> tuple[Request | None, list[str]]:
+        def body(tx: Tx, line: QueueTransaction) -> tuple[Request | None, list[str]]:
             attachment = self._own(tx)
             if attachment.reconciling:
                 return None, []
@@ -281,8 +281,8 @@ class Gateway:
         """
         self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
-    def _put_back(self, which: Callable[[Line], list[Request]]) -> None:
-        def body(tx: Tx, line: Line) -> Attachment:
+    def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
+        def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
                 line.put_back(request.request_id, _token_of(request))
@@ -333,7 +333,7 @@ class Gateway:
                 f"{action!a} is no way to reconcile: use replay or discard", field="action"
             )
 
-        def body(tx: Tx, line: Line) -> Reconciled:
+        def body(tx: Tx, line: QueueTransaction) -> Reconciled:
             attachment = self._own(tx)
             check_reconcilable(attachment, epoch)
             stale = [request.request_id for request in line.stale(epoch)]
@@ -367,7 +367,7 @@ class Gateway:
         admission opens.
         """
 
-        def body(tx: Tx, line: Line) -> Request:
+        def body(tx: Tx, line: QueueTransaction) -> Request:
             ended = line.cancel(request_id)
             attachment = self._own(tx)
             if attachment.reconciling and not line.head.accepted:
@@ -376,7 +376,7 @@ class Gateway:
 
         return self._decide(body)
 
-    def _decide(self, body: Callable[[Tx, Line], T]) -> T:
+    def _decide(self, body: Callable[[Tx, QueueTransaction], T]) -> T:
         with self._looking:
             done = self._change(body)
             self._attachment = self._recorded()
@@ -392,7 +392,7 @@ class Gateway:
             return status
         return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
 
-    def _change(self, body: Callable[[Tx, Line], T], *, durable: bool = True) -> T:
+    def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
         except Unavailable:
@@ -441,7 +441,7 @@ class Gateway:
     def _rebind(self, instance_id: str) -> Attachment:
         """Record the instance that was seen; any but the first one begins a new epoch."""
 
-        def body(tx: Tx, line: Line) -> Attachment:
+        def body(tx: Tx, line: QueueTransaction) -> Attachment:
             before = self._own(tx)
             if before.instance_id == instance_id:
                 return before

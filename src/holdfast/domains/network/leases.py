@@ -23,7 +23,7 @@ from holdfast.kernel.limits import LEASES_PER_HOST_MAX
 from holdfast.kernel.names import check_id, check_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, Row, Tx
-from holdfast.primitives.holds import Renewing, Verdicts, dropped, living, taken, verdicts_on
+from holdfast.primitives.holds import HoldRenewer, Verdicts, dropped, living, taken, verdicts_on
 from holdfast.primitives.steady_clock import steady_clock
 
 Info = dict[str, Any]
@@ -90,7 +90,7 @@ class LeaseTable:
         space: Space[Any],
         kind: str,
         timeout_s: float,
-        renewing: Renewing,
+        renewing: HoldRenewer,
         also: Sequence[Space[Any]] = (),
     ) -> None:
         self._context = context

@@ -32,11 +32,11 @@ from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.kernel.names import check_id, check_label, check_new_label
 from holdfast.kernel.settings import NetworkSettings
 from holdfast.kernel.store import Damage, Store
-from holdfast.primitives.holds import Renewing
+from holdfast.primitives.holds import HoldRenewer
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode
 from holdfast.primitives.locks.inspect import LockStatus
-from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.primitives.locks.wait import OnWait
 
@@ -104,7 +104,7 @@ class Registry:
         self._context = context
         self._settings = settings
         self._locks = locks
-        self._renewing = Renewing(
+        self._renewing = HoldRenewer(
             store, processes, field="leases", topic="network", lease_s=HOLD_LEASE_S
         )
         self._host_leases = LeaseTable(

@@ -11,7 +11,7 @@ from holdfast.kernel.errors import RegistryHeld, RegistryNotFound
 from holdfast.kernel.holder import ThisProcess
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Locks, Mode
-from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import within
 from holdfast.primitives.locks.request import check_names
 from holdfast.primitives.locks.wait import OnWait

@@ -1,4 +1,4 @@
-"""Locks: who holds which resource, and whose turn is next."""
+"""Locks on resources: who holds them, and who is next."""
 
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.manager import Locks

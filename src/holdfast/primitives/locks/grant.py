@@ -1,11 +1,9 @@
-"""What a holder has in hand.
+"""A grant: what its holder has in hand, and the copies of grants that must outlive a reboot.
 
-Grants that must outlive a reboot: those that no process holds, which a person or a script took for
-so many seconds.
-
-The lock table of an embedded store ends with the boot, as its holders do. These grants are also
-written to the durable part, before their taker is told, and are entered anew into the table of the
-next boot. Their tokens stay as they are.
+The lock table of an embedded store ends with the boot, as the processes do that hold locks. A grant
+without a process, which a person or a script took for a time, must not end with it. It is also
+written to the durable part of the store before `acquire` returns, and entered into the table of the
+next boot with the same token.
 """
 
 import math
@@ -14,7 +12,6 @@ import shlex
 import threading
 import time
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -25,19 +22,19 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Listener, Store, Tx
 from holdfast.primitives.deadline import Deadline
-from holdfast.primitives.locks.records import LOCKS, Hold, Mode, conflict, lock_in
-from holdfast.primitives.locks.table import WritableTable
+from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, conflict, lock_in
+from holdfast.primitives.locks.table import WritableLockTable
 
 if TYPE_CHECKING:
     from holdfast.primitives.locks.manager import Locks
 
 
-_making = threading.Lock()
-"""Held for an instant, so that two threads that ask for a grant's event get the same."""
+_event_mutex = threading.Lock()
+"""Held for an instant, so that two threads that ask for a grant's event get the same one."""
 
 
 class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant on its way to the next program that its process executes. That may be of another
+    """A grant as data, for the next program that its process executes. That may be of another
     version, so unknown fields are allowed.
     """
 
@@ -50,8 +47,8 @@ class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(NamedTuple):
-    """A grant that the next program of this process will resume. A notice of its loss makes the
-    first descriptor readable. All of them must stay open until then, and so must the listener.
+    """A grant that the next program of this process will resume. Its loss makes the first
+    descriptor readable. Keep the listener and all descriptors open until then.
     """
 
     grant: SavedGrant
@@ -63,14 +60,14 @@ class Grant:
     """A set of names, held by one job. A context manager that releases it.
 
     `token` fences what the grant guards: show it with every write, and let the other side refuse a
-    smaller one than it has seen, or ask `check_token`. Where the job held some of the names
-    already, those keep the token of that grant; `tokens` has all of them. Releasing this grant
-    frees `taken`, the names that it took itself, which are none for a re-entered one.
+    smaller one than it has seen, or call `check_token`. Names that the job held already keep the
+    token of that earlier grant; `tokens` has all of them. A release frees `taken`, the names that
+    this grant took itself; a re-entered grant took none.
 
-    Promised: as long as this grant is neither released nor lost, no other job has been granted any
-    of its names in a way that conflicts; what its process lets go of by `Locks.free` is no longer
-    among them. Not promised: that this process notices at once when it is lost; a program that was
-    stopped and continued may write once more before it does, which is what the token is for.
+    Promised: until this grant is released or lost, no other job is granted any of its names in a
+    conflicting mode, except the names that its process gives up by `Locks.free`. Not promised: that
+    this process notices a loss at once. A program that was stopped and continued may write once
+    more before it does; the token is there for that.
     """
 
     __slots__ = (
@@ -119,15 +116,15 @@ class Grant:
         self._tokens = tokens
         self.ttl_s = ttl_s
         self.untouched = untouched
+        """Its rows are as the grant wrote them, as far as this process knows."""
         self.unattended = unattended
+        """No process holds it."""
         self.pid = os.getpid()
         self.since_s = time.monotonic()
         self.ends_s = ends_s
-        """When it is over unless it is renewed, on the monotonic clock; infinite where only the
-        holder's death ends it.
-        """
+        """When it ends unless renewed, on the monotonic clock; infinite without a time to live."""
         self.gone = ""
-        """Why it is over, as far as this process knows: "" while it is not, "released" or "lost".
+        """Why it is over, as far as this process knows: "released" or "lost"; "" while it is not.
         """
 
     def __enter__(self) -> "Grant":
@@ -149,15 +146,15 @@ class Grant:
 
     @property
     def reentered(self) -> bool:
-        """True when the job held all of it already, so that its release frees nothing."""
+        """True when the job held all the names already, so that a release frees nothing."""
         return bool(self.names) and not self.taken
 
     @property
     def lost(self) -> threading.Event:
-        """Set when this process learns that the grant was taken away: `grant.lost.wait(1)`. Never
-        set by a release.
+        """Set when this process learns that the grant was taken away, as in `grant.lost.wait(1)`. A
+        release never sets it.
         """
-        with _making:
+        with _event_mutex:
             if self._lost is None:
                 self._lost = threading.Event()
             if self.gone == "lost":
@@ -165,8 +162,8 @@ class Grant:
             return self._lost
 
     def check(self) -> None:
-        """Ask the store whether this grant is still in force. Raises LeaseLost when it is not: stop
-        work now.
+        """Ask the store whether this grant is in force. Raises LeaseLost when it is not: stop work
+        now.
         """
         self._owner.check(self)
 
@@ -185,8 +182,8 @@ class Grant:
             since_s=self.since_s,
         )
 
-    def let_go(self, names: Collection[str]) -> None:
-        """Take note that its job has let go of some of its names: it is the grant of the others."""
+    def drop_names(self, names: Collection[str]) -> None:
+        """Note that the job has given up some of the names; the grant is released with the last."""
         rest = {name: token for name, token in self.tokens.items() if name not in names}
         if not rest:
             self.gone = "released"
@@ -195,23 +192,22 @@ class Grant:
         self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
-        """Take note that it was taken away, and tell who waits for that."""
-        with _making:
+        """Note that it was taken away, and set the event `lost`."""
+        with _event_mutex:
             self.gone = self.gone or "lost"
             if self._lost is not None:
                 self._lost.set()
 
 
 def lost(grant: Grant) -> LeaseLost:
-    """The error that tells a holder."""
-    # Nobody need have taken it then, and the journal need not tell of it.
-    over = (
-        "is over, as its time has run out" if time.monotonic() >= grant.ends_s else "was taken away"
-    )
+    """The error for the holder of a lost grant."""
+    # When its time ran out, perhaps nobody took it, and the journal has no entry.
+    over = time.monotonic() >= grant.ends_s
+    why = "is over, as its time to live has ended" if over else "was taken away"
     return LeaseLost(
-        f"the grant of {', '.join(grant.names)} to {grant.by} (token {grant.token}) {over}: stop "
+        f"the grant of {', '.join(grant.names)} to {grant.by} (token {grant.token}) {why}: stop "
         "work on it now. "
-        f"`holdfast log --subject {shlex.quote(grant.names[0])}` tells more",
+        f"`holdfast log --subject {shlex.quote(grant.names[0])}` shows what happened",
         names=list(grant.names),
         by=grant.by,
         token=grant.token,
@@ -221,11 +217,11 @@ def lost(grant: Grant) -> LeaseLost:
 class LastingGrant(Record, frozen=True, kw_only=True):
     """The durable copy of a grant."""
 
-    hold: Hold
+    hold: LockHold
 
 
 class TableBegun(Record, frozen=True, kw_only=True):
-    """Says that the lock table of this boot has what outlived the last one."""
+    """Says that the lock table of this boot has the grants that outlived the last one."""
 
     grants: int
 
@@ -236,21 +232,19 @@ TABLE_BEGUN = Space("lock_table_begun", TableBegun, volatile=True)
 _ONLY = "table"
 
 
-class Lasting:
-    """The durable copies of one store's grants. Does nothing where the lock table itself is
-    durable.
-    """
+class DurableGrants:
+    """The durable copies of one store's grants. Does nothing where the lock table is durable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._begun = not store.embedded
+        self._restored = not store.embedded
 
-    def begin(self, *, to_look: bool = False, deadline: Deadline | None = None) -> None:
-        """Before the first use of the lock table: see to it that it has what outlived the last
-        boot. `to_look` says that nothing will be granted, so that nothing need be written where
-        nothing outlived it. `deadline` is the caller's.
+    def restore(self, *, read_only: bool = False, deadline: Deadline | None = None) -> None:
+        """Before the first use of the lock table, enter the grants that outlived the last boot.
+
+        `read_only` says that the caller grants nothing: then nothing is written if there are none.
         """
-        if self._begun:
+        if self._restored:
             return
         insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
         if insist(lambda limit_s: self._store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
@@ -261,7 +255,7 @@ class Lasting:
                     timeout_s=limit_s,
                 )
             )
-            if to_look and not kept:
+            if read_only and not kept:
                 return
             over = insist(
                 lambda limit_s: self._store.transact(
@@ -269,47 +263,42 @@ class Lasting:
                 )
             )
             for hold in over:
-                self.forget(hold.id)
-        self._begun = True
+                self.delete(hold.id)
+        self._restored = True
 
-    def keep(self, hold: Hold, deadline: Deadline | None = None) -> None:
-        """Make a grant outlive a reboot, as it is now, if no process holds it. `deadline` is the
-        caller's.
-        """
+    def put(self, hold: LockHold, deadline: Deadline | None = None) -> None:
+        """Make a grant outlive a reboot, as it is now, if no process holds it."""
         if not self._store.embedded or hold.process is not None:
             return
         insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
-        written: Hold | None = None
-        present: Hold | None = hold
-        # Again if it was changed or ended meanwhile, by another that had no copy to change yet.
+        written: LockHold | None = None
+        present: LockHold | None = hold
+        # Repeat if the grant was changed or ended meanwhile by another process, which found no
+        # copy to change yet.
         while present is not None and present != written:
             written = present
-            insist(partial(self._put, hold.id, LastingGrant(hold=present)))
-            present = self._present(present)
+            copy = LastingGrant(hold=present)
+            insist(
+                lambda limit_s, copy=copy: self._store.transact(  # type: ignore[misc]
+                    lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),
+                    scope=[LASTING_GRANTS],
+                    timeout_s=limit_s,
+                )
+            )
+            held = (
+                one for name in hold.names for one in lock_in(self._store.get(LOCKS, name)).holds
+            )
+            present = next((one for one in held if one.id == hold.id), None)
         if present is None:
-            self.forget(hold.id)
+            self.delete(hold.id)
 
-    def _put(self, hold_id: str, copy: LastingGrant, timeout_s: float) -> None:
-        self._store.transact(
-            lambda tx: tx.put(LASTING_GRANTS, hold_id, copy),
-            scope=[LASTING_GRANTS],
-            timeout_s=timeout_s,
-        )
-
-    def _present(self, hold: Hold) -> Hold | None:
-        """A grant as the table has it."""
-        held = (
-            other for name in hold.names for other in lock_in(self._store.get(LOCKS, name)).holds
-        )
-        return next((other for other in held if other.id == hold.id), None)
-
-    def end(self, hold: Hold, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """A grant is over; if no process held it, it must not come back."""
+    def end(self, hold: LockHold, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
+        """Delete the copy of a grant that is over, if no process held it."""
         if hold.process is None:
-            self.forget(hold.id, timeout_s)
+            self.delete(hold.id, timeout_s)
 
-    def forget(self, hold_id: str, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Remove a grant's copy."""
+    def delete(self, hold_id: str, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
+        """Delete a grant's copy."""
         if self._store.embedded:
             self._store.transact(
                 lambda tx: tx.delete(LASTING_GRANTS, hold_id),
@@ -318,18 +307,18 @@ class Lasting:
             )
 
 
-def _enter(tx: Tx, kept: list[Hold]) -> list[Hold]:
-    """Fill the table once; return those that are over."""
+def _enter(tx: Tx, kept: list[LockHold]) -> list[LockHold]:
+    """Fill the table once; return the grants that are over."""
     if tx.get(TABLE_BEGUN, _ONLY) is not None:
         return []
-    table = WritableTable(tx)
+    table = WritableLockTable(tx)
     entered, over = 0, []
-    # The newest first: where two copies cannot both be true, the older grant had ended, and its
-    # copy was about to go.
+    # The newest first. Where two copies conflict, the older grant had ended, and its copy was about
+    # to be deleted.
     for hold in sorted(kept, key=lambda hold: -hold.token):
         held = [other for name in hold.names for other in table.lock(name).holds]
         if hold.lease.fresh(tx.now) and not any(conflict(hold.mode, other.mode) for other in held):
-            table.hold(hold)
+            table.add_hold(hold)
             entered += 1
         else:
             over.append(hold)

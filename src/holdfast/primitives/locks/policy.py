@@ -1,95 +1,97 @@
-"""Whose turn it is. The rules of the lock table, over a `Table` and nothing else.
+"""Whose turn it is: the rules of the lock table, as functions of a `LockTable`.
 
-A request waits for two kinds of obstacle: holds of other jobs that conflict with it, and requests
-before it in the queue that conflict with it. Only holds are absolute. A request before it is no
-obstacle
+Two kinds of obstacle keep a waiter waiting: conflicting holds of other jobs, and conflicting
+waiters ahead of it in a queue. Only holds are absolute. A waiter ahead is no obstacle
 
-- if it waits, directly or not, for this very job: to queue behind it would close a cycle that
-  nobody meant; or
-- if it has been let wait for later ones fewer than BACKFILL_MAX times: it cannot go now, and this
-  one can.
+- if it waits, directly or not, for this very job: queueing behind it would close a cycle; or
+- if later requests overtook it fewer than BACKFILL_MAX times: it cannot go now, and this one can.
 
-By the first exception, a cycle that has a place in a queue in it dissolves by itself. So a real
-deadlock consists of holds alone.
+The first exception dissolves every cycle that includes a place in a queue. So a real deadlock
+consists of holds alone.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.kernel.codec import to_json
-from holdfast.kernel.limits import BACKFILL_MAX, LOCK_HOLDS_BYTES_MAX, LOCK_SHARERS_MAX
-from holdfast.primitives.locks.records import Hold, Mode, Request, conflict, within
-from holdfast.primitives.locks.table import Table
+from holdfast.kernel.codec import Instant, Plain, to_json
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import (
+    BACKFILL_MAX,
+    LOCK_AHEAD_COUNTED_MAX,
+    LOCK_AHEAD_TOLD_MAX,
+    LOCK_HOLDS_BYTES_MAX,
+    LOCK_SHARERS_MAX,
+)
+from holdfast.kernel.text import counted
+from holdfast.primitives.locks.records import LockHold, Mode, Waiter, conflict, within
+from holdfast.primitives.locks.table import LockTable
+
+_STEPS_SHOWN_MAX = 16
+_HOLDERS_SHOWN_MAX = 3
 
 
-class Obstacle(NamedTuple):
-    """A hold on a name that a request must wait for."""
+class BlockingHold(NamedTuple):
+    """A hold on a name that a waiter must wait for."""
 
     name: str
-    hold: Hold
+    hold: LockHold
 
 
-class Step(NamedTuple):
-    """One step of a cycle: a request waits for a name, by a hold of the next step's job."""
+class CycleStep(NamedTuple):
+    """One step of a cycle: the waiter waits for a name that the next step's job holds."""
 
-    request: Request
+    waiter: Waiter
     name: str
-    hold: Hold
+    hold: LockHold
 
 
-def needed(table: Table, request: Request) -> list[str]:
-    """The names that the request's job does not hold already as it asks for them."""
-    if request.look:
-        return list(request.names)
-    return [name for name in request.names if not _covered(table, name, request)]
+def names_to_take(table: LockTable, waiter: Waiter) -> list[str]:
+    """The names that the waiter's job does not hold yet in the requested mode."""
+    if waiter.look:
+        return list(waiter.names)
+    by, mode = waiter.by, waiter.mode
+    return [name for name in waiter.names if table.covering_hold(name, by, mode) is None]
 
 
-def held_against(table: Table, request: Request) -> Iterator[Obstacle]:
-    """The holds of other jobs that the request must wait for. Mostly the first one says enough."""
-    by, mode = request.by, request.mode
-    for name in request.names:
+def blocking_holds(table: LockTable, waiter: Waiter) -> Iterator[BlockingHold]:
+    """The holds of other jobs that the waiter must wait for."""
+    by, mode = waiter.by, waiter.mode
+    for name in waiter.names:
         holds = table.lock(name).holds
-        if holds and (request.look or not _covered(table, name, request)):
-            # Those that share it are in nobody's way but that of an exclusive request.
-            for hold in holds if mode is Mode.EXCLUSIVE else table.holders(name).exclusive:
-                if not within(by, hold.by):
-                    yield Obstacle(name, hold)
-            if _full(table, name, request):
-                # Whoever leaves makes room, and one stands for them all: one that waits for
-                # nothing, if there is such a one, as a cycle through another would not last.
-                yield Obstacle(
-                    name, next((hold for hold in holds if not table.of_job(hold.by)), holds[0])
-                )
+        if not holds:
+            continue
+        covered = table.covering_hold(name, by, mode) is not None
+        if covered and not waiter.look:
+            continue
+        # Sharers block exclusive requests only.
+        for hold in holds if mode is Mode.EXCLUSIVE else table.hold_index(name).exclusive:
+            if not within(by, hold.by):
+                yield BlockingHold(name, hold)
+        if mode is Mode.SHARED and not covered and _is_full(table, name, waiter):
+            # Any sharer that leaves makes room, and one stands for all. Prefer one that waits for
+            # nothing: a cycle through another sharer would not last.
+            idle = (hold for hold in holds if not table.waits_of_job(hold.by))
+            yield BlockingHold(name, next(idle, holds[0]))
 
 
-def _full(table: Table, name: str, request: Request) -> bool:
-    """Do so many share it that a request which would too has to wait until one of them leaves?"""
-    if request.mode is not Mode.SHARED or _covered(table, name, request):
-        return False
-    holders = table.holders(name)
-    # A request says all that its hold would, and more.
+def _is_full(table: LockTable, name: str, waiter: Waiter) -> bool:
+    """True when one more sharer must wait until another leaves."""
+    index = table.hold_index(name)
+    # A waiter's row is longer than its hold would be.
     return (
-        holders.count >= LOCK_SHARERS_MAX
-        or holders.size() + len(to_json(request)) > LOCK_HOLDS_BYTES_MAX
+        index.count >= LOCK_SHARERS_MAX
+        or index.size() + len(to_json(waiter)) > LOCK_HOLDS_BYTES_MAX
     )
 
 
-def _covered(table: Table, name: str, request: Request) -> bool:
-    return (
-        bool(table.lock(name).holds)
-        and table.holders(name).covering(request.by, request.mode) is not None
-    )
-
-
-def queued_against(table: Table, request: Request) -> Iterator[Request]:
-    """The requests before it that conflict with it, whether or not it must wait for them; one may
-    come more than once.
-    """
-    if request.look:
+def conflicting_ahead(table: LockTable, waiter: Waiter) -> Iterator[Waiter]:
+    """The conflicting waiters ahead, obstacles or not. One may come more than once."""
+    if waiter.look:
         return
-    place = request.place
-    for name in needed(table, request):
+    place = waiter.place
+    for name in names_to_take(table, waiter):
         if not table.lock(name).waited:
             continue
         for other in table.queue(name):
@@ -97,27 +99,27 @@ def queued_against(table: Table, request: Request) -> Iterator[Request]:
                 break
             if (
                 not other.look
-                and conflict(other.mode, request.mode)
-                and not within(request.by, other.by)
+                and conflict(other.mode, waiter.mode)
+                and not within(waiter.by, other.by)
             ):
                 yield other
 
 
-def may_go(table: Table, request: Request) -> list[Request] | None:
-    """None when the request must wait. Otherwise those before it that it may delay by going now,
-    each to be counted.
+def overtaken_if_granted(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
+    """The waiters ahead that a grant now may delay, each to be counted; None when the waiter must
+    wait.
     """
-    for _ in held_against(table, request):
+    for _ in blocking_holds(table, waiter):
         return None
-    return may_overtake(table, request)
+    return overtaken_in_queue(table, waiter)
 
 
-def may_overtake(table: Table, request: Request) -> list[Request] | None:
-    """The same of a request that no hold stands against."""
-    overtaken: dict[str, Request] = {}
-    harmless: set[str] = set()
-    for other in queued_against(table, request):
-        if other.id in overtaken or waits_for(table, other, request.by, harmless):
+def overtaken_in_queue(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
+    """The same for a waiter that no hold blocks."""
+    overtaken: dict[str, Waiter] = {}
+    unrelated: set[str] = set()
+    for other in conflicting_ahead(table, waiter):
+        if other.id in overtaken or waits_for_job(table, other, waiter.by, unrelated):
             continue
         if other.passed >= BACKFILL_MAX:
             return None
@@ -125,114 +127,198 @@ def may_overtake(table: Table, request: Request) -> list[Request] | None:
     return list(overtaken.values())
 
 
-def waits_for(table: Table, request: Request, by: str, known_not: set[str] | None = None) -> bool:
-    """Does the request wait, directly or not, for something that a job holds? `known_not` remembers
-    those that do not, from one question about a job to the next.
+def waits_for_job(table: LockTable, waiter: Waiter, by: str, unrelated: set[str]) -> bool:
+    """True when the waiter waits, directly or not, for something that job `by` holds.
+
+    `unrelated` collects the ids of waiters that do not, for further questions about the same job.
     """
-    seen = set() if known_not is None else known_not
-    open_ones = [request]
-    path: set[str] = set()
+    open_ones = [waiter]
+    visited: set[str] = set()
     while open_ones:
         waiting = open_ones.pop()
-        if waiting.id in seen or waiting.id in path:
+        if waiting.id in unrelated or waiting.id in visited:
             continue
-        path.add(waiting.id)
-        holders = {obstacle.hold.by for obstacle in held_against(table, waiting)}
+        visited.add(waiting.id)
+        holders = {blocking.hold.by for blocking in blocking_holds(table, waiting)}
         if any(within(by, holder) for holder in holders):
             return True
         for holder in holders:
-            open_ones += table.of_job(holder)
-        open_ones += queued_against(table, waiting)
-    seen |= path
+            open_ones += table.waits_of_job(holder)
+        open_ones += conflicting_ahead(table, waiting)
+    unrelated |= visited
     return False
 
 
-def waiting_behind(table: Table, jobs: set[str]) -> list[Request]:
-    """Every request of these jobs, of those they wait for, and so on, in order."""
-    found: dict[str, Request] = {}
-    open_ones = [request for by in jobs for request in table.of_job(by)]
+def waits_behind(table: LockTable, jobs: set[str]) -> list[Waiter]:
+    """All waits of these jobs, of the jobs that they wait for, and so on, in queue order."""
+    found: dict[str, Waiter] = {}
+    open_ones = [waiter for by in jobs for waiter in table.waits_of_job(by)]
     while open_ones:
-        request = open_ones.pop()
-        if request.id not in found:
-            found[request.id] = request
-            for obstacle in held_against(table, request):
-                open_ones += table.of_job(obstacle.hold.by)
-            open_ones += queued_against(table, request)
-    return sorted(found.values(), key=lambda request: request.place)
+        waiter = open_ones.pop()
+        if waiter.id not in found:
+            found[waiter.id] = waiter
+            for blocking in blocking_holds(table, waiter):
+                open_ones += table.waits_of_job(blocking.hold.by)
+            open_ones += conflicting_ahead(table, waiter)
+    return sorted(found.values(), key=lambda waiter: waiter.place)
 
 
-def cycle(table: Table, request: Request) -> list[Step]:
-    """The cycle of holds that the request closes or is part of, beginning with it; empty when there
-    is none.
+def find_cycle(table: LockTable, waiter: Waiter) -> list[CycleStep]:
+    """The cycle of holds that the waiter closes or is part of, from its own step on; empty when
+    there is none.
     """
-    led_by: dict[str, Step | None] = {request.id: None}
-    open_ones = deque([request])
+    led_by: dict[str, CycleStep | None] = {waiter.id: None}
+    open_ones = deque([waiter])
     while open_ones:
         waiting = open_ones.popleft()
-        for name, hold in held_against(table, waiting):
-            step: Step | None = Step(waiting, name, hold)
-            if within(request.by, hold.by):
+        for name, hold in blocking_holds(table, waiting):
+            step: CycleStep | None = CycleStep(waiting, name, hold)
+            if within(waiter.by, hold.by):
                 steps = []
                 while step is not None:
                     steps.append(step)
-                    step = led_by[step.request.id]
+                    step = led_by[step.waiter.id]
                 return steps[::-1]
-            for next_one in table.of_job(hold.by):
+            for next_one in table.waits_of_job(hold.by):
                 if next_one.id not in led_by:
                     led_by[next_one.id] = step
                     open_ones.append(next_one)
     return []
 
 
-def just_ahead(table: Table, request: Request) -> tuple[list[Hold], list[Request]]:
-    """Whose death would let the request move up: for each name the nearest before it, or the
-    holders where it is the first.
+def describe_cycle(steps: Sequence[CycleStep]) -> str:
+    """A cycle as text; a long one is cut."""
+    text = "; ".join(
+        f"{step.waiter.by} waits for {step.name}, held by {step.hold.by}"
+        for step in steps[:_STEPS_SHOWN_MAX]
+    )
+    more = len(steps) - _STEPS_SHOWN_MAX
+    return text if more <= 0 else f"{text}; and {more} more"
 
-    Of several sharers before an exclusive request each counts, as they will hold together.
+
+def nearest_ahead(table: LockTable, waiter: Waiter) -> tuple[list[LockHold], list[Waiter]]:
+    """The holds and waiters whose death would let this waiter move up.
+
+    For each name that is the nearest waiter ahead, or the holders where there is none. Of several
+    sharers ahead of an exclusive request each counts, as they will hold together.
     """
-    holds: dict[str, Hold] = {}
-    requests: dict[str, Request] = {}
-    for name in needed(table, request):
-        nearest = _nearest(table, request, name)
-        requests.update({other.id: other for other in nearest})
-        watched = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
-        present = table.lock(name).holds
-        full = _full(table, name, request)
-        for hold in present:
-            # An exclusive request before this one watches the holders, but for those of its own
-            # job.
-            theirs = (full or conflict(hold.mode, request.mode)) and not within(request.by, hold.by)
-            if theirs and (not watched or any(within(by, hold.by) for by in watched)):
+    holds: dict[str, LockHold] = {}
+    waiters: dict[str, Waiter] = {}
+    by, mode = waiter.by, waiter.mode
+    for name in names_to_take(table, waiter):
+        nearest: list[Waiter] = []
+        # Waiters of the same job count too. This one does not wait for them, but the waiters
+        # behind it rely on it to watch them.
+        for other in table.before(waiter, name):
+            if other.look or not conflict(other.mode, mode):
+                continue
+            if other.mode is not Mode.EXCLUSIVE or not nearest:
+                nearest.append(other)
+            if other.mode is Mode.EXCLUSIVE:
+                break
+        waiters.update({other.id: other for other in nearest})
+        # An exclusive waiter ahead watches the holders, except those of its own job.
+        watching = {other.by for other in nearest if other.mode is Mode.EXCLUSIVE}
+        full = (
+            mode is Mode.SHARED
+            and table.covering_hold(name, by, mode) is None
+            and _is_full(table, name, waiter)
+        )
+        for hold in table.lock(name).holds:
+            blocks = (full or conflict(hold.mode, mode)) and not within(by, hold.by)
+            if blocks and (not watching or any(within(job, hold.by) for job in watching)):
                 holds[hold.id] = hold
-    return list(holds.values()), list(requests.values())
+    return list(holds.values()), list(waiters.values())
 
 
-def _nearest(table: Table, request: Request, name: str) -> list[Request]:
-    nearest: list[Request] = []
-    for other in table.before(request, name):
-        # Those of its own job too: it does not wait for them, but others behind it leave it to this
-        # one to watch them.
-        if other.look or not conflict(other.mode, request.mode):
-            continue
-        if nearest and other.mode is Mode.EXCLUSIVE:
+class Blocker(Plain, frozen=True, kw_only=True):
+    """A holder of something that the request needs. `until` is the end of its time to live, if it
+    has one.
+    """
+
+    resource: str
+    by: str
+    mode: Mode
+    since: Instant
+    until: Instant | None
+    process: Holder | None
+
+
+class EarlierWaiter(Plain, frozen=True, kw_only=True):
+    """A conflicting waiter ahead of the request."""
+
+    by: str
+    names: tuple[str, ...]
+    since: Instant
+    process: Holder
+
+
+class Obstruction(Plain, frozen=True, kw_only=True):
+    """What kept a request waiting at one moment."""
+
+    at: Instant
+    holders: tuple[Blocker, ...]
+    """At most LOCK_AHEAD_TOLD_MAX of them."""
+    holders_count: int
+    ahead: tuple[EarlierWaiter, ...]
+    """The first in the queue, at most LOCK_AHEAD_TOLD_MAX of them."""
+    position: int | None
+    """Its position in the queue, 1 for the next; None behind more than LOCK_AHEAD_COUNTED_MAX."""
+
+
+def obstruction_of(table: LockTable, waiter: Waiter, now: datetime) -> Obstruction:
+    """What keeps a waiter waiting that has, or would have, its place in the queue."""
+    blocking = list(blocking_holds(table, waiter))
+    ahead: dict[str, Waiter] = {}
+    for other in conflicting_ahead(table, waiter):
+        ahead[other.id] = other
+        if len(ahead) > LOCK_AHEAD_COUNTED_MAX:
+            # Counting further would hold up all others at the table.
             break
-        nearest.append(other)
-        if other.mode is Mode.EXCLUSIVE:
-            break
-    return nearest
-
-
-def described(steps: Sequence[Step]) -> str:
-    """A cycle in words; of a long one, its beginning."""
-    words = "; ".join(
-        f"{step.request.by} waits for {step.name}, held by {step.hold.by}"
-        for step in steps[:_STEPS_TOLD_MAX]
+    first = sorted(ahead.values(), key=lambda other: other.place)[:LOCK_AHEAD_TOLD_MAX]
+    return Obstruction(
+        at=now,
+        holders=tuple(
+            Blocker(
+                resource=name,
+                by=hold.by,
+                mode=hold.mode,
+                since=hold.lease.granted_at,
+                until=hold.lease.expires_at if hold.lease.explicit else None,
+                process=hold.process,
+            )
+            for name, hold in blocking[:LOCK_AHEAD_TOLD_MAX]
+        ),
+        holders_count=len(blocking),
+        ahead=tuple(
+            EarlierWaiter(by=one.by, names=one.names, since=one.arrived_at, process=one.process)
+            for one in first
+        ),
+        position=None if len(ahead) > LOCK_AHEAD_COUNTED_MAX else len(ahead) + 1,
     )
-    return (
-        words
-        if len(steps) <= _STEPS_TOLD_MAX
-        else f"{words}; and {len(steps) - _STEPS_TOLD_MAX} more"
-    )
 
 
-_STEPS_TOLD_MAX = 16
+def describe_obstruction(found: Obstruction, names: tuple[str, ...]) -> str:
+    """An obstruction as text. With several names, each holder comes with what it holds."""
+    parts = []
+    for blocker in found.holders[:_HOLDERS_SHOWN_MAX]:
+        held = f"{blocker.resource} is held" if len(names) > 1 else "held"
+        process = "" if blocker.process is None else f" (process {blocker.process.pid})"
+        until = "" if blocker.until is None else f" until {clock_time(blocker.until, found.at)}"
+        since = clock_time(blocker.since, found.at)
+        parts.append(f"{held} by {blocker.by}{process} since {since}{until}")
+    if found.holders_count > len(parts):
+        parts.append(f"and by {found.holders_count - len(parts)} more")
+    if not found.holders:
+        parts.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} free")
+    if found.position is None:
+        parts.append(f"more than {LOCK_AHEAD_COUNTED_MAX} waiters ahead")
+    elif found.position > 1:
+        first = "" if found.holders else f", {found.ahead[0].by} first"
+        parts.append(f"{counted(found.position - 1, 'waiter')} ahead{first}")
+    return ", ".join(parts)
+
+
+def clock_time(at: datetime, now: datetime) -> str:
+    """An instant in UTC to the minute, with its date unless that is today."""
+    return at.strftime("%H:%MZ" if at.date() == now.date() else "%Y-%m-%d %H:%MZ")

@@ -1,7 +1,7 @@
-"""What the locks of a store have been through: counts and histograms of each resource.
+"""Counts and histograms of each resource.
 
-A process counts for itself and adds what it counted to the store now and then, so that a grant pays
-nothing for it. A process that is killed takes along what it had not added yet.
+A process counts in memory and adds its counts to the store now and then, so that a grant pays
+nothing for it. A process that is killed loses the counts that it had not added yet.
 """
 
 import threading
@@ -15,9 +15,13 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store, Tx
 
 OTHERS = "…"
-"""Where resources beyond the bound are summed up."""
+"""The row that sums up the resources beyond LOCK_STATISTICS_MAX."""
 
 _NONE = (0,) * (len(BUCKETS_S) + 1)
+_NUMBERS = (
+    *("grants", "waits", "timeouts", "deaths", "expiries", "deadlocks", "kicks"),
+    *("wait_s", "hold_s"),
+)
 
 
 class LockStatistics(Record, frozen=True, kw_only=True):
@@ -25,7 +29,7 @@ class LockStatistics(Record, frozen=True, kw_only=True):
 
     grants: int = 0
     waits: int = 0
-    """Grants that had to be waited for."""
+    """Grants after a wait."""
     timeouts: int = 0
     deaths: int = 0
     """Grants taken from a dead holder."""
@@ -36,163 +40,137 @@ class LockStatistics(Record, frozen=True, kw_only=True):
     wait_s: float = 0.0
     hold_s: float = 0.0
     wait_counts: tuple[int, ...] = _NONE
-    """How many waits were up to each bound of BUCKETS_S, and how many longer; those that ended
-    without a grant included.
-    """
+    """Waits up to each bound of BUCKETS_S, and longer; those without a grant included."""
     hold_counts: tuple[int, ...] = _NONE
 
     def plus(self, other: "LockStatistics") -> "LockStatistics":
-        """Both together."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in _PLAIN}
-        return LockStatistics(
-            **sums,
-            wait_counts=tuple(
-                a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)
-            ),
-            hold_counts=tuple(
-                a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)
-            ),
-        )
+        """The sum of both."""
+        total = _Counts()
+        total.add(self)
+        total.add(other)
+        return total.record()
 
-
-_PLAIN = (
-    "grants",
-    "waits",
-    "timeouts",
-    "deaths",
-    "expiries",
-    "deadlocks",
-    "kicks",
-    "wait_s",
-    "hold_s",
-)
 
 LOCK_STATISTICS = Space("lock_statistics", LockStatistics, volatile=True)
 
 
-class _Tally:
-    """What this process counted of one resource."""
+class _Counts:
+    """The counts of one resource, to be added to."""
 
     def __init__(self) -> None:
-        self.grants = self.waits = self.timeouts = self.deaths = self.expiries = self.deadlocks = (
-            self.kicks
-        ) = 0
+        self.grants = self.waits = self.timeouts = self.deaths = self.expiries = 0
+        self.deadlocks = self.kicks = 0
         self.wait_s = self.hold_s = 0.0
         self.wait_counts = list(_NONE)
         self.hold_counts = list(_NONE)
 
-    def add(self, other: "_Tally | None") -> None:
-        """Take over what another has counted."""
-        if other is not None:
-            for name in _PLAIN:
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-            self.wait_counts = [
-                a + b for a, b in zip(self.wait_counts, other.wait_counts, strict=True)
-            ]
-            self.hold_counts = [
-                a + b for a, b in zip(self.hold_counts, other.hold_counts, strict=True)
-            ]
+    def add(self, other: "_Counts | LockStatistics") -> None:
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for at, number in enumerate(other.wait_counts):
+            self.wait_counts[at] += number
+        for at, number in enumerate(other.hold_counts):
+            self.hold_counts[at] += number
 
-    def taken(self) -> LockStatistics:
-        """The counts as a record."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+    def record(self) -> LockStatistics:
         return LockStatistics(
-            **plain, wait_counts=tuple(self.wait_counts), hold_counts=tuple(self.hold_counts)
+            **{name: getattr(self, name) for name in _NUMBERS},
+            wait_counts=tuple(self.wait_counts),
+            hold_counts=tuple(self.hold_counts),
         )
 
 
-class Counting:
-    """The counts of this process, on their way to the store."""
+class LockCounters:
+    """The counts of this process that are not in the store yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.begin_process()
 
     def begin_process(self) -> None:
-        """Begin with nothing, as in a forked child: what was counted is its parent's to add."""
+        """Begin with nothing, as in a forked child: its parent adds the earlier counts."""
         self._mutex = threading.Lock()
-        self._adding = threading.Lock()
-        self._tallies: dict[str, _Tally] = {}
+        self._flushing = threading.Lock()
+        self._counts: dict[str, _Counts] = {}
 
     def count(self, names: Iterable[str], what: str) -> None:
-        """One more of something, for each name."""
+        """Add one to the number `what` of each name."""
         with self._mutex:
             for name in names:
-                tally = self._tally(name)
-                setattr(tally, what, getattr(tally, what) + 1)
+                counts = self._counts_of(name)
+                setattr(counts, what, getattr(counts, what) + 1)
 
-    def granted(self, names: Iterable[str]) -> None:
-        """A grant began."""
+    def count_grant(self, names: Iterable[str]) -> None:
         with self._mutex:
             for name in names:
-                (self._tallies.get(name) or self._tally(name)).grants += 1
+                (self._counts.get(name) or self._counts_of(name)).grants += 1
 
-    def held(self, names: Iterable[str], held_s: float) -> None:
-        """A grant ended after so long."""
+    def count_hold(self, names: Iterable[str], held_s: float) -> None:
+        """A grant ended after `held_s`."""
         bucket = bisect_left(BUCKETS_S, held_s)
         with self._mutex:
             for name in names:
-                tally = self._tallies.get(name) or self._tally(name)
-                tally.hold_s += held_s
-                tally.hold_counts[bucket] += 1
+                counts = self._counts.get(name) or self._counts_of(name)
+                counts.hold_s += held_s
+                counts.hold_counts[bucket] += 1
 
-    def waited(self, names: Iterable[str], waited_s: float, *, granted: bool) -> None:
-        """A wait ended after so long."""
+    def count_wait(self, names: Iterable[str], waited_s: float, *, granted: bool) -> None:
+        """A wait ended after `waited_s`."""
         bucket = bisect_left(BUCKETS_S, waited_s)
         with self._mutex:
             for name in names:
-                tally = self._tally(name)
-                tally.waits += granted
-                tally.wait_s += waited_s
-                tally.wait_counts[bucket] += 1
+                counts = self._counts_of(name)
+                counts.waits += granted
+                counts.wait_s += waited_s
+                counts.wait_counts[bucket] += 1
 
-    def add_up(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Add what was counted to the store's statistics. What cannot be added now is kept for the
-        next time. What another thread is just adding is there too when this returns.
+    def flush(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
+        """Add the counts to the store; on failure they are kept for the next time.
+
+        Waits for another thread that is flushing, so that its counts are in the store too.
         """
-        if self._adding.acquire(timeout=timeout_s):
-            try:
-                self._add_up(timeout_s)
-            finally:
-                self._adding.release()
-
-    def _add_up(self, timeout_s: float) -> None:
-        with self._mutex:
-            tallies, self._tallies = self._tallies, {}
-        if not tallies:
+        if not self._flushing.acquire(timeout=timeout_s):
             return
-        counted = {name: tally.taken() for name, tally in tallies.items()}
         try:
-            self._store.transact(
-                lambda tx: _add(tx, counted),
-                scope=[LOCK_STATISTICS],
-                durable=False,
-                timeout_s=timeout_s,
-            )
-        except BaseException:
             with self._mutex:
-                for name, tally in tallies.items():
-                    tally.add(self._tallies.get(name))
-                self._tallies |= tallies
-            raise
+                taken, self._counts = self._counts, {}
+            if not taken:
+                return
+            try:
+                self._store.transact(
+                    lambda tx: _add(tx, taken),
+                    scope=[LOCK_STATISTICS],
+                    durable=False,
+                    timeout_s=timeout_s,
+                )
+            except BaseException:
+                with self._mutex:
+                    for name, counts in taken.items():
+                        if (newer := self._counts.get(name)) is not None:
+                            counts.add(newer)
+                    self._counts |= taken
+                raise
+        finally:
+            self._flushing.release()
 
-    def _tally(self, name: str) -> _Tally:
-        found = self._tallies.get(name)
+    def _counts_of(self, name: str) -> _Counts:
+        found = self._counts.get(name)
         if found is None:
-            found = self._tallies[name] = _Tally()
+            found = self._counts[name] = _Counts()
         return found
 
 
-def _add(tx: Tx, counted: dict[str, LockStatistics]) -> None:
+def _add(tx: Tx, counted: dict[str, _Counts]) -> None:
     room = LOCK_STATISTICS_MAX - tx.count(LOCK_STATISTICS)
     others = LockStatistics()
-    for name, statistics in counted.items():
+    for name, counts in counted.items():
         row = tx.get(LOCK_STATISTICS, name)
+        record = counts.record()
         if row is None and room <= 0:
-            others = others.plus(statistics)
+            others = others.plus(record)
             continue
         room -= row is None
-        tx.put(LOCK_STATISTICS, name, statistics if row is None else row.record.plus(statistics))
+        tx.put(LOCK_STATISTICS, name, record if row is None else row.record.plus(record))
     if others != LockStatistics():
         row = tx.get(LOCK_STATISTICS, OTHERS)
         tx.put(LOCK_STATISTICS, OTHERS, others if row is None else row.record.plus(others))

@@ -1,15 +1,11 @@
-"""The part of the lock table that one decision looks at: each thing read once, when it is needed,
-and written back at the end.
+"""The part of the lock table that one transaction looks at: each row is read once, when it is
+needed, and resources are written back at the end.
 
-Decisions about a long queue mostly need its head, so queues are read in pages.
-
-Who stands just behind whom. A waiter watches the one just ahead of it, and has to be woken when
-that becomes another.
+Most decisions about a long queue need only its head, so queues are read in pages.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -18,15 +14,14 @@ from holdfast.kernel.store import ReadTx, Tx
 from holdfast.primitives.locks.records import (
     LOCK_WAITS,
     LOCKS,
-    Hold,
     Lock,
+    LockHold,
     Mode,
-    Request,
-    conflict,
+    Waiter,
+    job_and_parents,
     lock_in,
-    request_key,
     root_of,
-    self_and_wholes,
+    waiter_key,
     within,
 )
 
@@ -34,24 +29,23 @@ _FIRST_PAGE = 2
 _PAGE_MAX = 128
 
 
-class Holders:
-    """The holds of one name, in order, and indexed by job. A hand-over to many sharers asks of each
-    of them whether its job holds the name already, and how large the row has become; to go through
-    all holds each time would be quadratic.
+class HoldIndex:
+    """The holds of one name by job. A hand-over to many sharers asks for each of them whether its
+    job holds the name already, and how large the row has become: scanning would be quadratic.
     """
 
     __slots__ = ("_by_job", "_bytes", "count", "exclusive")
 
-    def __init__(self, holds: Sequence[Hold]) -> None:
-        self._by_job: dict[str, list[tuple[int, Hold]]] = {}
+    def __init__(self, holds: Sequence[LockHold]) -> None:
+        self._by_job: dict[str, list[tuple[int, LockHold]]] = {}
         self._bytes: int | None = None
         self.count = 0
-        self.exclusive: list[Hold] = []
+        self.exclusive: list[LockHold] = []
         for hold in holds:
             self.add(hold)
 
-    def add(self, hold: Hold) -> None:
-        """A hold that came last."""
+    def add(self, hold: LockHold) -> None:
+        """Add a hold behind the others."""
         self._by_job.setdefault(hold.by, []).append((self.count, hold))
         self.count += 1
         if hold.mode is Mode.EXCLUSIVE:
@@ -59,17 +53,17 @@ class Holders:
         if self._bytes is not None:
             self._bytes += len(to_json(hold))
 
-    def covering(self, by: str, mode: Mode) -> Hold | None:
+    def covering(self, by: str, mode: Mode) -> LockHold | None:
         """The first hold by which a job has the name in that mode; None when it needs one."""
-        first: tuple[int, Hold] | None = None
-        for job in self_and_wholes(by):
+        first: tuple[int, LockHold] | None = None
+        for job in job_and_parents(by):
             for at, hold in self._by_job.get(job, ()):
                 if hold.covers(by, mode) and (first is None or at < first[0]):
                     first = at, hold
         return None if first is None else first[1]
 
     def size(self) -> int:
-        """The bytes of the holds as a row keeps them."""
+        """The bytes of the holds in their row."""
         if self._bytes is None:
             self._bytes = sum(
                 len(to_json(hold)) for holds in self._by_job.values() for _, hold in holds
@@ -77,79 +71,87 @@ class Holders:
         return self._bytes
 
 
-class Table:
+class LockTable:
     """A view of the table inside one transaction."""
 
     def __init__(self, tx: ReadTx) -> None:
         self._tx = tx
         self._locks: dict[str, Lock] = {}
-        self._holders: dict[str, Holders] = {}
-        self._requests: dict[str, Request | None] = {}
+        self._indexes: dict[str, HoldIndex] = {}
+        self._waiters: dict[str, Waiter | None] = {}
         self._queues: dict[str, _Queue] = {}
-        self._lasts: dict[str, Request | None] = {}
-        self._jobs: dict[str, list[Request]] = {}
+        self._lasts: dict[str, Waiter | None] = {}
+        self._jobs: dict[str, list[Waiter]] = {}
 
     def lock(self, name: str) -> Lock:
-        """Who holds a resource."""
+        """The resource of that name, held or free."""
         found = self._locks.get(name)
         if found is None:
             found = self._locks[name] = lock_in(self._tx.get(LOCKS, name))
         return found
 
-    def holders(self, name: str) -> Holders:
-        """The holds of a resource by what is asked of them."""
-        found = self._holders.get(name)
+    def hold_index(self, name: str) -> HoldIndex:
+        """The holds of a resource, indexed."""
+        found = self._indexes.get(name)
         if found is None:
-            found = self._holders[name] = Holders(self.lock(name).holds)
+            found = self._indexes[name] = HoldIndex(self.lock(name).holds)
         return found
 
-    def find_hold(self, hold_id: str, names: Sequence[str]) -> Hold | None:
-        """A grant that is still in force."""
+    def covering_hold(self, name: str, by: str, mode: Mode) -> LockHold | None:
+        """The hold by which a job has a name in that mode already; None when it needs one."""
+        holds = self.lock(name).holds
+        if len(holds) > 1:
+            return self.hold_index(name).covering(by, mode)
+        return holds[0] if holds and holds[0].covers(by, mode) else None
+
+    def find_hold(self, hold_id: str, names: Sequence[str]) -> LockHold | None:
+        """A grant that is still in force on any of the names."""
         for name in names:
             for hold in self.lock(name).holds:
                 if hold.id == hold_id:
                     return hold
         return None
 
-    def request(self, request_id: str) -> Request | None:
-        """A request that waits, or that was told something and has not read it yet."""
-        if request_id not in self._requests:
-            row = self._tx.get(LOCK_WAITS, request_key(request_id))
-            self._requests[request_id] = None if row is None else row.record
-        return self._requests[request_id]
+    def waiter(self, waiter_id: str) -> Waiter | None:
+        """A waiter in the queue, or one that has an outcome to read."""
+        if waiter_id not in self._waiters:
+            row = self._tx.get(LOCK_WAITS, waiter_key(waiter_id))
+            self._waiters[waiter_id] = None if row is None else row.record
+        return self._waiters[waiter_id]
 
-    def queue(self, name: str) -> Iterator[Request]:
-        """Who waits for a name, in order. A request may be dequeued while this goes on."""
+    def queue(self, name: str) -> Iterator[Waiter]:
+        """The waiters for a name, in order. Waiters may be dequeued during the iteration."""
         return iter(self._queue(name))
 
-    def last(self, name: str) -> Request | None:
+    def last(self, name: str) -> Waiter | None:
         """The last in a name's queue."""
         if name not in self._lasts:
-            waited = self.lock(name).waited
-            found = (
-                self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1) if waited else []
+            rows = (
+                self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
+                if self.lock(name).waited
+                else []
             )
-            self._lasts[name] = self._whole(found[0].record) if found else None
+            self._lasts[name] = self._current(rows[0].record) if rows else None
         return self._lasts[name]
 
-    def before(self, request: Request, name: str) -> Iterator[Request]:
-        """Who waits for a name before a request, the nearest first."""
-        stop, page = request.place, 1
+    def before(self, waiter: Waiter, name: str) -> Iterator[Waiter]:
+        """The waiters for a name ahead of one, the nearest first."""
+        stop, page = waiter.place, 1
         last = self._lasts.get(name)
         if last is not None and last.place < stop:
             yield last
             stop = last.place
         while True:
-            found = self._tx.find(LOCK_WAITS, "queue", (name,), stop=stop, reverse=True, limit=page)
-            for row in found:
-                yield self._whole(row.record)
-            if len(found) < page:
+            rows = self._tx.find(LOCK_WAITS, "queue", (name,), stop=stop, reverse=True, limit=page)
+            for row in rows:
+                yield self._current(row.record)
+            if len(rows) < page:
                 return
-            stop, page = found[-1].record.place, min(page * 4, _PAGE_MAX)
+            stop, page = rows[-1].record.place, min(page * 4, _PAGE_MAX)
 
-    def after(self, request: Request, name: str) -> Iterator[Request]:
-        """Who waits for a name behind a request, the nearest first."""
-        place, page = request.place, _FIRST_PAGE
+    def after(self, waiter: Waiter, name: str) -> Iterator[Waiter]:
+        """The waiters for a name behind one, the nearest first."""
+        place, page = waiter.place, _FIRST_PAGE
         while True:
             found = self.page(name, place, page)
             yield from found
@@ -157,25 +159,23 @@ class Table:
                 return
             place, page = found[-1].place, min(page * 4, _PAGE_MAX)
 
-    def of_job(self, by: str) -> list[Request]:
-        """What a job and its parts wait for, in order."""
+    def waits_of_job(self, by: str) -> list[Waiter]:
+        """The waits of a job and its parts, in order."""
         root = root_of(by)
         found = self._jobs.get(root)
         if found is None:
             found = self._jobs[root] = [
-                self._whole(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))
+                self._current(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))
             ]
-        return (
-            found
-            if not found or root == by
-            else [request for request in found if within(request.by, by)]
-        )
+        if not found or root == by:
+            return found
+        return [waiter for waiter in found if within(waiter.by, by)]
 
-    def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Request]:
+    def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Waiter]:
         """A stretch of a name's queue."""
         start = None if after is None else (after[0], after[1] + 1)
         rows = self._tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
-        return [self._whole(row.record) for row in rows]
+        return [self._current(row.record) for row in rows]
 
     def _queue(self, name: str) -> "_Queue":
         found = self._queues.get(name)
@@ -183,16 +183,16 @@ class Table:
             found = self._queues[name] = _Queue(self, name, empty=not self.lock(name).waited)
         return found
 
-    def _whole(self, row: Request) -> Request:
-        """The request behind one of its rows: only its first row is kept up to date."""
+    def _current(self, row: Waiter) -> Waiter:
+        """The waiter of any of its rows: only the first row is kept up to date."""
         if row.name == row.names[0]:
-            return self._requests.setdefault(row.id, row) or row
-        return self.request(row.id) or row
+            return self._waiters.setdefault(row.id, row) or row
+        return self.waiter(row.id) or row
 
 
-class WritableTable(Table):
-    """A table that can be changed. Resources are written at the end, by `write`; requests at once,
-    as the store keeps their order.
+class WritableLockTable(LockTable):
+    """A table that can be changed. Waiters are written at once, since the store keeps their order;
+    resources by `write`.
     """
 
     def __init__(self, tx: Tx) -> None:
@@ -201,74 +201,77 @@ class WritableTable(Table):
         self._changed: dict[str, None] = {}
         self._left: dict[str, None] = {}
 
-    def hold(self, hold: Hold) -> None:
+    def add_hold(self, hold: LockHold) -> None:
         """Enter a grant under each of its names."""
         for name in hold.names:
-            self._set(name, (*self.lock(name).holds, hold), added=hold)
+            lock = self.lock(name)
+            self._locks[name] = replace(lock, holds=(*lock.holds, hold))
+            self._changed[name] = None
+            if name in self._indexes:
+                self._indexes[name].add(hold)
 
-    def unhold(self, hold: Hold) -> None:
-        """Take a grant away from each of its names."""
+    def remove_hold(self, hold: LockHold) -> None:
+        """Remove a grant from each of its names."""
         for name in hold.names:
-            self._set(name, tuple(other for other in self.lock(name).holds if other.id != hold.id))
+            holds = tuple(other for other in self.lock(name).holds if other.id != hold.id)
+            self._set_holds(name, holds)
 
-    def rehold(self, hold: Hold) -> None:
-        """Put a grant's new form in the place of its old one."""
+    def replace_hold(self, hold: LockHold) -> None:
+        """Replace a grant by its new form under each of its names."""
         for name in hold.names:
-            self._set(
-                name,
-                tuple(hold if other.id == hold.id else other for other in self.lock(name).holds),
-            )
+            holds = tuple(hold if one.id == hold.id else one for one in self.lock(name).holds)
+            self._set_holds(name, holds)
 
-    def enqueue(self, request: Request) -> None:
-        """Add a waiting request under each of its names."""
-        self._requests[request.id] = request
-        self._jobs.pop(root_of(request.by), None)
-        for key, row in request.rows():
+    def enqueue(self, waiter: Waiter) -> None:
+        """Add a waiter to the queue of each of its names."""
+        self._waiters[waiter.id] = waiter
+        self._jobs.pop(root_of(waiter.by), None)
+        for key, row in waiter.rows():
             lock, last = self.lock(row.name), self.last(row.name)
             if not lock.waited or row.name in self._queues:
-                self._queue(row.name).add(request)
+                self._queue(row.name).add(waiter)
             newest_at = lock.newest_at
-            if request.priority or (last is not None and last.place > request.place):
-                newest_at = max(request.arrived_at, newest_at or request.arrived_at)
+            if waiter.priority or (last is not None and last.place > waiter.place):
+                newest_at = max(waiter.arrived_at, newest_at or waiter.arrived_at)
             if not lock.waited or newest_at != lock.newest_at:
                 self._locks[row.name] = replace(lock, waited=True, newest_at=newest_at)
                 self._changed[row.name] = None
             self.tx.put(LOCK_WAITS, key, row)
 
-    def dequeue(self, request: Request) -> None:
-        """Remove a request under each of its names."""
-        self._requests[request.id] = None
-        self._jobs.pop(root_of(request.by), None)
-        for key, row in request.rows():
+    def dequeue(self, waiter: Waiter) -> None:
+        """Remove a waiter from the queue of each of its names."""
+        self._waiters[waiter.id] = None
+        self._jobs.pop(root_of(waiter.by), None)
+        for key, row in waiter.rows():
             self.tx.delete(LOCK_WAITS, key)
-            self._queue(row.name).remove(request)
+            self._queue(row.name).remove(waiter)
             self._lasts.pop(row.name, None)
             self._left[row.name] = None
 
-    def update(self, request: Request) -> None:
-        """Write what changed of a request that goes on waiting."""
-        self.tx.put(LOCK_WAITS, request.key, replace(request, name=request.names[0]))
-        self._requests[request.id] = request
-        self._jobs.pop(root_of(request.by), None)
-        for name in request.names:
+    def update(self, waiter: Waiter) -> None:
+        """Write the changed fields of a waiter that stays in the queue."""
+        self.tx.put(LOCK_WAITS, waiter.key, replace(waiter, name=waiter.names[0]))
+        self._waiters[waiter.id] = waiter
+        self._jobs.pop(root_of(waiter.by), None)
+        for name in waiter.names:
             self._lasts.pop(name, None)
             if name in self._queues:
-                self._queues[name].replace(request)
+                self._queues[name].replace(waiter)
 
-    def tell(self, request: Request) -> None:
-        """Take a request out of the queue and leave it where its waiter finds its outcome."""
-        self.dequeue(request)
-        self.tx.put(LOCK_WAITS, request.key, replace(request, name=request.names[0]))
-        self._requests[request.id] = request
-        self.tx.notify(request.address)
+    def settle(self, waiter: Waiter) -> None:
+        """Dequeue a waiter that has an outcome, leave the outcome in its first row, and wake it."""
+        self.dequeue(waiter)
+        self.tx.put(LOCK_WAITS, waiter.key, replace(waiter, name=waiter.names[0]))
+        self._waiters[waiter.id] = waiter
+        self.tx.notify(waiter.address)
 
-    def forget(self, request: Request) -> None:
-        """Clear away the outcome that a request was told."""
-        self.tx.delete(LOCK_WAITS, request.key)
-        self._requests[request.id] = None
+    def forget(self, waiter: Waiter) -> None:
+        """Remove the outcome that a waiter has read."""
+        self.tx.delete(LOCK_WAITS, waiter.key)
+        self._waiters[waiter.id] = None
 
     def write(self) -> None:
-        """Write the resources that changed; one that nobody holds or waits for goes."""
+        """Write the changed resources; delete those that nobody holds or waits for."""
         for name in self._left:
             if next(self.queue(name), None) is None and self.lock(name).waited:
                 self._locks[name] = replace(self.lock(name), waited=False, newest_at=None)
@@ -280,57 +283,46 @@ class WritableTable(Table):
             else:
                 self.tx.delete(LOCKS, name)
 
-    def _set(self, name: str, holds: tuple[Hold, ...], *, added: Hold | None = None) -> None:
+    def _set_holds(self, name: str, holds: tuple[LockHold, ...]) -> None:
         self._locks[name] = replace(self.lock(name), holds=holds)
         self._changed[name] = None
-        if added is not None and name in self._holders:
-            self._holders[name].add(added)
-        else:
-            self._holders.pop(name, None)
+        self._indexes.pop(name, None)
 
 
 class _Queue:
     """A name's queue, as far as it has been read."""
 
-    def __init__(self, table: Table, name: str, *, empty: bool) -> None:
+    def __init__(self, table: LockTable, name: str, *, empty: bool) -> None:
         self._table = table
         self._name = name
-        self._known: list[Request] = []
+        self._known: list[Waiter] = []
         self._read_to: tuple[int, int] | None = None
         self._page = _FIRST_PAGE
         self._complete = empty
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Waiter]:
         at = 0
-        while True:
-            if at == len(self._known) and not self._read_on():
-                return
-            request = self._known[at]
-            yield request
-            # Not simply the next index: it may have been dequeued meanwhile, or another before it.
-            at = bisect_right(self._known, request.place, key=_place)
+        while at < len(self._known) or self._read_on():
+            waiter = self._known[at]
+            yield waiter
+            # Not simply at + 1: this waiter, or one before it, may have been dequeued meanwhile.
+            at = bisect_right(self._known, waiter.place, key=_place)
 
-    def add(self, request: Request) -> None:
-        """A request that was just enqueued."""
-        if self._complete or (self._read_to is not None and request.place < self._read_to):
-            insort(self._known, request, key=_place)
+    def add(self, waiter: Waiter) -> None:
+        if self._complete or (self._read_to is not None and waiter.place < self._read_to):
+            insort(self._known, waiter, key=_place)
 
-    def remove(self, request: Request) -> None:
-        """A request that was just dequeued."""
-        at = self._index(request)
-        if at is not None:
+    def remove(self, waiter: Waiter) -> None:
+        if (at := self._index(waiter)) is not None:
             del self._known[at]
 
-    def replace(self, request: Request) -> None:
-        """A request that was just updated."""
-        at = self._index(request)
-        if at is not None:
-            self._known[at] = request
+    def replace(self, waiter: Waiter) -> None:
+        if (at := self._index(waiter)) is not None:
+            self._known[at] = waiter
 
-    def _index(self, request: Request) -> int | None:
-        """Where a request is. No two have the same place, and none ever gets another."""
-        at = bisect_left(self._known, request.place, key=_place)
-        return at if at < len(self._known) and self._known[at].id == request.id else None
+    def _index(self, waiter: Waiter) -> int | None:
+        at = bisect_left(self._known, waiter.place, key=_place)
+        return at if at < len(self._known) and self._known[at].id == waiter.id else None
 
     def _read_on(self) -> bool:
         if self._complete:
@@ -344,59 +336,5 @@ class _Queue:
         return bool(found)
 
 
-def _place(request: Request) -> tuple[int, int]:
-    return request.place
-
-
-class Neighbours:
-    """The queues of one transaction, seen by those in them. Each verb wakes whoever has somebody
-    new just ahead.
-    """
-
-    def __init__(self, tx: Tx, table: Table) -> None:
-        self._tx = tx
-        self._table = table
-
-    def come(self, request: Request) -> None:
-        """A request is about to queue, maybe before others."""
-        lasts = (self._table.last(name) for name in request.names)
-        if any(last is not None and last.place > request.place for last in lasts):
-            self.leave(request)
-
-    def leave(self, request: Request) -> None:
-        """A request is about to leave the queue, or to come into it: those behind it will have
-        another ahead of them.
-        """
-        for name in request.names:
-            self._wake(self._table.after(request, name), request.mode)
-
-    def hold(self, name: str, mode: Mode) -> None:
-        """A name has a holder of whom the first in line does not know."""
-        self._wake(self._table.queue(name), mode)
-
-    def grant(self, name: str, request: Request, *, waited: bool) -> None:
-        """A request has become a holder. Those behind it in the queue know it, if it was in it; but
-        if it passed somebody, that one is just ahead of them from now on.
-        """
-        if not waited:
-            self.hold(name, request.mode)
-            return
-        ahead = takewhile(lambda other: other.place < request.place, self._table.queue(name))
-        if self._wake(ahead, request.mode):
-            self._wake(self._table.after(request, name), request.mode)
-
-    def _wake(self, queue: Iterable[Request], mode: Mode) -> int:
-        """Wake those of a queue that come next; return how many."""
-        found = list(_next(queue, mode))
-        for other in found:
-            self._tx.notify(other.address)
-        return len(found)
-
-
-def _next(queue: Iterable[Request], mode: Mode) -> Iterator[Request]:
-    """The next in a queue that conflicts with a mode, and more while they share or only look."""
-    for other in queue:
-        if conflict(other.mode, mode):
-            yield other
-            if other.mode is Mode.EXCLUSIVE and not other.look:
-                return
+def _place(waiter: Waiter) -> tuple[int, int]:
+    return waiter.place

@@ -1,54 +1,48 @@
-"""One transaction on the lock table: a request comes or leaves, a grant ends, and who goes next is
-decided in the same step.
+"""One transaction on the lock table: a request arrives or leaves, a grant ends, and the same
+transaction decides who goes next.
 
-Whoever is granted something or told something is woken, and so is whoever has somebody new just
-ahead of it, to watch that one. Where sets cross in several ways, a waiter may learn of a new
+It wakes every waiter that it grants or settles, and every waiter that has a new neighbour just
+ahead, which that waiter must watch. Where sets cross in several ways, a waiter may learn of a new
 neighbour only at its next look, within WAIT_RECHECK_S.
-
-What every request of a process shares: the store, its settings and its counts, and the table in one
-transaction.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from itertools import count, islice, takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import HoldfastError, LockTimeout
-from holdfast.kernel.holder import Holder, Liveness, Processes
-from holdfast.kernel.limits import LOCK_REAPED_MAX, TRANSACT_TIMEOUT_S
-from holdfast.kernel.store import Store, Tx
-from holdfast.primitives.deadline import Deadline
+from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.limits import LOCK_REAPED_MAX
+from holdfast.kernel.settings import LockSettings
+from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import policy
-from holdfast.primitives.locks.grant import Lasting
-from holdfast.primitives.locks.policy import Step
-from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Hold, Outcome, Request, rank_of
-from holdfast.primitives.locks.statistics import Counting
-from holdfast.primitives.locks.table import Neighbours, Table, WritableTable
-from holdfast.primitives.steady_clock import SteadyClock, steady_clock
+from holdfast.primitives.locks.policy import CycleStep
+from holdfast.primitives.locks.records import (
+    LOCK_WAITS,
+    LOCKS,
+    LockHold,
+    Mode,
+    Outcome,
+    Waiter,
+    conflict,
+    rank_of,
+)
+from holdfast.primitives.locks.table import WritableLockTable
+from holdfast.primitives.steady_clock import SteadyClock
 
-_NAMES_TOLD_MAX = 16
-"""Of a larger set, each entry names the first ones: it has its own as its subject, and an entry is
-bounded.
-"""
+SCOPE = (LOCKS, LOCK_WAITS)
 
-
-class Terms(NamedTuple):
-    """What the settings say of grants."""
-
-    lease_s: float
-    age_s: float
-    tell_all: bool
+_JOURNAL_NAMES_MAX = 16
+"""How many names of a large set, or holders, an entry lists: journal entries are bounded."""
 
 
 class Suspect(NamedTuple):
-    """A hold or a request whose process may be gone, and what is known of that process."""
+    """A hold or a waiter whose process may be gone, and what is known of that process."""
 
     id: str
     names: tuple[str, ...]
@@ -56,27 +50,30 @@ class Suspect(NamedTuple):
     liveness: Liveness
 
 
-class Removed(NamedTuple):
-    """What was taken out: a hold, or a request where that is None."""
+class Reaped(NamedTuple):
+    """A hold that was taken away, or a waiter that was removed, when `hold` is None."""
 
     names: tuple[str, ...]
-    hold: Hold | None
+    hold: LockHold | None
     dead: bool
 
 
-class Turns:
-    """The verbs of the lock table inside a transaction. `end` writes what they changed."""
+class LockTransaction:
+    """The steps of the lock table inside a transaction. `end` writes what they changed."""
 
-    def __init__(self, tx: Tx, journal: Journal, terms: Terms, steady: SteadyClock) -> None:
-        self.table = WritableTable(tx)
-        self._neighbours = Neighbours(tx, self.table)
+    def __init__(
+        self, tx: Tx, journal: Journal, settings: LockSettings, clock: SteadyClock
+    ) -> None:
+        self.table = WritableLockTable(tx)
         self._tx = tx
         self._journal = journal
-        self._terms = terms
-        self._steady = steady
+        self._settings = settings
+        self._journal_all = settings.journal == "all"
+        self._clock = clock
+        # The state of `hand_over`.
         self._numbers = count()
-        self._heap: list[tuple[tuple[int, int], int, str, Iterator[Request] | None, Request]] = []
-        self._handing = False
+        self._heap: list[tuple[tuple[int, int], int, str, Iterator[Waiter] | None, Waiter]] = []
+        self._handing_over = False
         self._refused = ""
         self._begun: set[str] = set()
         self._grown: dict[str, None] = {}
@@ -86,343 +83,348 @@ class Turns:
         """The store's clock."""
         return self._tx.now
 
-    def over(self, hold: Hold) -> bool:
-        """Has the time passed that was asked for a grant? Then it is nobody's, though its holder
-        lives.
-        """
-        return self._steady.reclaimable(hold.lease, Liveness.ALIVE, self._tx.now)
-
     def end(self) -> None:
-        """Write what changed. To be called last, once."""
+        """Write what changed. Call it once, last."""
         self.table.write()
 
-    def ask(self, draft: Request) -> Hold | list[Step] | Request | None:
-        """A request comes: its grant when it may go at once (None for one that only looks), the
-        cycle when it would close one (nothing is changed), else the request as it waits.
+    def is_expired(self, hold: LockHold) -> bool:
+        """True when the requested time to live is over, though the holder may live."""
+        return self._clock.reclaimable(hold.lease, Liveness.ALIVE, self._tx.now)
 
-        A request whose names its job holds already is not for here: see `own_holds`.
+    def own_holds(self, draft: Waiter) -> dict[str, LockHold]:
+        """By name, the holds by which the job has what it requests already."""
+        if draft.look:
+            return {}
+        own: dict[str, LockHold] = {}
+        for name in draft.names:
+            hold = self.table.covering_hold(name, draft.by, draft.mode)
+            if hold is not None:
+                own[name] = hold
+        return own
+
+    def ask(self, draft: Waiter) -> LockHold | list[CycleStep] | Waiter | None:
+        """Grant a request now, or queue it.
+
+        Returns the grant (None for one that only looks), the cycle that waiting would close
+        (nothing changed), or the queued waiter. The job must not hold all the names already: see
+        `own_holds`.
         """
-        request = self._placed(draft)
-        obstacles = list(policy.held_against(self.table, request))
-        overtaken = None if obstacles else policy.may_overtake(self.table, request)
+        waiter = self._with_place(draft)
+        blocking = list(policy.blocking_holds(self.table, waiter))
+        overtaken = None if blocking else policy.overtaken_in_queue(self.table, waiter)
         if overtaken is not None:
-            return None if request.look else self._granted(request, overtaken)
-        if steps := policy.cycle(self.table, request):
+            return None if waiter.look else self._grant(waiter, overtaken)
+        if steps := policy.find_cycle(self.table, waiter):
             return steps
-        holders = {obstacle.hold.by for obstacle in obstacles}
-        if not request.look:
-            self._neighbours.come(request)
-        self.table.enqueue(request)
-        told = sorted(holders)[:_NAMES_TOLD_MAX]
-        self._tell(
-            request.names, "lock.waiting", by=request.by, mode=request.mode.value, held_by=told
+        holders = {one.hold.by for one in blocking}
+        if not waiter.look:
+            lasts = [last for name in waiter.names if (last := self.table.last(name)) is not None]
+            if any(last.place > waiter.place for last in lasts):
+                # It goes in before others: they have a new neighbour.
+                self._wake_behind(waiter)
+        self.table.enqueue(waiter)
+        self._append(
+            waiter.names,
+            "lock.waiting",
+            by=waiter.by,
+            mode=waiter.mode.value,
+            held_by=sorted(holders)[:_JOURNAL_NAMES_MAX],
         )
-        # Now that it waits, those that it waits for may pass whoever waits for it.
-        self.hand_over((), policy.waiting_behind(self.table, holders))
-        return request
+        # Now that it waits, those that it waits for may pass those that wait for it.
+        self.hand_over((), policy.waits_behind(self.table, holders))
+        return waiter
 
-    def refuse(self, steps: Sequence[Step]) -> str:
-        """A request was not let wait, since it would have closed this cycle; return the words for
-        it.
-        """
-        words = policy.described(steps)
-        self._tell(steps[0].request.names, "lock.deadlock", by=steps[0].request.by, cycle=words)
-        return words
+    def try_now(self, draft: Waiter) -> LockHold | Waiter | None:
+        """Grant a request now, or change nothing.
 
-    def try_now(self, draft: Request) -> Hold | Request | None:
-        """A request that does not wait: its grant (None for one that only looks), or the request
-        with the place it would have.
+        Returns the grant (None for one that only looks), or the waiter with the place that it would
+        have.
         """
-        request = self._placed(draft)
-        overtaken = policy.may_go(self.table, request)
+        waiter = self._with_place(draft)
+        overtaken = policy.overtaken_if_granted(self.table, waiter)
         if overtaken is None:
-            return request
-        return None if request.look else self._granted(request, overtaken)
+            return waiter
+        return None if waiter.look else self._grant(waiter, overtaken)
 
-    def sign_of_life(self, request: Request) -> None:
-        """A waiter is still there."""
-        self.table.update(
-            replace(request, lease=leases.renew(request.lease, self._tx.now, self._terms.lease_s))
-        )
+    def refuse(self, steps: Sequence[CycleStep]) -> str:
+        """Journal that a request would have closed this cycle; return the cycle as text."""
+        text = policy.describe_cycle(steps)
+        waiter = steps[0].waiter
+        self._append(waiter.names, "lock.deadlock", by=waiter.by, cycle=text)
+        return text
 
-    def own_holds(self, request: Request) -> list[Hold]:
-        """The holds by which the request's job has what it asks for, or some of it, already."""
-        if request.look:
-            return []
-        own: dict[str, Hold] = {}
-        for name in request.names:
-            covering = self.table.holders(name).covering(request.by, request.mode)
-            if covering is not None:
-                own[covering.id] = covering
-        return list(own.values())
+    def refresh(self, waiter: Waiter) -> None:
+        """Renew the lease of a waiter that is still there."""
+        lease = leases.renew(waiter.lease, self._tx.now, self._settings.lease_s)
+        self.table.update(replace(waiter, lease=lease))
 
-    def release(self, hold: Hold) -> None:
-        """A grant ends, by its holder's wish."""
-        self.table.unhold(hold)
-        if self._terms.tell_all:
-            self._tell(hold.names, "lock.released", by=hold.by, token=hold.token)
+    def release(self, hold: LockHold) -> None:
+        """End a grant as its holder wishes, and hand over."""
+        self.table.remove_hold(hold)
+        if self._journal_all:
+            self._append(hold.names, "lock.released", by=hold.by, token=hold.token)
         self.hand_over(hold.names)
 
     def release_if_held(self, hold_id: str, names: Sequence[str]) -> bool:
-        """The same, of a grant that may be gone; False when it is, or when the time that was asked
-        for it is over.
-        """
+        """Release a grant that may be gone; False when it is, or when its time to live was over."""
         hold = self.table.find_hold(hold_id, names)
         if hold is not None:
             self.release(hold)
-        return hold is not None and not self.over(hold)
+        return hold is not None and not self.is_expired(hold)
 
-    def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[Hold]]:
-        """A job lets go of names, by whichever grants; return those that it held, and what is left
-        of each grant.
+    def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[LockHold]]:
+        """Take names out of all grants of a job; return the names that it held, and the rest of
+        each grant.
         """
         freed: dict[str, bool] = {}
-        rests: dict[str, Hold] = {}
+        rests: dict[str, LockHold] = {}
         for name in names:
             for hold in self.table.lock(name).holds:
                 if hold.by == by:
-                    freed[name] = freed.get(name, False) or not self.over(hold)
-                    rests[hold.id] = self._release_part(hold, name)
+                    freed[name] = freed.get(name, False) or not self.is_expired(hold)
+                    left = tuple(other for other in hold.names if other != name)
+                    rest = rests[hold.id] = replace(hold, names=left)
+                    self.table.remove_hold(replace(hold, names=(name,)))
+                    self.table.replace_hold(rest)
+                    if self._journal_all:
+                        self._append([name], "lock.released", by=hold.by, token=hold.token)
         self.hand_over(freed)
         return tuple(name for name, held in freed.items() if held), list(rests.values())
 
-    def _release_part(self, hold: Hold, name: str) -> Hold:
-        """A grant lets go of one of its names; return the rest of it."""
-        rest = replace(hold, names=tuple(other for other in hold.names if other != name))
-        self.table.unhold(replace(hold, names=(name,)))
-        self.table.rehold(rest)
-        if self._terms.tell_all:
-            self._tell([name], "lock.released", by=hold.by, token=hold.token)
-        return rest
-
-    def give(self, hold: Hold, process: Holder | None) -> Hold:
-        """A waiter that asked for another passes its grant on to that one."""
+    def pass_on(self, hold: LockHold, process: Holder | None) -> LockHold:
+        """Give a grant to the process on whose behalf it was waited for."""
         given = replace(hold, process=process)
-        self.table.rehold(given)
+        self.table.replace_hold(given)
         for name in hold.names:
-            self._neighbours.hold(name, hold.mode)
+            self._wake(self.table.queue(name), hold.mode)
         return given
 
-    def renew(self, hold: Hold, ttl_s: float | None) -> Hold:
-        """A grant's lease goes on from now: by `ttl_s`, else by the time to live that it was given,
-        else as any lease.
+    def renew(self, hold: LockHold, ttl_s: float | None) -> LockHold:
+        """Renew a grant's lease from now: by `ttl_s`, else by its own time to live, else as any
+        lease.
         """
         ttl_s = hold.ttl_s if ttl_s is None else ttl_s
-        length_s = self._terms.lease_s if ttl_s is None else ttl_s
+        length_s = self._settings.lease_s if ttl_s is None else ttl_s
         lease = leases.renew(hold.lease, self._tx.now, length_s, explicit=ttl_s is not None)
         renewed = replace(hold, lease=lease, ttl_s=ttl_s)
-        self.table.rehold(renewed)
+        self.table.replace_hold(renewed)
         return renewed
 
-    def take_away(self, hold: Hold, kind: str, **data: object) -> None:
-        """A grant ends, whether or not its holder wishes; its process is told."""
-        self.table.unhold(hold)
-        self._tell(hold.names, kind, by=hold.by, token=hold.token, **data)
-        self._tx.notify(lost_topic(asker_of(hold.id)))
+    def revoke(self, hold: LockHold, kind: str, **data: object) -> None:
+        """End a grant against its holder's will, and notify its process. Does not hand over."""
+        self.table.remove_hold(hold)
+        self._append(hold.names, kind, by=hold.by, token=hold.token, **data)
+        self._tx.notify(lost_topic(requester_of(hold.id)))
 
-    def leave(self, request: Request, kind: str, **data: object) -> None:
-        """A request gives up or is given up."""
-        self._remove(request, kind, **data)
-        self.hand_over(request.names)
+    def leave(self, waiter: Waiter, kind: str, **data: object) -> None:
+        """Remove a waiter that gives up, and hand over."""
+        self._remove(waiter, kind, **data)
+        self.hand_over(waiter.names)
 
-    def time_out(self, request: Request) -> None:
-        """A request gives up since its time is over; the journal names who holds what it waited
-        for.
-        """
-        holders = {obstacle.hold.by for obstacle in policy.held_against(self.table, request)}
-        self.leave(request, "lock.timed_out", held_by=sorted(holders)[:_NAMES_TOLD_MAX])
+    def time_out(self, waiter: Waiter) -> None:
+        """Remove a waiter whose time limit passed; the journal names the holders."""
+        holders = {one.hold.by for one in policy.blocking_holds(self.table, waiter)}
+        self.leave(waiter, "lock.timed_out", held_by=sorted(holders)[:_JOURNAL_NAMES_MAX])
 
-    def _remove(self, request: Request, kind: str, **data: object) -> None:
-        if not request.look:
-            self._neighbours.leave(request)
-        self.table.dequeue(request)
-        self._tell(request.names, kind, by=request.by, waited_s=self._waited_s(request), **data)
-
-    def reap(self, suspects: Iterable[Suspect]) -> list[Removed]:
-        """Take away what may be reclaimed by now, of grants and of places in the queue."""
-        removed: list[Removed] = []
+    def reap(self, suspects: Iterable[Suspect]) -> list[Reaped]:
+        """Remove those grants and waiters that may be reclaimed by now, and hand over."""
+        reaped: list[Reaped] = []
         for suspect in suspects:
             dead = suspect.liveness is Liveness.DEAD
             hold = self.table.find_hold(suspect.id, suspect.names)
-            request = self.table.request(suspect.id) if hold is None else None
-            found = hold or request
+            waiter = self.table.waiter(suspect.id) if hold is None else None
+            found = hold or waiter
             if found is None or found.process != suspect.process:
-                # It was passed on to another process meanwhile, of which the verdict says nothing.
+                # Passed on to another process meanwhile, about which the verdict says nothing.
                 continue
-            if hold is not None and self._steady.reclaimable(
-                hold.lease, suspect.liveness, self._tx.now
-            ):
-                # A command that ended, and whose keeper had no time yet to release it, is no
-                # accident.
+            if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):
+                continue
+            if hold is not None:
+                # A command that ended before its keeper could release its grant is no accident.
                 died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
-                self.take_away(
-                    hold, died if dead else "lock.lease_expired", process=shown(hold.process)
-                )
-                removed.append(Removed(hold.names, hold, dead))
-            elif request is not None and self._steady.reclaimable(
-                request.lease, suspect.liveness, self._tx.now
-            ):
-                gone = [request, *self._with_it(request)] if dead else [request]
+                kind = died if dead else "lock.lease_expired"
+                self.revoke(hold, kind, process=_short(hold.process))
+                reaped.append(Reaped(hold.names, hold, dead))
+            elif waiter is not None:
+                gone = [waiter, *self._neighbours_of_process(waiter)] if dead else [waiter]
+                kind = "lock.waiter_died" if dead else "lock.waiter_expired"
                 for one in gone:
-                    self._remove(
-                        one,
-                        "lock.waiter_died" if dead else "lock.waiter_expired",
-                        process=shown(one.process),
-                    )
-                removed += [Removed(one.names, None, dead) for one in gone]
-        self.hand_over([name for gone in removed for name in gone.names])
-        return removed
+                    self._remove(one, kind, process=_short(one.process))
+                reaped += [Reaped(one.names, None, dead) for one in gone]
+        self.hand_over([name for gone in reaped for name in gone.names])
+        return reaped
 
-    def _with_it(self, request: Request) -> list[Request]:
-        """Those next before it that were of the same process: what is known of it is known of them,
-        and to find each by itself would take a transaction each.
+    def _neighbours_of_process(self, waiter: Waiter) -> list[Waiter]:
+        """The waiters just ahead that are of the same process. Finding each of them by itself would
+        take a transaction each.
         """
-        found: dict[str, Request] = {}
-        for name in request.names:
-            before = islice(self.table.before(request, name), LOCK_REAPED_MAX)
-            found |= {
-                one.id: one for one in takewhile(lambda one: one.process == request.process, before)
-            }
+        found: dict[str, Waiter] = {}
+        for name in waiter.names:
+            before = islice(self.table.before(waiter, name), LOCK_REAPED_MAX)
+            same = takewhile(lambda one: one.process == waiter.process, before)
+            found |= {one.id: one for one in same}
         return list(found.values())
 
-    def hand_over(self, names: Collection[str], requests: Iterable[Request] = ()) -> None:
-        """Let go whoever may, of those that wait for these names and of these requests, in their
-        order. What a grant brings about takes its place in the same order, so that nobody passes
-        one that could go.
+    def hand_over(self, names: Collection[str], waiters: Iterable[Waiter] = ()) -> None:
+        """Grant what can be granted now: to the waiters for these names, and to these waiters.
+
+        They are tried in queue order. Waiters that a grant concerns are merged into the same order,
+        so that nobody passes a waiter that could go.
         """
         for name in dict.fromkeys(names):
             self._begun.add(name)
-            self._go_on(name, self.table.queue(name))
-        for request in requests:
-            heapq.heappush(self._heap, (request.place, next(self._numbers), "", None, request))
-        if self._handing:
+            self._push_next(name, self.table.queue(name))
+        for waiter in waiters:
+            heapq.heappush(self._heap, (waiter.place, next(self._numbers), "", None, waiter))
+        if self._handing_over:
             return
-        self._handing = True
+        self._handing_over = True
         self._refused = ""
         while self._heap or self._end_a_cycle():
-            _, _, name, queue, request = heapq.heappop(self._heap)
-            if request.id == self._refused:
-                # A request comes once for each of its names, in a row. Until another goes, it is
+            _, _, name, queue, waiter = heapq.heappop(self._heap)
+            if waiter.id == self._refused:
+                # A waiter comes once for each of its names, in a row. Until another goes, it is
                 # refused for the same reason.
                 pass
-            elif self._try(request):
+            elif self._try_waiter(waiter):
                 self._refused = ""
-                # Those behind it may move up elsewhere too. Where a name was gone through already,
-                # they could not for its sake alone: what they waited for as a request they now wait
-                # for as a holder.
-                for other in set(request.names) - self._begun:
+                # Those behind it may move up in its other queues too. Where a name was gone
+                # through already they could not: what blocked them as a waiter now blocks them as
+                # a holder.
+                for other in set(waiter.names) - self._begun:
                     self._begun.add(other)
-                    self._go_on(other, self.table.queue(other))
+                    self._push_next(other, self.table.queue(other))
             else:
-                self._refused = request.id
+                self._refused = waiter.id
             if queue is not None:
-                self._go_on(name, queue)
-        self._handing = False
+                self._push_next(name, queue)
+        self._handing_over = False
         self._begun.clear()
 
-    def _go_on(self, name: str, queue: Iterator[Request]) -> None:
-        if self.table.holders(name).exclusive:
-            # Behind an exclusive holder nobody else goes.
+    def _push_next(self, name: str, queue: Iterator[Waiter]) -> None:
+        if self.table.hold_index(name).exclusive:
+            # Nobody else goes behind an exclusive holder.
             return
-        for request in queue:
-            heapq.heappush(self._heap, (request.place, next(self._numbers), name, queue, request))
+        for waiter in queue:
+            heapq.heappush(self._heap, (waiter.place, next(self._numbers), name, queue, waiter))
             return
 
+    def _try_waiter(self, waiter: Waiter) -> bool:
+        """Grant a queued waiter, or settle it, if its turn has come."""
+        current = self.table.waiter(waiter.id)
+        if current is None or current.outcome is not None:
+            return False
+        overtaken = policy.overtaken_if_granted(self.table, current)
+        if overtaken is None:
+            return False
+        if current.look:
+            self.table.settle(replace(current, outcome=Outcome.FREE))
+        elif not policy.names_to_take(self.table, current):
+            self.table.settle(replace(current, outcome=Outcome.AGAIN))
+        else:
+            self.table.dequeue(current)
+            self._grant(current, overtaken, waited=True)
+            self._tx.notify(current.address)
+        return True
+
     def _end_a_cycle(self) -> bool:
-        """Tell the youngest of a cycle that a grant to a waiting job has closed to ask again, when
-        it will learn of it; False when no such cycle is left.
+        """Settle the youngest waiter of a cycle that a grant to a waiting job closed; it learns of
+        the cycle when it requests again. False when no such cycle is left.
         """
         while self._grown:
             by = next(iter(self._grown))
-            steps = next(
-                (
-                    steps
-                    for waiting in self.table.of_job(by)
-                    if (steps := policy.cycle(self.table, waiting))
-                ),
-                None,
-            )
+            cycles = (policy.find_cycle(self.table, one) for one in self.table.waits_of_job(by))
+            steps = next((steps for steps in cycles if steps), None)
             if steps is None:
                 del self._grown[by]
                 continue
-            youngest = max((step.request for step in steps), key=lambda one: one.arrival)
-            self.table.tell(replace(youngest, outcome=Outcome.AGAIN))
+            youngest = max((step.waiter for step in steps), key=lambda one: one.arrival)
+            self.table.settle(replace(youngest, outcome=Outcome.AGAIN))
             self._refused = ""
             self.hand_over(youngest.names)
             if self._heap:
                 return True
         return False
 
-    def _try(self, request: Request) -> bool:
-        """Let a waiting request go if it may."""
-        current = self.table.request(request.id)
-        if current is None or current.outcome is not None:
-            return False
-        overtaken = policy.may_go(self.table, current)
-        if overtaken is None:
-            return False
-        if current.look:
-            self.table.tell(replace(current, outcome=Outcome.FREE))
-        elif not policy.needed(self.table, current):
-            self.table.tell(replace(current, outcome=Outcome.AGAIN))
+    def _grant(
+        self, waiter: Waiter, overtaken: Iterable[Waiter], *, waited: bool = False
+    ) -> LockHold:
+        names = tuple(policy.names_to_take(self.table, waiter))
+        locks = [self.table.lock(name) for name in names]
+        waits_elsewhere = bool(self.table.waits_of_job(waiter.by))
+        contended = waited or waits_elsewhere or any(lock.holds or lock.waited for lock in locks)
+        if contended or self._journal_all:
+            data: dict[str, object] = {"by": waiter.by, "mode": waiter.mode.value}
+            if waited:
+                data["waited_s"] = self._waited_s(waiter)
+            token = self._append(names, "lock.granted", **data)
         else:
-            self.table.dequeue(current)
-            self._granted(current, overtaken, waited=True)
-            self._tx.notify(current.address)
-        return True
-
-    def _granted(
-        self, request: Request, overtaken: Iterable[Request], *, waited: bool = False
-    ) -> Hold:
-        names = tuple(policy.needed(self.table, request))
-        alone = not any(
-            self.table.lock(name).holds or self.table.lock(name).waited for name in names
-        )
-        data: dict[str, object] = {"by": request.by, "mode": request.mode.value}
-        if waited:
-            data["waited_s"] = self._waited_s(request)
-        elsewhere = bool(self.table.of_job(request.by))
-        # One that is not told is the only grant of its transaction, so that each has a token of its
-        # own.
-        told = waited or elsewhere or not alone or self._terms.tell_all
-        token = self._tell(names, "lock.granted", **data) if told else self._tx.revision
-        explicit = request.ttl_s is not None
-        ttl_s = self._terms.lease_s if request.ttl_s is None else request.ttl_s
-        hold = Hold(
-            id=request.id,
-            by=request.by,
-            mode=request.mode,
+            # A grant that is not journalled is the only one of its transaction, so the revision is
+            # a token of its own.
+            token = self._tx.revision
+        explicit = waiter.ttl_s is not None
+        ttl_s = self._settings.lease_s if waiter.ttl_s is None else waiter.ttl_s
+        hold = LockHold(
+            id=waiter.id,
+            by=waiter.by,
+            mode=waiter.mode,
             names=names,
             lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),
-            # Whoever waited for another to hold it gives it to that one when it wakes, if it still
-            # does: see `give`.
-            process=request.process if waited else request.holder,
-            on_behalf=request.grantee is not None,
-            ttl_s=request.ttl_s,
+            # A process that waited on behalf of another passes it on when it wakes: see `pass_on`.
+            process=waiter.process if waited else waiter.holder,
+            on_behalf=waiter.grantee is not None,
+            ttl_s=waiter.ttl_s,
             token=token,
         )
         for other in overtaken:
             self.table.update(replace(other, passed=other.passed + 1))
-        self.table.hold(hold)
+        self.table.add_hold(hold)
         for name in names:
-            self._neighbours.grant(name, request, waited=waited)
-        if elsewhere:
-            self._after_grant(request)
+            if not waited:
+                # The first in the queue does not know this holder.
+                self._wake(self.table.queue(name), waiter.mode)
+                continue
+            # The waiters behind it know it. But if it passed some, those are just ahead of them
+            # from now on.
+            passed = takewhile(lambda one: one.place < waiter.place, self.table.queue(name))
+            if self._wake(passed, waiter.mode):
+                self._wake(self.table.after(waiter, name), waiter.mode)
+        if waits_elsewhere:
+            # A job that waits with another thread now holds more: others may pass the waiters that
+            # now wait for it, or it has closed a cycle.
+            self._grown[waiter.by] = None
+            self.hand_over((), policy.waits_behind(self.table, {waiter.by}))
         return hold
 
-    def _after_grant(self, request: Request) -> None:
-        """A job that waits elsewhere came to hold something: others may pass those that now wait
-        for it, or it has closed a cycle by that. Only a job of several threads can be in both
-        places.
-        """
-        self._grown[request.by] = None
-        self.hand_over((), policy.waiting_behind(self.table, {request.by}))
+    def _remove(self, waiter: Waiter, kind: str, **data: object) -> None:
+        if not waiter.look:
+            self._wake_behind(waiter)
+        self.table.dequeue(waiter)
+        self._append(waiter.names, kind, by=waiter.by, waited_s=self._waited_s(waiter), **data)
 
-    def _placed(self, draft: Request) -> Request:
-        """The request with its place. A clock that was stepped back lets nobody overtake those that
-        came before.
+    def _wake_behind(self, waiter: Waiter) -> None:
+        """Wake those that will have another neighbour when the waiter leaves, or goes in."""
+        for name in waiter.names:
+            self._wake(self.table.after(waiter, name), waiter.mode)
+
+    def _wake(self, queue: Iterable[Waiter], mode: Mode) -> int:
+        """Wake the next in a queue that conflicts with a mode, and more while they share or only
+        look; return how many.
         """
-        arrived_at = self._tx.now
+        woken = 0
+        for other in queue:
+            if conflict(other.mode, mode):
+                self._tx.notify(other.address)
+                woken += 1
+                if other.mode is Mode.EXCLUSIVE and not other.look:
+                    break
+        return woken
+
+    def _with_place(self, draft: Waiter) -> Waiter:
+        """The draft with its place in the queue. A clock that was set back lets nobody overtake
+        those that came before.
+        """
+        now = arrived_at = self._tx.now
         for name in draft.names:
             last, newest_at = self.table.last(name), self.table.lock(name).newest_at
             if last is not None and last.arrived_at > arrived_at:
@@ -433,165 +435,32 @@ class Turns:
             draft,
             arrived_at=arrived_at,
             arrival=self._tx.revision,
-            rank=rank_of(arrived_at, draft.priority, self._terms.age_s),
-            lease=leases.grant(self._tx.now, self._terms.lease_s),
+            rank=rank_of(arrived_at, draft.priority, self._settings.priority_age_s),
+            lease=leases.grant(now, self._settings.lease_s),
         )
 
-    def _waited_s(self, request: Request) -> float:
-        return round(max((self._tx.now - request.arrived_at).total_seconds(), 0.0), 6)
+    def _waited_s(self, waiter: Waiter) -> float:
+        return round(max((self._tx.now - waiter.arrived_at).total_seconds(), 0.0), 6)
 
-    def _tell(self, names: Sequence[str], kind: str, **data: object) -> int:
-        """Journal an event of each name; return the first entry's revision."""
+    def _append(self, names: Sequence[str], kind: str, **data: object) -> int:
+        """Journal an event under each name; return the revision of the first entry."""
         if len(names) > 1:
-            data["names"] = list(names[:_NAMES_TOLD_MAX])
+            data["names"] = list(names[:_JOURNAL_NAMES_MAX])
         revisions = [
             self._journal.append(self._tx, kind=kind, subject=name, data=data) for name in names
         ]
         return revisions[0]
 
 
-def shown(process: Holder | None) -> str:
-    """A process in one word, for the journal."""
+def _short(process: Holder | None) -> str:
     return "none" if process is None else f"{process.host_id[:12]}/{process.pid}"
 
 
-def asker_of(request_id: str) -> str:
-    """The process that made a request, by what all ids of its requests begin with."""
+def requester_of(request_id: str) -> str:
+    """The requester that made a request: all ids of its requests begin with it."""
     return request_id.rpartition("-")[0]
 
 
-def lost_topic(asker: str) -> str:
-    """What wakes a process to see which of its grants are gone."""
-    return f"locks.lost/{asker}"
-
-
-T = TypeVar("T")
-
-SCOPE = (LOCKS, LOCK_WAITS)
-
-_WITHDRAWING_S = 1.0
-
-
-class Footprint:
-    """Whether a request may have left something in the store. It has not while each of its steps
-    ended with a LockTimeout, which says that nothing was changed; then there is nothing to
-    withdraw.
-    """
-
-    def __init__(self) -> None:
-        self.possible = False
-
-    def step(self, act: Callable[[], T]) -> T:
-        """Do something that may leave something."""
-        before, self.possible = self.possible, True
-        try:
-            return act()
-        except LockTimeout as error:
-            self.possible = before or error.fields.get("outcome") != "none"
-            raise
-
-
-class Room(NamedTuple):
-    """What every request of a process shares."""
-
-    store: Store
-    journal: Journal
-    processes: Processes
-    terms: Terms
-    counting: Counting
-    lasting: Lasting
-    strays: dict[str, tuple[str, ...]]
-    """Requests that could not be withdrawn when they should have been, as the store did not answer.
-    """
-
-    @property
-    def steady(self) -> SteadyClock:
-        """How far the store's clock is believed."""
-        return steady_clock(self.store)
-
-    def transact(self, body: Callable[[Turns], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
-        """Change the lock table in one step."""
-
-        def run(tx: Tx) -> T:
-            turns = Turns(tx, self.journal, self.terms, self.steady)
-            result = body(turns)
-            turns.end()
-            return result
-
-        return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
-
-    def read(self, body: Callable[[Table], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
-        """Look at the lock table as of now."""
-        return self.store.read(lambda tx: body(Table(tx)), scope=SCOPE, timeout_s=timeout_s)
-
-    def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
-        """Leave nothing of a request, whether it waits, was told something or was granted. What
-        cannot be done now, since the store does not answer, is done later; with `later`, it was
-        just seen not to.
-        """
-        if later:
-            self.strays.setdefault(request_id, names)
-        elif request_id not in self.strays:
-            try:
-                self._withdraw(request_id, names)
-            except HoldfastError as error:
-                # Loaded here: a command that warns of nothing need not.
-                import logging
-
-                logging.getLogger("holdfast.locks").warning(
-                    "could not withdraw request %s yet: %s", request_id, error.message
-                )
-
-    def withdraw_strays(self) -> bool:
-        """Try again what could not be withdrawn; False when some of it still cannot."""
-        for request_id, names in list(self.strays.items()):
-            try:
-                self._withdraw(request_id, names)
-            except HoldfastError:
-                # What keeps this one keeps the others too.
-                return False
-        return True
-
-    def clear(self, names: tuple[str, ...], deadline: Deadline) -> None:
-        """Before names are asked for: what an earlier request left of them must be gone. It would
-        be taken for the job's own, and withdrawn later under the one who entered it. Raises what
-        keeps it from being withdrawn.
-        """
-        for request_id, left in list(self.strays.items()):
-            if not set(names).isdisjoint(left):
-                deadline.insist(partial(self._withdraw, request_id, left))
-
-    def _withdraw(
-        self, request_id: str, names: tuple[str, ...], timeout_s: float = _WITHDRAWING_S
-    ) -> None:
-        def body(turns: Turns) -> Hold | None:
-            request = turns.table.request(request_id)
-            hold = turns.table.find_hold(request_id, names)
-            if request is not None and request.outcome is None:
-                turns.leave(request, "lock.withdrawn")
-            elif request is not None:
-                turns.table.forget(request)
-            elif hold is not None:
-                turns.release(hold)
-            return hold
-
-        try:
-            hold = self.transact(body, timeout_s=timeout_s)
-            if hold is not None:
-                self.lasting.end(hold, timeout_s)
-            self.strays.pop(request_id, None)
-        except BaseException:
-            # Not before: another thread would withdraw it too, and by then its id may have been
-            # asked with again.
-            self.strays[request_id] = names
-            raise
-
-    def reaped(self, removed: Sequence[Removed]) -> None:
-        """Count what was reaped, and let its durable copies go."""
-        for gone in removed:
-            if gone.hold is not None:
-                self.lasting.end(gone.hold)
-                if not gone.dead:
-                    self.counting.count(gone.names, "expiries")
-                elif not gone.hold.on_behalf:
-                    self.counting.count(gone.names, "deaths")
+def lost_topic(requester: str) -> str:
+    """The topic that tells a requester to look for lost grants."""
+    return f"locks.lost/{requester}"

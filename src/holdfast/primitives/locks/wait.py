@@ -1,6 +1,4 @@
-"""Sleeping until it is one's turn: woken by the one who hands over, by the death of whoever is just
-ahead, or by its lease.
-"""
+"""What a waiter watches while it sleeps: the processes and leases just ahead of it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,14 +10,17 @@ from holdfast.kernel.lease import Lease
 from holdfast.kernel.limits import LOCK_WATCHED_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.locks import policy
-from holdfast.primitives.locks.records import Hold, Request
-from holdfast.primitives.locks.table import Table
+from holdfast.primitives.locks.records import LockHold, Waiter
+from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import Suspect
 from holdfast.primitives.steady_clock import steady_clock
 
+_LATER_S = 0.001
+"""A lease is fresh up to and including its last instant, so the look comes after it."""
+
 
 class Ahead(NamedTuple):
-    """Who stands before a request: a holder, or another waiter."""
+    """A holder, or another waiter, just ahead of a request."""
 
     id: str
     by: str
@@ -30,39 +31,38 @@ class Ahead(NamedTuple):
 
 
 OnWait = Callable[[Sequence[Ahead]], None]
-"""Told who is just ahead when a wait begins, and when that changes."""
+"""Called with those just ahead when a wait begins, and when they change."""
 
 
-def ahead_of(table: Table, request: Request) -> list[Ahead]:
-    """Everyone whose death would let a request move up."""
-    holds, requests = policy.just_ahead(table, request)
-    return [*map(of_hold, holds), *map(of_request, requests)]
+def all_ahead(table: LockTable, waiter: Waiter) -> list[Ahead]:
+    """Everyone whose death would let a waiter move up."""
+    holds, waiters = policy.nearest_ahead(table, waiter)
+    return [*map(ahead_of_hold, holds), *map(ahead_of_waiter, waiters)]
 
 
-def of_hold(hold: Hold) -> Ahead:
-    """A holder."""
+def ahead_of_hold(hold: LockHold) -> Ahead:
     return Ahead(hold.id, hold.by, hold.names, hold.process, hold.lease, True)
 
 
-def of_request(request: Request) -> Ahead:
-    """Another waiter."""
-    return Ahead(request.id, request.by, request.names, request.process, request.lease, False)
+def ahead_of_waiter(waiter: Waiter) -> Ahead:
+    return Ahead(waiter.id, waiter.by, waiter.names, waiter.process, waiter.lease, False)
 
 
-class Watch:
-    """Descriptors that tell of the death of those ahead, and when the leases of the others run
-    out.
+class AheadWatch:
+    """Descriptors that become readable at the death of those ahead, and the ends of their leases.
+
+    A context manager, which closes the descriptors.
     """
 
     def __init__(self, ahead: Sequence[Ahead], processes: Processes, store: Store) -> None:
         self._ahead = ahead
         self._processes = processes
         self._store = store
-        self._steady = steady_clock(store)
+        self._clock = steady_clock(store)
         self._by_fd: dict[int, Ahead] = {}
         self._known: dict[str, Liveness] = {}
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "AheadWatch":
         try:
             for one in self._ahead:
                 self._watch(one)
@@ -82,63 +82,60 @@ class Watch:
 
     @property
     def fds(self) -> list[int]:
-        """What becomes readable when one of those ahead dies."""
+        """The descriptors."""
         return list(self._by_fd)
 
-    def died(self, ready: frozenset[int]) -> None:
-        """Take note of the deaths that these descriptors tell of."""
+    def note_deaths(self, ready: frozenset[int]) -> None:
+        """Take note of the descriptors that became readable."""
         for fd in ready & self._by_fd.keys():
             one = self._by_fd[fd]
             alone = one.process is None or not one.process.tree
             self._known[one.id] = Liveness.DEAD if alone else self._probe(one)
             if self._known[one.id] is not Liveness.DEAD:
-                # Processes of its tree are left that lost the descriptor: another one tells of
-                # their end.
+                # Processes of its tree live on that have lost this descriptor. Watch another.
                 del self._by_fd[fd]
                 os.close(fd)
                 self._watch(one)
 
     def suspects(self) -> list[Suspect]:
-        """Those that may be reclaimed by now, as far as can be seen from here. Holders without a
-        pidfd are probed again.
+        """Those that may be reclaimed by now, as seen from here. Holders without a pidfd are probed
+        again.
         """
         now = self._store.now()
-        if any(not one.lease.fresh(now) for one in self._ahead):
-            self._steady.look()
+        if not all(one.lease.fresh(now) for one in self._ahead):
+            self._clock.look()
         watched = {one.id for one in self._by_fd.values()}
         self._known |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
         return [
             Suspect(one.id, one.names, one.process, self._known[one.id])
             for one in self._ahead
-            if self._steady.reclaimable(one.lease, self._known[one.id], now)
+            if self._clock.reclaimable(one.lease, self._known[one.id], now)
         ]
 
-    def next_look_s(self) -> float | None:
-        """How long until the first lease runs out on which something depends; None when nothing
-        does.
-        """
-        now = self._store.now()
-        ends = [
-            (
-                one.lease.expires_at - self._steady.believed(now, since=one.lease.granted_at)
-            ).total_seconds()
+    def next_expiry_s(self) -> float | None:
+        """Seconds until the first lease ends that matters; None when none does."""
+        timed = [
+            one.lease
             for one in self._ahead
             if self._known[one.id] is Liveness.UNKNOWN or one.lease.explicit
         ]
-        return max(min(ends), _LATER_S) + _LATER_S if ends else None
+        if not timed:
+            return None
+        now = self._store.now()
+        ends = [
+            (lease.expires_at - self._clock.believed(now, since=lease.granted_at)).total_seconds()
+            for lease in timed
+        ]
+        return max(min(ends), _LATER_S) + _LATER_S
 
     def _watch(self, one: Ahead) -> None:
-        watched = one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX
-        fd = self._processes.death(one.process) if watched and one.process is not None else None
-        if fd is not None:
-            self._by_fd[fd] = one
-            self._known[one.id] = Liveness.ALIVE
+        if one.process is not None and len(self._by_fd) < LOCK_WATCHED_MAX:
+            fd = self._processes.death(one.process)
+            if fd is not None:
+                self._by_fd[fd] = one
+                self._known[one.id] = Liveness.ALIVE
 
     def _probe(self, one: Ahead) -> Liveness:
         if one.process is None:
             return Liveness.UNKNOWN
         return probe(one.process, self._processes, embedded=self._store.embedded)
-
-
-_LATER_S = 0.001
-"""A lease is fresh up to and including its last instant, so the look comes after it."""

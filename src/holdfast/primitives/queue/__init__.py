@@ -1,8 +1,8 @@
-"""A durable queue with one slot: requests are accepted in order, claimed one at a time, and each
-ends once.
+"""A durable queue with one slot: requests are accepted in order, claimed one at a time, and end
+once.
 
-records.py      a request, its states and the transitions between them
-transaction.py  each step inside a caller's transaction
+records.py      a request, its states and their transitions
+transaction.py  the steps of a queue inside a transaction
 queue.py        each step as a transaction of its own; reading and waiting
 """
 

@@ -1,4 +1,4 @@
-"""A queue on a store: each verb is one transaction, and its journal entries commit with it."""
+"""A queue on a store: each step is a transaction, with its journal entries."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,14 @@ from holdfast.primitives.queue.records import (
     Request,
     RequestState,
 )
-from holdfast.primitives.queue.transaction import Line, Swept, in_order, key_of, no_such, topic_of
+from holdfast.primitives.queue.transaction import (
+    QueueTransaction,
+    Swept,
+    in_order,
+    key_of,
+    no_such,
+    topic_of,
+)
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -43,10 +50,9 @@ FIRST_EPOCH = 1
 class Queue:
     """The queue of one name.
 
-    Promised: what was accepted is kept until it has ended; at most one request has the slot;
-    requests begin in the order they were accepted; each ends once, by whoever shows the token of
-    its claim. Not promised: that what a request asks for is done once; that is up to whoever
-    carries it out.
+    Promised: an accepted request is kept until it has ended; at most one request has the slot;
+    requests start in the order of acceptance; each ends once, by the token of its claim. Not
+    promised: that the work of a request is done once; that is up to its runner.
     """
 
     def __init__(
@@ -54,7 +60,7 @@ class Queue:
     ) -> None:
         if depth_max < 1:
             raise InvalidValue(
-                f"a queue of {counted(depth_max, 'request')} can take none: give 1 or more",
+                f"depth_max is {depth_max}: give 1 or more",
                 field="depth_max",
             )
         self.name = check_agent_name(name, "queue name")
@@ -62,39 +68,41 @@ class Queue:
         self._journal = journal
         self._depth_max = depth_max
 
-    def change(self, body: Callable[[Tx, Line], T], *, also: Scope = (), durable: bool = True) -> T:
-        """Run `body` as one step on this queue, with `also` in its scope; see `Store.transact`."""
+    def change(
+        self, body: Callable[[Tx, QueueTransaction], T], *, also: Scope = (), durable: bool = True
+    ) -> T:
+        """Run `body` in one transaction on this queue, with `also` in its scope; see
+        `Store.transact`.
+        """
 
         def step(tx: Tx) -> T:
-            line = Line(tx, self._journal, self.name, depth_max=self._depth_max)
-            result = body(tx, line)
-            line.finish()
+            transaction = QueueTransaction(tx, self._journal, self.name, depth_max=self._depth_max)
+            result = body(tx, transaction)
+            transaction.finish()
             return result
 
-        # By rows: whoever changes a queue has latched its head, so that nothing of it changes under
-        # the one that looks.
+        # By rows: every change of a queue latches its head, which excludes all other changes.
         scope = [rows(HEADS), rows(REQUESTS), rows(KEYS), *also]
         return self.store.transact(step, scope=scope, durable=durable)
 
     def accept(
         self, drafts: Sequence[Draft], *, epoch: int = FIRST_EPOCH
     ) -> list[Request | Refused]:
-        """Accept several requests in one commit; each is answered by itself, with what was accepted
-        or why it was not.
-
-        When this returns, what was accepted is durable. Raises InvalidName for a key that cannot be
-        one.
+        """Accept several requests in one durable commit; return for each the accepted request, or
+        why it was refused. Raises InvalidName and InvalidValue.
         """
         for draft in drafts:
             check_draft(draft)
         named = [(draft, new_id()) for draft in drafts]
         return self.change(
-            lambda _, line: [accepted(line, draft, name, epoch) for draft, name in named]
+            lambda _, transaction: [
+                accepted(transaction, draft, name, epoch) for draft, name in named
+            ]
         )
 
     def claim(self, *, epoch: int = FIRST_EPOCH, express: bool = False) -> Request | None:
-        """Begin with the next request; see `Line.claim`."""
-        return self.change(lambda _, line: line.claim(epoch=epoch, express=express))
+        """Claim the next request; see `QueueTransaction.claim`."""
+        return self.change(lambda _, transaction: transaction.claim(epoch=epoch, express=express))
 
     def complete(
         self,
@@ -104,44 +112,44 @@ class Queue:
         *,
         receipt: Receipt = Receipt.ANSWERED,
     ) -> Request:
-        """End a running request well; see `Line.complete`."""
+        """Complete a running request; see `QueueTransaction.complete`."""
         return self.change(
-            lambda _, line: line.complete(request_id, token, result, receipt=receipt)
+            lambda _, transaction: transaction.complete(request_id, token, result, receipt=receipt)
         )
 
     def fail(self, request_id: str, token: int, *, code: str, detail: str) -> Request:
-        """End a running request badly; see `Line.fail`."""
-        return self.change(lambda _, line: line.fail(request_id, token, code=code, detail=detail))
+        """Fail a running request; see `QueueTransaction.fail`."""
+        return self.change(
+            lambda _, transaction: transaction.fail(request_id, token, code=code, detail=detail)
+        )
 
     def cancel(self, request_id: str) -> Request:
-        """End a request that waits, with the code `cancelled`; see `Line.cancel`."""
-        return self.change(lambda _, line: line.cancel(request_id))
+        """Cancel a waiting request, with the code `cancelled`; see `QueueTransaction.cancel`."""
+        return self.change(lambda _, transaction: transaction.cancel(request_id))
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,
-        with their idempotency keys; return how many. Unless told, the bounds are those that a queue
-        keeps by itself.
+        with their idempotency keys; return how many. The default bounds are those of every queue.
 
-        Never dropped: what has not ended, and what ended less than a day ago, as its key may still
-        be asked again. A clock that was just set forward makes none older. Raises InvalidValue for
-        bounds that cannot be, or are below that day.
+        Never dropped: unfinished requests, and those that ended less than a day ago, as their keys
+        may be used again. A clock that was just set forward makes none older. Raises InvalidValue
+        for impossible bounds, or below that day.
         """
         number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
         age_s = QUEUE_KEEP_S if keep_s is None else keep_s
         check_bounds(number, age_s)
-        # Whoever names an age means it; by the bounds alone the last ones stay, as ever.
+        # An age that the caller names is meant; by the default bounds the last ones stay.
         least = QUEUE_KEEP_LEAST if keep_s is None else 0
         steady_clock(self.store).look()
         asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
-        def sweep(_: Tx, line: Line) -> Swept:
-            spare_s = QUEUE_PRUNE_LEAST_S
-            return line.sweep(
+        def sweep(_: Tx, transaction: QueueTransaction) -> Swept:
+            return transaction.sweep(
                 keep=number,
                 keep_s=age_s,
                 keep_least=least,
-                spare_s=spare_s,
+                spare_s=QUEUE_PRUNE_LEAST_S,
                 start=start,
                 asked=asked,
             )
@@ -151,22 +159,22 @@ class Queue:
         return removed
 
     def get(self, request_id: str) -> Request:
-        """Return a request. Raises NotFound."""
+        """A request. Raises NotFound."""
         row = self.store.get(REQUESTS, key_of(self.name, check_id(request_id, "request id")))
         if row is None:
             raise no_such(self.name, request_id)
         return row.record
 
     def wait(self, request_id: str, wait_s: float) -> Request:
-        """Return a request when it has ended, or as it stands after `wait_s`. Raises NotFound."""
+        """A request once it has ended, or as it is after `wait_s`. Raises NotFound."""
         deadline = time.monotonic() + wait_s
-        with self.store.listen([topic_of(self.name)]) as ears:
+        with self.store.listen([topic_of(self.name)]) as listener:
             while True:
                 request = self.get(request_id)
                 left_s = deadline - time.monotonic()
                 if request.state in ENDED or left_s <= 0:
                     return request
-                ears.wait(left_s)
+                listener.wait(left_s)
 
     def list(
         self,
@@ -175,9 +183,9 @@ class Queue:
         limit: int = LIST_MAX,
         damaged: Damage | None = None,
     ) -> "list[Request]":
-        """Return requests in the order they came, the newest `limit` of those that match.
+        """The newest `limit` requests that match, in order.
 
-        A damaged record raises, unless `damaged` is a list to tell of it in.
+        A damaged record raises, unless `damaged` is a list to note it in.
         """
 
         def look(tx: ReadTx) -> list[Request]:
@@ -193,39 +201,36 @@ class Queue:
         return Head() if row is None else row.record
 
 
-def accepted(line: Line, draft: Draft, request_id: str, epoch: int) -> Request | Refused:
-    """Accept a draft, or say why not, so that of several in one commit one refusal is not that of
-    all.
-    """
+def accepted(
+    transaction: QueueTransaction, draft: Draft, request_id: str, epoch: int
+) -> Request | Refused:
+    """Accept a draft, or return why not: one refusal does not refuse the others of a commit."""
     try:
-        return line.accept(draft, request_id, epoch=epoch)
+        return transaction.accept(draft, request_id, epoch=epoch)
     except Refused as error:
         return error
 
 
 def check_bounds(keep: int, keep_s: float) -> None:
-    """Refuse bounds by which nothing can be pruned, or what must stay would go. Raises
-    InvalidValue.
-    """
+    """Raises InvalidValue for impossible bounds, or those that drop what must stay."""
     if keep < 0 or not 0 <= keep_s < float("inf"):
         raise InvalidValue(
-            f"cannot keep {counted(keep, 'request')} for {keep_s} s: give numbers from 0 on",
+            f"cannot keep {counted(keep, 'request')} for {keep_s} s: give 0 or more",
             keep=keep,
         )
     if keep_s < QUEUE_PRUNE_LEAST_S:
         raise InvalidValue(
-            f"finished requests are kept for {QUEUE_PRUNE_LEAST_S:.0f} s (a day) at least, and "
-            f"not for {keep_s:g} s: a request "
-            "is what its idempotency key is known by, and without it a prompt that is asked again "
-            "would be delivered again",
+            f"keep_s is {keep_s:g}: finished requests are kept for {QUEUE_PRUNE_LEAST_S:.0f} s (a "
+            "day) at least, since without them a prompt that is sent again with the same "
+            "idempotency key would be delivered again",
             field="keep_s",
             least=QUEUE_PRUNE_LEAST_S,
         )
 
 
 def check_draft(draft: Draft) -> None:
-    """Refuse a draft that could not be kept, with all that may be added to it later. Raises
-    InvalidName and InvalidValue.
+    """Raises InvalidName and InvalidValue for a draft that could not be stored, with all that may
+    be added to it later.
     """
     check_label(draft.kind, "kind of request")
     if draft.idempotency_key is not None:
@@ -233,8 +238,7 @@ def check_draft(draft: Draft) -> None:
     if (size := json_bytes(draft.payload)) > REQUEST_PAYLOAD_BYTES_MAX:
         raise InvalidValue(
             f"the payload has {size} bytes as JSON and may have {REQUEST_PAYLOAD_BYTES_MAX}: put "
-            "long input into a file and "
-            "pass its path",
+            "long input into a file and pass its path",
             field="payload",
             bytes=size,
             bytes_max=REQUEST_PAYLOAD_BYTES_MAX,
@@ -242,7 +246,7 @@ def check_draft(draft: Draft) -> None:
 
 
 def new_id() -> str:
-    """A new request's id."""
+    """The id of a new request."""
     import secrets
 
     while True:

@@ -1,4 +1,4 @@
-"""A request: its record, its states, and the one table of transitions between them."""
+"""A request: its record, its states, and the table of their transitions."""
 
 import enum
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class RequestState(enum.StrEnum):
 
 
 class Receipt(enum.StrEnum):
-    """How far a request got on its way to whoever carries it out."""
+    """How far a request got on its way to the agent."""
 
     ACCEPTED = "accepted"
     DELIVERED = "delivered"
@@ -42,9 +42,7 @@ ENDED = frozenset({RequestState.COMPLETED, RequestState.FAILED})
 
 
 class Draft(Plain, frozen=True, kw_only=True):
-    """What is asked for, before it is accepted. An `express` one does not take the slot, nor wait
-    for it.
-    """
+    """A request before it is accepted. An `express` one neither takes the slot nor waits for it."""
 
     kind: str
     payload: dict[str, Any]
@@ -55,10 +53,10 @@ class Draft(Plain, frozen=True, kw_only=True):
 class Request(Record, frozen=True, kw_only=True):
     """One request of one queue.
 
-    `arrival` is the revision of the journal entry that tells of its acceptance: it orders requests
-    without a clock, also those that were accepted in one commit. `epoch` says for which instance of
-    whoever carries it out it is meant. `token` is that of its claim, None while nobody has it.
-    `beside` is, of an express one, the request that ran when it came.
+    `arrival` is the revision of the journal entry of its acceptance: it orders requests without a
+    clock, also those of one commit. `epoch` is the instance of the agent that it is meant for.
+    `token` is that of its claim, None while it is not claimed. `beside` is the request that ran
+    when an express one arrived.
     """
 
     request_id: str
@@ -82,10 +80,10 @@ class Request(Record, frozen=True, kw_only=True):
 
 
 class Head(Record, frozen=True, kw_only=True):
-    """What a queue knows of itself: how many requests wait, how many of these are express, how many
-    run, and which has the slot.
+    """The counts of a queue, how many requests wait, how many of these are express and how many
+    run, and the request that has the slot.
 
-    Every change of the queue latches it, so that queues on one store do not meet.
+    Every change of a queue latches its head, so queues of one store do not block each other.
     """
 
     accepted: int = 0
@@ -100,7 +98,7 @@ class Head(Record, frozen=True, kw_only=True):
 
 
 class Key(Record, frozen=True, kw_only=True):
-    """Which request an idempotency key stands for."""
+    """The request of an idempotency key."""
 
     request_id: str
 
@@ -115,7 +113,7 @@ def _turn(request: Request) -> Parts | None:
 REQUESTS = Space(
     "requests",
     Request,
-    # No more than these two: each is written with every step of every request.
+    # Only these two: each is written with every step of every request.
     indexes={
         "turn": _turn,
         "state": lambda request: (request.queue, request.state.value, request.arrival),

@@ -1,5 +1,5 @@
-"""The verbs of a queue inside a transaction, so that a domain can decide by records of its own in
-the same step.
+"""The steps of a queue inside a transaction, so that a domain can decide by its own records in the
+same step.
 """
 
 import hashlib
@@ -43,24 +43,20 @@ from holdfast.primitives.queue.records import (
 
 
 class Swept(NamedTuple):
-    """How many requests were dropped, and from which arrival on to look for more; None when there
-    are none.
-    """
+    """How many requests were dropped, and the arrival to go on from; None at the end."""
 
     dropped: int
     further: int | None
 
 
-class Line:
-    """A queue in the hands of one transaction, which has latched its head. `finish` writes the
-    head; then it is over.
-    """
+class QueueTransaction:
+    """A queue inside a transaction that has latched its head. `finish` writes the head, last."""
 
     def __init__(
         self, tx: Tx, journal: Journal, queue: str, *, depth_max: int = QUEUE_DEPTH_MAX
     ) -> None:
-        # The head first of all: whatever else is looked at cannot change from here on, and the
-        # revision is drawn behind it.
+        # The head first: nothing else of the queue can change from here on, and the revision is
+        # drawn after it.
         row = tx.get(HEADS, queue)
         self.head = self._before = Head() if row is None else row.record
         self.damaged: Damage = []
@@ -71,28 +67,27 @@ class Line:
         self._depth_max = depth_max
 
     def accept(self, draft: Draft, request_id: str, *, epoch: int) -> Request:
-        """Take a request in, behind all others; or return the one that its idempotency key stands
-        for already.
+        """Accept a request behind all others, or return the one that has its idempotency key.
 
         Raises Full, and Collision when the key was used for something else; nothing is changed
         then.
         """
         if (known := self.known(draft)) is not None:
             return known
-        # The express lane has the bound for itself: what is to stop the one that runs must not be
-        # kept out by those behind it.
+        # Express requests have the bound for themselves: one that stops the running request must
+        # not be refused because of those that wait.
         depth = self.head.express if draft.express else self.head.depth
         if depth >= self._depth_max:
             raise Full(
-                f"{counted(depth, 'request')} of {self._queue} must end before more are taken: "
-                "wait, or cancel some",
+                f"{self._queue} has {counted(depth, 'unfinished request')} and takes no more: wait "
+                "until some end, or cancel some",
                 queue=self._queue,
                 depth=depth,
                 depth_max=self._depth_max,
             )
-        told = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
+        data = {"agent": self._queue, "kind": draft.kind, "epoch": epoch}
         arrival = self._journal.append(
-            self._tx, kind="request.accepted", subject=request_id, data=told
+            self._tx, kind="request.accepted", subject=request_id, data=data
         )
         request = Request(
             request_id=request_id,
@@ -115,11 +110,10 @@ class Line:
         return request
 
     def claim(self, *, epoch: int, express: bool = False) -> Request | None:
-        """Begin with the oldest request that is meant for this epoch; None when there is none, or
-        when the slot is taken.
+        """Claim the oldest request of this epoch; None when there is none, or the slot is taken.
 
-        Its token is what all that is said of it later must show. A damaged request is passed over,
-        and told in `damaged`.
+        Later steps of the request must show its token. A damaged request is skipped, and noted in
+        `damaged`.
         """
         if not express and self.head.slot is not None:
             return None
@@ -132,7 +126,7 @@ class Line:
         return self._moved(request, RequestState.RUNNING, {"token": request.token})
 
     def deliver(self, request_id: str, token: int) -> Request:
-        """Note that a running request was handed over. Raises NotFound and Fenced."""
+        """Note that a running request was delivered. Raises NotFound and Fenced."""
         request = replace(self._owned(request_id, token), receipt=Receipt.DELIVERED)
         self._put(request)
         self._journal.append(
@@ -148,7 +142,7 @@ class Line:
         *,
         receipt: Receipt = Receipt.ANSWERED,
     ) -> Request:
-        """End a running request well. Raises NotFound, and Fenced when `token` is not that of its
+        """Complete a running request. Raises NotFound, and Fenced when `token` is not that of its
         claim.
         """
         request = replace(self._owned(request_id, token), result=_bounded(result), receipt=receipt)
@@ -163,16 +157,14 @@ class Line:
         detail: str,
         result: Mapping[str, Any] | None = None,
     ) -> Request:
-        """End a running request badly. Raises NotFound, and Fenced when `token` is not that of its
+        """Fail a running request. Raises NotFound, and Fenced when `token` is not that of its
         claim.
         """
         return self._failed(self._owned(request_id, token), code, detail, result)
 
     def put_back(self, request_id: str, token: int) -> Request:
-        """Undo a claim of which certainly nothing was handed over: the request is accepted again,
-        in its old place.
-
-        Raises NotFound and Fenced.
+        """Undo a claim of which certainly nothing was delivered: the request waits again, in its
+        old place. Raises NotFound and Fenced.
         """
         request = replace(self._owned(request_id, token), started_at=None)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
@@ -182,50 +174,45 @@ class Line:
         request_id: str,
         *,
         code: str = "cancelled",
-        detail: str = "it was cancelled before it was begun",
+        detail: str = "it was cancelled before it was started",
     ) -> Request:
-        """End a request that was not begun. Raises NotFound, and ImpossibleTransition for one that
-        runs or has ended.
+        """Cancel a waiting request. Raises NotFound, and ImpossibleTransition for one that runs or
+        has ended.
         """
         return self._failed(self._waiting(check_id(request_id, "request id")), code, detail, None)
 
     def readmit(self, request_id: str, *, epoch: int) -> Request:
-        """Mean a waiting request for another epoch; it keeps its place. Raises NotFound and
+        """Move a waiting request to another epoch; it keeps its place. Raises NotFound and
         ImpossibleTransition.
         """
         request = replace(self._waiting(request_id), epoch=epoch)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": epoch})
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
-        """End everything that runs, as whoever ran it is gone; what is said of it goes by how far
-        it got.
-        """
+        """Fail everything that runs, as its runner is gone; `detail` goes by how far it got."""
         ended = [
             self._failed(request, code, detail[request.receipt], None) for request in self.running()
         ]
-        # One that is damaged cannot be ended; but nobody works on it, and it must not keep the slot
-        # from all others.
+        # A damaged request cannot be ended; but nobody works on it, and it must not keep the slot.
         self.head = replace(self.head, running=0, slot=None)
         return ended
 
     def running(self) -> list[Request]:
-        """What runs, in the order it came."""
+        """The running requests, in order."""
         rows = self._tx.find(
             REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged
         )
         return [row.record for row in rows]
 
     def stale(self, epoch: int) -> list[Request]:
-        """The waiting requests that are meant for an epoch before this one, in the order they
-        came.
-        """
+        """The waiting requests of earlier epochs, in order."""
         rows = self._tx.find(
             REQUESTS, "state", (self._queue, RequestState.ACCEPTED.value), damaged=self.damaged
         )
         return [row.record for row in rows if row.record.epoch < epoch]
 
     def finish(self) -> None:
-        """Write down what has become of the queue, and wake whoever waits for it."""
+        """Write the head, and wake those that wait for the queue."""
         if self.head != self._before:
             self._tx.put(HEADS, self._queue, self.head)
         if self._changed:
@@ -234,8 +221,8 @@ class Line:
             self._tx.notify(express_topic_of(self._queue))
 
     def known(self, draft: Draft) -> Request | None:
-        """The request that a draft's idempotency key stands for, if any. Raises Collision when it
-        asks for something else.
+        """The request that has a draft's idempotency key, if any. Raises Collision when that is
+        another request.
         """
         if draft.idempotency_key is None:
             return None
@@ -250,9 +237,8 @@ class Line:
         request = found.record
         if (request.kind, request.payload) != (draft.kind, draft.payload):
             raise Collision(
-                f"the idempotency key stands for request {request.request_id}, which asks for "
-                "something else: use a key of its "
-                "own for each request",
+                f"the idempotency key belongs to request {request.request_id}, which is not the "
+                "same: use a key of its own for each request",
                 request_id=request.request_id,
             )
         return request
@@ -268,8 +254,7 @@ class Line:
         if request.state is not RequestState.RUNNING or request.token != token:
             raise Fenced(
                 f"token {token} is not that of the current claim on request {request_id}, which "
-                f"is {request.state.value}: stop "
-                "work on it",
+                f"is {request.state.value}: stop work on it",
                 request_id=request_id,
                 token=token,
                 current=request.token,
@@ -283,8 +268,8 @@ class Line:
                 "interrupt it instead" if request.state is RequestState.RUNNING else "it has ended"
             )
             raise ImpossibleTransition(
-                f"request {request_id} is {request.state.value}, and only one that waits can be "
-                f"taken back: {hint}",
+                f"request {request_id} is {request.state.value}, and only a waiting one can be "
+                f"changed: {hint}",
                 request_id=request_id,
                 state=request.state.value,
             )
@@ -300,7 +285,7 @@ class Line:
             ended, RequestState.FAILED, {"code": code, "receipt": request.receipt.value}
         )
 
-    def _moved(self, request: Request, state: RequestState, told: dict[str, Any]) -> Request:
+    def _moved(self, request: Request, state: RequestState, data: dict[str, Any]) -> Request:
         before = request.state
         assert state in TRANSITIONS[before], (before, state)
         changes: dict[str, Any] = {"state": state}
@@ -315,7 +300,7 @@ class Line:
             RequestState.ACCEPTED: "request.readmitted",
         }.get(state, f"request.{state.value}")
         revision = self._journal.append(
-            self._tx, kind=kind, subject=moved.request_id, data={"agent": self._queue, **told}
+            self._tx, kind=kind, subject=moved.request_id, data={"agent": self._queue, **data}
         )
         self._count(moved, before)
         if state in ENDED and crc32(b"%d" % revision) % QUEUE_TRIM_EVERY == 0:
@@ -345,11 +330,11 @@ class Line:
         keep_s: float = QUEUE_KEEP_S,
         keep_least: int = QUEUE_KEEP_LEAST,
     ) -> int:
-        """Drop finished requests beyond the bounds, the oldest first and a bounded number at once;
+        """Drop finished requests beyond the bounds, the oldest first and QUEUE_TRIM_MAX at most;
         return how many.
 
-        The last `keep_least` stay however old: by a clock that was stepped forward all of them are,
-        and with them would go the keys by which a repeated request is known.
+        The last `keep_least` stay at any age: by a clock that was set forward all are old, and with
+        them would go the keys that identify a repeated request.
         """
         return self.sweep(keep=keep, keep_s=keep_s, keep_least=keep_least).dropped
 
@@ -363,8 +348,8 @@ class Line:
         start: int = 0,
         asked: bool = False,
     ) -> Swept:
-        """Drop as `trim` does, among those that came from `start` on. What ended less than
-        `spare_s` ago stays, if that is more than nothing. `asked`: somebody asked for that age.
+        """`trim` among the requests from arrival `start` on. What ended less than `spare_s` ago
+        stays, unless that is 0. `asked`: the caller asked for that age.
         """
         ended = sum(
             self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
@@ -378,8 +363,8 @@ class Line:
         )[:QUEUE_TRIM_MAX]
         dropped = 0
         for request in oldest:
-            # By their end, and not by their place: one that waited long ends after many that came
-            # behind it.
+            # By their end, not by their place: one that waited long ends after many that came
+            # later.
             at = request.finished_at or request.accepted_at
             old = dropped < ended - keep_least and at < before
             if (spare_s and at >= spared) or (dropped >= ended - keep and not old):
@@ -387,8 +372,8 @@ class Line:
             self._drop(request)
             dropped += 1
         if dropped:
-            told = {"agent": self._queue, "removed": dropped}
-            self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=told)
+            data = {"agent": self._queue, "removed": dropped}
+            self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=data)
         return Swept(dropped, oldest[-1].arrival + 1 if oldest else None)
 
     def _drop(self, request: Request) -> None:
@@ -402,7 +387,7 @@ class Line:
         self._tx.put(REQUESTS, key_of(self._queue, request.request_id), request)
 
     def _key_of(self, idempotency_key: str) -> str:
-        # A digest, since a key is any text and would have to be escaped.
+        # A digest, since a key may be any text.
         return f"{self._queue}/{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
 
 
@@ -416,8 +401,8 @@ def in_order(
     start: int = 0,
     damaged: Damage | None = None,
 ) -> list[Request]:
-    """The oldest or newest requests in some states, in the order they came: at least `limit` of all
-    that came from `start` on, if there are so many.
+    """The oldest or newest requests in some states, in order: at least `limit` of those from
+    arrival `start` on, if there are so many.
     """
     found = [
         row.record
@@ -436,9 +421,9 @@ def in_order(
 
 
 def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result within its bound. One that is too large says so by `cut`: its smallest values are
-    kept whole, and the first one without room is cut, with a visible mark, if it is text. Raises
-    InvalidValue for what is no JSON.
+    """A result within its bound. A larger one is marked by the field `cut`: its smallest values are
+    kept whole, and the first that does not fit is cut, with a visible mark, if it is text. Raises
+    InvalidValue for what cannot be JSON.
     """
     if json_bytes(result) <= REQUEST_RESULT_BYTES_MAX:
         return dict(result)
@@ -455,26 +440,24 @@ def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_of(queue: str, request_id: str) -> str:
-    """Under what a request is kept."""
+    """The key of a request."""
     return f"{queue}/{request_id}"
 
 
 def topic_of(queue: str) -> str:
-    """What is notified at each change of a queue."""
+    """The topic of every change of a queue."""
     return f"queue/{queue}"
 
 
 def express_topic_of(queue: str) -> str:
-    """What is notified when an express request of a queue changes: whoever waits for those sleeps
-    through all others.
-    """
+    """The topic of changes of express requests: those that wait for them sleep through others."""
     return f"queue/{queue}/express"
 
 
 def no_such(queue: str, request_id: str) -> NotFound:
-    """There is no such request."""
+    """The error for an unknown request."""
     return NotFound(
-        f"there is no request {request_id} of {queue}: `holdfast gateway requests {queue}` shows "
-        "those there are",
+        f"{queue} has no request {request_id}: `holdfast gateway requests {queue}` lists its "
+        "requests",
         request_id=request_id,
     )

@@ -13,7 +13,7 @@ from holdfast.operations import locks as operations
 from holdfast.operations.operation import Operation, Wait
 from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.inspect import Explanation, HoldStatus, LockStatus, WaitStatus
-from holdfast.primitives.locks.obstruction import described
+from holdfast.primitives.locks.policy import describe_obstruction
 from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
@@ -196,7 +196,7 @@ def wait(request: operations.WaitFor, nonblock: bool, quiet: bool, as_json: bool
         return 0
     first = why.holders[0].resource if why.holders else names[0]
     remark(
-        f"{', '.join(names)} not free within {timeout_s:g} s: {described(why, names)}. "
+        f"{', '.join(names)} not free within {timeout_s:g} s: {describe_obstruction(why, names)}. "
         f"`holdfast locks explain {quote(first)}` tells more"
     )
     return STATUS["lock_timeout"].exit

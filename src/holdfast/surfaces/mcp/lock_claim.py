@@ -6,7 +6,7 @@ from holdfast.kernel.errors import HoldfastError, LeaseLost
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
-from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice
 from holdfast.surfaces.mcp.stopping import Call

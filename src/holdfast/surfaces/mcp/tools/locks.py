@@ -8,7 +8,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, LOCK_NAMES_MAX, LOCK_TTL_MAX_S
 from holdfast.primitives.locks import Mode
-from holdfast.primitives.locks.obstruction import Obstruction
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.request import check_names
 from holdfast.surfaces.mcp.answers import Ahead, LockAnswer, Released, Waited
 from holdfast.surfaces.mcp.claims import Hand

@@ -1,0 +1,332 @@
+"""What all lock calls of one process share: the store and its settings, the grants that this
+process keeps, and the requests that it must still withdraw.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from typing import TypeVar
+
+from holdfast.kernel import lease as leases
+from holdfast.kernel.errors import Corrupt, HoldfastError
+from holdfast.kernel.holder import Holder, Liveness, Processes, check_holder, probe
+from holdfast.kernel.limits import LOCK_STATISTICS_EVERY_S, TRANSACT_TIMEOUT_S
+from holdfast.kernel.settings import LockSettings
+from holdfast.kernel.store import Store, Tx
+from holdfast.primitives.deadline import Deadline
+from holdfast.primitives.journal import Journal
+from holdfast.primitives.locks.grant import DurableGrants, Grant
+from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
+from holdfast.primitives.locks.statistics import LockCounters
+from holdfast.primitives.locks.table import LockTable
+from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Reaped, lost_topic
+from holdfast.primitives.renewal import Keeper
+from holdfast.primitives.steady_clock import steady_clock
+
+T = TypeVar("T")
+
+_CONTENDED_MAX = 1024
+_WITHDRAW_S = 1.0
+_OUTCOMES_MAX = 100
+
+
+class LockContext:
+    """The state of the lock manager in one process. `begin_process` begins it anew after a fork."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        processes: Processes,
+        settings: LockSettings,
+        label: str,
+    ) -> None:
+        self.store = store
+        self.journal = journal
+        self.processes = processes
+        self.settings = settings
+        self.clock = steady_clock(store)
+        self.counters = LockCounters(store)
+        self.durable = DurableGrants(store)
+        self.keeper: Keeper[Grant] = Keeper(
+            store,
+            topic=lambda: lost_topic(self.requester),
+            renew=self.renew_grants,
+            tick=self._tick,
+            behind=lambda: bool(self.withdrawals),
+            renew_every_s=settings.lease_s / 3,
+            tick_every_s=LOCK_STATISTICS_EVERY_S,
+        )
+        self.withdrawals: dict[str, tuple[str, ...]] = {}
+        """The names of requests that could not be withdrawn yet, as the store did not answer."""
+        self._label = label
+        self._start_process()
+
+    def _start_process(self) -> None:
+        self._contended: dict[str, None] = {}
+        self.withdrawals.clear()
+        self.process: Holder | None = None
+        """This process, once it has requested something."""
+        self.requester = os.urandom(6).hex()
+        """Begins the ids of all its requests, so that a grant shows whom to notify of its loss."""
+        self._numbers = count(1)
+        # Last: another thread goes on as soon as it sees this.
+        self._pid = os.getpid()
+
+    def is_forked(self) -> bool:
+        """True in a child that was forked since this context began."""
+        return self._pid != os.getpid()
+
+    def begin_process(self) -> None:
+        """In a forked child, begin anew: grants, counts and requests are its parent's."""
+        if self._pid != os.getpid():
+            self.keeper.begin_process()
+            self.counters.begin_process()
+            self._start_process()
+
+    def resume_ids(self, request_id: str) -> None:
+        """Go on as the requester of a request that was made before this process executed another
+        program.
+        """
+        self.requester, _, number = request_id.rpartition("-")
+        self._numbers = count(int(number, 16) + 1)
+
+    def new_id(self) -> str:
+        """The id of the next request."""
+        return f"{self.requester}-{next(self._numbers):x}"
+
+    def this_process(self) -> Holder:
+        """This process as a holder. Raises InvalidValue when its label is too long."""
+        if self.process is None:
+            self.process = check_holder(self.processes.current(self._label))
+        return self.process
+
+    def is_contended(self, names: Sequence[str]) -> bool:
+        """True when the last request for any of the names had to wait: taking them as free ones
+        would most likely fail.
+        """
+        return bool(self._contended) and not self._contended.keys().isdisjoint(names)
+
+    def note_contention(self, names: Sequence[str], *, contended: bool) -> None:
+        """Remember whether names had to be waited for."""
+        if contended:
+            if len(self._contended) > _CONTENDED_MAX:
+                self._contended = {}
+            self._contended |= dict.fromkeys(names)
+        elif self._contended:
+            for name in names:
+                self._contended.pop(name, None)
+
+    def transact(
+        self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
+    ) -> T:
+        """Change the lock table in one transaction."""
+
+        def run(tx: Tx) -> T:
+            transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
+            result = body(transaction)
+            transaction.end()
+            return result
+
+        return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
+
+    def read(self, body: Callable[[LockTable], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
+        """Look at the lock table as of now."""
+        return self.store.read(lambda tx: body(LockTable(tx)), scope=SCOPE, timeout_s=timeout_s)
+
+    def count_reaped(self, reaped: Sequence[Reaped]) -> None:
+        """Count what was reaped, and delete its durable copies."""
+        for gone in reaped:
+            if gone.hold is not None:
+                self.durable.end(gone.hold)
+                if not gone.dead:
+                    self.counters.count(gone.names, "expiries")
+                elif not gone.hold.on_behalf:
+                    self.counters.count(gone.names, "deaths")
+
+    def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
+        """Remove all that is left of a request: its waiter, its outcome or its grant.
+
+        While the store does not answer, the keeper's thread goes on trying. `later` says that the
+        store was just seen not to answer.
+        """
+        try:
+            if later:
+                self.withdrawals.setdefault(request_id, names)
+            elif request_id not in self.withdrawals:
+                self._withdraw(request_id, names)
+        except HoldfastError as error:
+            # Imported here: most commands log nothing and must start fast.
+            import logging
+
+            logging.getLogger("holdfast.locks").warning(
+                "could not withdraw request %s yet: %s", request_id, error.message
+            )
+        except BaseException:
+            # No memory, or no room on the stack.
+            self.withdrawals[request_id] = names
+            raise
+        finally:
+            if self.withdrawals:
+                self.keeper.wake()
+
+    def retry_withdrawals(self) -> bool:
+        """Withdraw what could not be withdrawn before; False while the store does not answer."""
+        for request_id, names in list(self.withdrawals.items()):
+            try:
+                self._withdraw(request_id, names)
+            except HoldfastError:
+                return False
+        return True
+
+    def finish_withdrawals(self, names: tuple[str, ...], deadline: Deadline) -> None:
+        """Before a request for names: withdraw earlier requests for any of them. Their leftovers
+        would count as the job's own grant, and be withdrawn later while the job relies on it.
+
+        Raises the error that prevents it.
+        """
+        for request_id, left in list(self.withdrawals.items()):
+            if not set(names).isdisjoint(left):
+                deadline.insist(
+                    lambda limit_s, id=request_id, left=left: self._withdraw(  # type: ignore[misc]
+                        id, left, limit_s
+                    )
+                )
+
+    def _withdraw(
+        self, request_id: str, names: tuple[str, ...], timeout_s: float = _WITHDRAW_S
+    ) -> None:
+        def body(transaction: LockTransaction) -> LockHold | None:
+            waiter = transaction.table.waiter(request_id)
+            hold = transaction.table.find_hold(request_id, names)
+            if waiter is not None and waiter.outcome is None:
+                transaction.leave(waiter, "lock.withdrawn")
+            elif waiter is not None:
+                transaction.table.forget(waiter)
+            elif hold is not None:
+                transaction.release(hold)
+            return hold
+
+        try:
+            hold = self.transact(body, timeout_s=timeout_s)
+            if hold is not None:
+                self.durable.end(hold, timeout_s)
+            self.withdrawals.pop(request_id, None)
+        except BaseException:
+            # Not before the attempt: another thread would withdraw it too, and by then a request
+            # with the same id may have been made again.
+            self.withdrawals[request_id] = names
+            raise
+
+    def _tick(self) -> None:
+        """The background work of every few seconds."""
+        if not self.retry_withdrawals():
+            # Waiting for anything else of a store that does not answer would delay the next try,
+            # and meanwhile a request that nobody wants may be granted.
+            return
+        self.clear_outcomes()
+        self.counters.flush()
+
+    def clear_outcomes(self) -> int:
+        """Delete outcomes whose waiters died before they could read them; return how many."""
+        found = self.store.read(
+            lambda tx: tx.find(LOCK_WAITS, "told", limit=_OUTCOMES_MAX), scope=[LOCK_WAITS]
+        )
+        self.clock.look()
+        now = self.store.now()
+        gone = [
+            row
+            for row in found
+            if self.clock.reclaimable(row.record.lease, self._probe(row.record.process), now)
+        ]
+        if not gone:
+            return 0
+
+        def clear(tx: Tx) -> int:
+            # A waiter that was only out of sight may have read its outcome, and wait again under
+            # the same key.
+            unread = [
+                row.key
+                for row in gone
+                if (found := tx.get(LOCK_WAITS, row.key)) and found.revision == row.revision
+            ]
+            return sum(tx.delete(LOCK_WAITS, key) for key in unread)
+
+        return self.store.transact(clear, scope=[LOCK_WAITS])
+
+    def renew_grants(self, grants: Sequence[Grant]) -> list[Grant]:
+        """Renew the leases that are due, of grants without a time to live; return the grants that
+        are gone.
+
+        A grant that lost some of its names is lost for its holder, who is notified unless it is
+        just giving those up itself. The names that are left are renewed all the same. A grant that
+        was passed on to a process is not renewed once that is dead: another machine could not see
+        its death. Reads first, as most of the time nothing is due and a read blocks nobody.
+        """
+        now = self.store.now()
+        tokens = {grant.id: grant.tokens for grant in grants}
+
+        def look(table: LockTable) -> tuple[list[tuple[Grant, bool]], set[Holder | None]]:
+            incomplete = [
+                (grant, _is_left(table, grant))
+                for grant in grants
+                if _lacks_names(table, tokens[grant.id])
+            ]
+            return incomplete, {hold.process for _, hold in self._due(table, grants, now)}
+
+        def renew(transaction: LockTransaction) -> list[Grant]:
+            due = self._due(transaction.table, grants, transaction.now)
+            living = [(grant, hold) for grant, hold in due if hold.process in alive]
+            for _, hold in living:
+                transaction.renew(hold, None)
+            return [grant for grant, _ in living]
+
+        incomplete, due = self.read(look)
+        for grant, left in incomplete:
+            # Names that the holder gives up at this moment, or just has, were not taken away.
+            if left and self.keeper.keeps(grant) and grant.tokens == tokens[grant.id]:
+                grant.lose()
+        alive = {one for one in due if one is not None and self._probe(one) is not Liveness.DEAD}
+        if alive:
+            for grant in self.transact(renew):
+                grant.untouched = False
+        return [grant for grant, left in incomplete if not left]
+
+    def _due(
+        self, table: LockTable, grants: Sequence[Grant], now: datetime
+    ) -> list[tuple[Grant, LockHold]]:
+        """The grants, with their holds, whose lease must be renewed."""
+        due = []
+        for grant in grants:
+            if grant.ttl_s is not None or not grant.taken:
+                continue
+            try:
+                hold = table.find_hold(grant.id, grant.taken)
+            except Corrupt:
+                continue
+            if hold is not None and leases.due(hold.lease, now, self.settings.lease_s):
+                due.append((grant, hold))
+        return due
+
+    def _probe(self, process: Holder) -> Liveness:
+        return probe(process, self.processes, embedded=self.store.embedded)
+
+
+def _lacks_names(table: LockTable, tokens: Mapping[str, int]) -> bool:
+    """True when some names of a grant were taken away. A damaged record proves nothing."""
+    try:
+        return any(
+            all(hold.token != token for hold in table.lock(name).holds)
+            for name, token in tokens.items()
+        )
+    except Corrupt:
+        return False
+
+
+def _is_left(table: LockTable, grant: Grant) -> bool:
+    """True when the table still has some of what a grant took, or is damaged there."""
+    try:
+        return table.find_hold(grant.id, grant.taken) is not None
+    except Corrupt:
+        return True
