@@ -439,7 +439,7 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
     finally:
         begun.kill()
         begun.communicate()
-    assert "the manifest of gpu is overridden by --ready-regex, --quiet-ms, --interrupt-key" in said
+    assert "the manifest of gpu is overridden by --interrupt-key, --quiet-ms, --ready-regex" in said
     assert "no --ready-regex" not in said
     for wrong, says in (
         (
