@@ -18,8 +18,8 @@ leftovers_option = click.option(
     type=click.Choice(LEFTOVERS),
     default=LEFTOVERS[0],
     show_default=True,
-    help="What to do about processes that the command leaves running: wait for them, keep the claim for them and exit, or end "
-    "them.",
+    help="What to do about processes that the command leaves running: wait for them, keep the "
+    "claim for them and exit, or end them.",
 )
 
 

@@ -10,8 +10,10 @@ from litestar.openapi.plugins import OpenAPIRenderPlugin
 
 _STYLE = """:root{color-scheme:light dark}
 body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-h3{font:600 1rem/1.5 ui-monospace,monospace;margin:2rem 0 0;overflow-wrap:anywhere}p{white-space:pre-line;margin:.3rem 0}
-pre{overflow:auto;padding:.5rem;border:1px solid #8886}td,th{text-align:left;vertical-align:top;padding:.1rem 1rem .1rem 0}"""
+h3{font:600 1rem/1.5 ui-monospace,monospace;margin:2rem 0 0;overflow-wrap:anywhere}
+p{white-space:pre-line;margin:.3rem 0}
+pre{overflow:auto;padding:.5rem;border:1px solid #8886}
+td,th{text-align:left;vertical-align:top;padding:.1rem 1rem .1rem 0}"""
 
 
 class Reference(OpenAPIRenderPlugin):
@@ -31,8 +33,10 @@ class Reference(OpenAPIRenderPlugin):
 
 def _page(document: dict[str, Any]) -> Iterator[str]:
     title = escape(f"{document['info']['title']} {document['info']['version']}")
-    yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>'
-    yield f'<body><h1>{title}</h1><p>The same for programs: <a href="/schema/openapi.json">openapi.json</a></p>'
+    yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    yield f"<style>{_STYLE}</style></head>"
+    yield f"<body><h1>{title}</h1><p>The same for programs: "
+    yield '<a href="/schema/openapi.json">openapi.json</a></p>'
     areas: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -48,7 +52,8 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
-    yield f"<h3>{method} {escape(path)}</h3><p>{escape(operation.get('description') or operation.get('summary') or '')}</p>"
+    description = operation.get("description") or operation.get("summary") or ""
+    yield f"<h3>{method} {escape(path)}</h3><p>{escape(description)}</p>"
     parameters = operation.get("parameters") or []
     if parameters:
         yield "<table>"

@@ -80,7 +80,8 @@ def _told(first: bytes, last: bytes, why: str, meta: object) -> str:
     params = {"name": UNREADABLE, "arguments": {"why": why}} | (
         {} if meta is None else {"_meta": meta}
     )
-    return f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call","params":{json.dumps(params)}}}\n'
+    head = f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call"'
+    return f'{head},"params":{json.dumps(params)}}}\n'
 
 
 def standard_input() -> Lines:

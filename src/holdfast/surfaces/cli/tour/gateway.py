@@ -19,7 +19,9 @@ said() { echo "$1"; [ -z "$TOUR_SHOWS" ] || printf '> '; }
 wait_for_go() { while [ ! -e "$TOUR_GO" ]; do sleep 0.05; done; }
 done_with() { echo "$TOUR_AGENT $1" >>"$TOUR_ASKED"; case "$1" in long*) wait_for_go;; esac; }
 [ -z "$TOUR_SHOWS" ] || printf '> '
-while read -r line || [ -n "$line" ]; do done_with "$line"; said "agent $TOUR_AGENT did: $line"; done
+while read -r line || [ -n "$line" ]; do
+    done_with "$line"; said "agent $TOUR_AGENT did: $line"
+done
 """
 """Writes down what it is asked for, and answers; what is long takes until it is told to go on."""
 

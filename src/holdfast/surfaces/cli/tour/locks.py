@@ -26,7 +26,9 @@ _TWO_IN_TURN = """
 import sys, holdfast
 with holdfast.connect(sys.argv[1]) as hf:
     with hf.locks.hold(sys.argv[3], by=sys.argv[2]):
-        with hf.locks.acquire(sys.argv[4], by=sys.argv[2], on_wait=lambda ahead: print('waits', flush=True)):
+        def waits(ahead):
+            print('waits', flush=True)
+        with hf.locks.acquire(sys.argv[4], by=sys.argv[2], on_wait=waits):
             print('has both', flush=True)
 """
 

@@ -33,9 +33,12 @@ job = hf.jobs.pick_pending(label, holder=me, wait_s=20)
 had_job = time.monotonic()
 grant = real.locks.acquire(board, by=job.job_id)
 had_lock = time.monotonic()
-agent = real.agents.publish(name, backend="command", tool="python", manifest_path=manifest, holder=me)
+agent = real.agents.publish(
+    name, backend="command", tool="python", manifest_path=manifest, holder=me
+)
 print("has", job.job_id, job.attempt, had_job, had_lock, time.monotonic(), flush=True)
-real.jobs.update_status(job.job_id, "completed", token=job.token, result="done at the second attempt")
+result = "done at the second attempt"
+real.jobs.update_status(job.job_id, "completed", token=job.token, result=result)
 grant.release()
 real.agents.remove(agent.agent_id, agent.generation_id)
 """

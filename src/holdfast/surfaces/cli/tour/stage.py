@@ -30,7 +30,7 @@ TELLING = """
 import threading
 
 class Telling:
-    '''Says when there is nothing to do but sleep, and whether that was ended by another or by the clock.'''
+    '''Prints when there is nothing to do but sleep, and what ended the sleep.'''
     def __init__(self, inner):
         self.inner = inner
     def __getattr__(self, name):

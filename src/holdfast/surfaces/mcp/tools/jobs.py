@@ -44,8 +44,8 @@ class CreateArguments(Plain, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             extra_json_schema={"maxLength": JOB_PROMPT_BYTES_MAX},
-            description=f"What is to be done, in at most {JOB_PROMPT_BYTES_MAX} bytes of JSON in UTF-8. Put longer input into "
-            "a file and pass its path.",
+            description=f"What is to be done, in at most {JOB_PROMPT_BYTES_MAX} bytes of JSON in "
+            "UTF-8. Put longer input into a file and pass its path.",
         ),
     ]
     queue: Annotated[Label, Meta(description="Whose queue it joins, such as tmux:claude-a.")]
