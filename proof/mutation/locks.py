@@ -252,8 +252,8 @@ MUTANTS = [
     Mutant(
         "a wait that would close a cycle is refused",
         _TURNS,
-        "if steps := policy.find_cycle(self.table, waiter):",
-        "if steps := []:",
+        "if holders_wait and (steps := policy.find_cycle(self.table, waiter)):",
+        "if holders_wait and (steps := []):",
     ),
     Mutant(
         "a set is entered under each name",

@@ -1,8 +1,7 @@
 """Leases: every claim has one. Only this module decides who may take a claim away."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from holdfast.kernel.clock import after
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Liveness
@@ -67,7 +66,7 @@ def _end(now: datetime, ttl_s: float) -> datetime:
             f"a lease cannot begin at {now.isoformat()}, which has no time zone", field="now"
         )
     try:
-        return after(now, ttl_s)
+        return now + timedelta(seconds=ttl_s)
     except OverflowError:
         raise InvalidValue(
             f"a lease of {ttl_s} s ends beyond the calendar: give fewer seconds", ttl_s=ttl_s

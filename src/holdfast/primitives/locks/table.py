@@ -99,7 +99,7 @@ class LockTable:
 
     def covering_hold(self, name: str, by: str, mode: Mode) -> LockHold | None:
         """The hold by which a job has a name in that mode already; None when it needs one."""
-        holds = self.lock(name).holds
+        holds = (self._locks.get(name) or self.lock(name)).holds
         if len(holds) > 1:
             return self.hold_index(name).covering(by, mode)
         return holds[0] if holds and holds[0].covers(by, mode) else None

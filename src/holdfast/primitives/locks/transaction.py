@@ -114,9 +114,11 @@ class LockTransaction:
         overtaken = None if blocking else policy.overtaken_in_queue(self.table, waiter)
         if overtaken is not None:
             return None if waiter.look else self._grant(waiter, overtaken)
-        if steps := policy.find_cycle(self.table, waiter):
-            return steps
         holders = {one.hold.by for one in blocking}
+        # Without a holder that waits itself there is no cycle, and nobody to pass others below.
+        holders_wait = any(self.table.waits_of_job(holder) for holder in holders)
+        if holders_wait and (steps := policy.find_cycle(self.table, waiter)):
+            return steps
         if not waiter.look:
             lasts = [last for name in waiter.names if (last := self.table.last(name)) is not None]
             if any(last.place > waiter.place for last in lasts):
@@ -130,8 +132,9 @@ class LockTransaction:
             mode=waiter.mode.value,
             held_by=sorted(holders)[:_JOURNAL_NAMES_MAX],
         )
-        # Now that it waits, those that it waits for may pass those that wait for it.
-        self.hand_over((), policy.waits_behind(self.table, holders))
+        if holders_wait:
+            # Now that it waits, those that it waits for may pass those that wait for it.
+            self.hand_over((), policy.waits_behind(self.table, holders))
         return waiter
 
     def try_now(self, draft: Waiter) -> LockHold | Waiter | None:
