@@ -275,7 +275,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(
         raw.execute("UPDATE holdfast.s_jobs SET value = '{\"no\":1}' WHERE key = %s", (job_id,))
         with pytest.raises(RecordInvalid, match=job_id):
             upkeep(postgres_url).copy(f"sqlite:{target}")
-        raw.execute("INSERT INTO holdfast.runtime.spaces VALUES ('of_the_future', 1, '')")
+        raw.execute("INSERT INTO holdfast.spaces VALUES ('of_the_future', 1, '')")
         with pytest.raises(SchemaTooNew, match="of_the_future"):
             upkeep(postgres_url).copy(f"sqlite:{target}")
     assert list(tmp_path.iterdir()) == []

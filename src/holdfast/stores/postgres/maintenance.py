@@ -20,7 +20,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import table_of
 
 _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SPACES = "SELECT name FROM holdfast.runtime.spaces ORDER BY name"
+_SPACES = "SELECT name FROM holdfast.spaces ORDER BY name"
 _ENTRIES = (
     "SELECT revision, ns, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
     "FROM holdfast.journal "

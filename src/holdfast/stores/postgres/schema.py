@@ -41,7 +41,7 @@ _MIGRATIONS = (
         "CREATE SCHEMA IF NOT EXISTS holdfast",
         "CREATE TABLE holdfast.meta (name text PRIMARY KEY, number bigint NOT NULL)",
         "INSERT INTO holdfast.meta (name, number) VALUES ('layout', 1)",
-        "CREATE TABLE holdfast.runtime.spaces (name text PRIMARY KEY, schema_version integer NOT "
+        "CREATE TABLE holdfast.spaces (name text PRIMARY KEY, schema_version integer NOT "
         "NULL, indexes text NOT NULL)",
         "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, xid xid8 NOT NULL DEFAULT "
         "pg_current_xact_id(), "
@@ -96,7 +96,7 @@ def is_current(raw: Connection, space: Space[Any]) -> bool:
     one wrote it.
     """
     found = raw.execute(
-        "SELECT schema_version, indexes FROM holdfast.runtime.spaces WHERE name = %s", (space.name,)
+        "SELECT schema_version, indexes FROM holdfast.spaces WHERE name = %s", (space.name,)
     ).fetchone()
     return is_declared(space, found)
 
@@ -120,7 +120,7 @@ def declare(raw: Connection, space: Space[Any]) -> None:
         )
     _reindex(raw, space)
     raw.execute(
-        "INSERT INTO holdfast.runtime.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) "
+        "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) "
         "ON CONFLICT (name) DO UPDATE "
         "SET schema_version = excluded.schema_version, indexes = excluded.indexes",
         (space.name, space.schema_version, signature(space)),
