@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import SignalFiles, workflows_in_folder
 from holdfast.domains.workflows import Workflows
 from holdfast.domains.workflows.ports import SwapLock
@@ -19,6 +18,7 @@ from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
 from holdfast.runtime.paths import PLACES, swap_lock_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.system.flock import FlockLock
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import STORES as LOCK_STORES

@@ -21,7 +21,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.flock import FlockContender, FlockGuard
 from holdfast.domains.jobs.records import Job, JobStatus, shown
 from holdfast.domains.jobs.transitions import as_registered
 from holdfast.kernel.clock import render
@@ -45,6 +44,7 @@ from holdfast.system.access import (
     replace_file,
     unusable,
 )
+from holdfast.system.flock import FlockContender, FlockGuard
 
 _log = logging.getLogger("holdfast.jobs.log")
 _KINDS = {

@@ -60,7 +60,7 @@ def swap_lock_of(store: Store) -> "SwapLock":
         return store.session_lock("swap")
     path = getattr(store, "path", None)
     if path is not None:
-        from holdfast.adapters.flock import FlockLock
+        from holdfast.system.flock import FlockLock
 
         return FlockLock(
             path.with_name(f"{path.name}-swap-{store.namespace}.lock"), access_like(path)
@@ -71,7 +71,7 @@ def swap_lock_of(store: Store) -> "SwapLock":
             f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory",
             store=store.kind,
         )
-    from holdfast.adapters.flock import ThreadLock
+    from holdfast.system.flock import ThreadLock
 
     return ThreadLock()
 
