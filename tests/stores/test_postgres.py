@@ -26,7 +26,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import connections, latches, maintenance, open_postgres
+from holdfast.stores.postgres import connections, latches, open_postgres
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
@@ -516,9 +516,9 @@ def test_roles_that_may_connect_and_not_use_the_store_are_known(
         name = connection.info.dbname
         connection.execute("CREATE ROLE stranger LOGIN")
         try:
-            assert "stranger" in maintenance.strangers(store)
+            assert "stranger" in store.administration.strangers()
             connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC".encode())
-            assert maintenance.strangers(store) == []
+            assert store.administration.strangers() == []
             with pytest.raises(psycopg.OperationalError, match="CONNECT"):
                 psycopg.connect(postgres_url.replace("holdfast@", "stranger@"))
         finally:

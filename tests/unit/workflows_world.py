@@ -16,7 +16,7 @@ from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
-from holdfast.runtime.paths import PLACES, swap_lock_of
+from holdfast.runtime.paths import PLACES
 from holdfast.stores.files.store import FilesStore
 from holdfast.system.flock import FlockLock
 from holdfast.testing.clock import ManualClock
@@ -34,7 +34,7 @@ def lock_on(store: Store) -> SwapLock:
     return (
         FlockLock(store.folders.of(FOLDER) / SWAP_LOCK)
         if isinstance(store, FilesStore)
-        else swap_lock_of(store)
+        else store.session_lock("swap")
     )
 
 

@@ -2,7 +2,6 @@
 serves it.
 """
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,9 +17,10 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
-from holdfast.runtime.configuration import actor_here, default_store
+from holdfast.runtime.configuration import actor_here, store_url
 from holdfast.runtime.paths import gateway_agent, gateway_root
-from holdfast.stores.factory import open_store, sqlite_path
+from holdfast.stores.factory import open_store
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import PRIVATE, Access, access_for, access_like
 
 
@@ -65,8 +65,8 @@ def open_gateway(
     # has.
     processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
     folder.prepare(_around(settings))
-    shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
-    url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
+    shared = StoreUrl(settings.store or "")
+    url = f"sqlite:{folder.queue}" if shared.embedded else shared.text
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
     processes.watch_boots(store.boot_in_use)
     try:
@@ -89,12 +89,10 @@ def open_gateway(
 
 def _around(settings: Settings) -> Access:
     """For whom the folder of all gateways is: that beside a store is as the store."""
-    url = settings.store or default_store(os.environ)
-    return (
-        access_like(sqlite_path(url.removeprefix("sqlite:")))
-        if url.startswith("sqlite:")
-        else access_for(settings.group)
-    )
+    url = store_url(settings)
+    if url.path is None or url.gateways_folder() is None:
+        return access_for(settings.group)
+    return access_like(url.path)
 
 
 def agent_adapter(

@@ -46,7 +46,7 @@ def owner_of(key: str, settings: Settings, store: Store) -> str | None:
     know. `store` is that of the settings, in which the queue may live. Raises what a store does
     that is damaged, or does not answer.
     """
-    if store.kind == "postgres":
+    if not store.embedded:
         row = store.get(ATTACHMENTS, key)
         return None if row is None else row.record.owner
     url = f"sqlite:{GatewayFolder(_folder(settings, key)).queue}"
@@ -72,7 +72,7 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
     try:
         first = owner_of(plain, settings, store)
     except Unavailable:
-        if store.kind == "postgres":
+        if not store.embedded:
             raise
         # It is another user's folder: what this one may not read, it may not serve or ask either.
         first = None

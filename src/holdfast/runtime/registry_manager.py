@@ -25,7 +25,7 @@ from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
 from holdfast.runtime.paths import access_in
-from holdfast.stores.files.store import FilesStore
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access, access_for, make_folder
 
 
@@ -110,9 +110,8 @@ def _connected(chosen: RegistryConfig) -> Holdfast:
         retry_delay_s=chosen.retry_delay,
     )
     connection = connected(replace(settings, files=files))
-    store = connection.store
-    assert isinstance(store, FilesStore)
-    _make(store.folders.of(LOCKS_FOLDER), store.access)
+    if (locks := connection.store.layout_folder(LOCKS_FOLDER)) is not None:
+        _make(locks, access_in(connection.settings, connection.store))
     return connection
 
 
@@ -134,12 +133,12 @@ def _own_folders(settings: Settings) -> dict[str, str]:
     """The folders that are configured here, if they are of this very store. Those of another would
     bring two stores, which do not wait for each other, to the same files.
     """
-    return settings.files.folders if _root(load_settings().store) == _root(settings.store) else {}
+    return settings.files.folders if _root(load_settings()) == _root(settings) else {}
 
 
-def _root(store: str | None) -> str | None:
-    path = (store or "").removeprefix("files:")
-    return None if path == (store or "") else os.path.realpath(os.path.expanduser(path))
+def _root(settings: Settings) -> str | None:
+    path = StoreUrl(settings.store or "").path
+    return None if path is None else os.path.realpath(path)
 
 
 def _transaction_log(

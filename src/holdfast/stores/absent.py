@@ -15,10 +15,15 @@ class AbsentStore(MemoryStore):
     made. Raises NotFound for a change and for listening, which nobody would ever answer.
     """
 
+    ephemeral = False
+
     def __init__(self, path: Path, *, namespace: str, kind: str) -> None:
         super().__init__(namespace=namespace)
         self.kind = kind
-        self.path = path
+        self.path = self.anchor = path
+
+    def side_folder(self, purpose: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{purpose}")
 
     def transact(self, *_: Any, **__: Any) -> NoReturn:
         raise self._no_store()

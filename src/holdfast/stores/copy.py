@@ -14,7 +14,8 @@ from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid, SchemaT
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.factory import open_store, sqlite_path
+from holdfast.stores.factory import open_store
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access
 
 
@@ -176,16 +177,16 @@ def _fill(
     access: Access,
     ready: Callable[[], None],
 ) -> None:
-    kind, _, rest = target.partition(":")
-    if kind == "sqlite" and rest:
+    url = StoreUrl(target)
+    if url.kind == "sqlite" and url.path and url.rest:
         from holdfast.stores.sqlite import copy as sqlite
 
-        sqlite.fill(sqlite_path(rest), everything, spaces, access=access, ready=ready)
-    elif kind == "files" and rest:
+        sqlite.fill(url.path, everything, spaces, access=access, ready=ready)
+    elif url.kind == "files" and url.path and url.rest:
         from holdfast.stores.files import copy as copying
 
         copying.fill(
-            sqlite_path(rest),
+            url.path,
             everything,
             spaces,
             given=files.folders,
@@ -193,7 +194,7 @@ def _fill(
             access=access,
             ready=ready,
         )
-    elif kind in ("postgresql", "postgres"):
+    elif not url.embedded:
         _fill_database(target, everything, spaces, boot_id)
     else:
         # Said before it is opened, which would make it.

@@ -1,23 +1,21 @@
-"""From a URL to a store. Only the store that is asked for is imported."""
+"""From a URL to a store. Only the module of the kind that is asked for is imported."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import PRIVATE, Access
-
-FORMS = "sqlite:PATH, files:DIR, postgresql://... or memory:"
 
 
 def open_store(
-    url: str,
+    text: str,
     *,
     namespace: str,
     boot_id: str,
@@ -25,85 +23,59 @@ def open_store(
     create: bool = True,
     folders: Mapping[str, str] | None = None,
     files: FilesSettings | None = None,
-    shown: Mapping[Space[Any], Sign[Any]] | None = None,
+    shown: Callable[[], Mapping[Space[Any], Sign[Any]]] = dict,
     access: Access = PRIVATE,
 ) -> Store:
     """Open `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
-    Without `create` a SQLite file or a folder that is not there is not made either: it is read as
-    an empty store. Raises InvalidValue for another URL, and what the store itself raises when it
-    cannot be opened. `clock` serves the embedded stores; a database has its own. `access` says for
-    whom what they make is. `folders`, `files` and `shown` serve the files store; `folders` goes
-    before what `files` says of them, and is refused for any other store.
+    Without `create`, a SQLite file or a folder that does not exist is not made: it is read as an
+    empty store. Raises InvalidValue for another URL, and what the store itself raises when it
+    cannot be opened.
+
+    `clock` is for the embedded stores; a database has its own. `access` says who may use the files
+    that are made. `folders`, `files` and `shown` are for the files store; `folders` goes before the
+    folders of `files`, and is refused for any other store.
     """
-    scheme, separator, rest = url.partition(":")
-    if "\0" in url:
-        raise InvalidValue("the store's URL has a NUL character in it: no path and no address can")
-    if folders and scheme != "files":
-        raise InvalidValue(
-            f"{scheme} keeps no folders of its own: `folders` is for a store of plain files",
-            store=scheme,
-        )
-    if scheme == "sqlite" and rest:
-        path = sqlite_path(rest)
-        if not create and not there(path):
-            from holdfast.stores.absent import AbsentStore
+    url = StoreUrl(text)
+    url.check(folders=bool(folders))
+    path = url.path
+    # A folder that exists may hold records of another program, even if no store was ever opened
+    # there.
+    if path is not None and not create and not there(path):
+        from holdfast.stores.absent import AbsentStore
 
-            return AbsentStore(path, namespace=namespace, kind="sqlite")
-        from holdfast.stores.sqlite.store import SqliteStore
-
-        return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock, access=access)
-    if scheme == "files" and rest:
-        settings = files or FilesSettings()
-        places = {**settings.folders, **(folders or {})}
-        return _open_files(
-            sqlite_path(rest),
-            namespace,
-            boot_id,
-            clock,
-            create,
-            settings,
-            places,
-            shown or {},
-            access,
-        )
-    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
-        from holdfast.stores.postgres import open_postgres
-
-        return open_postgres(url, namespace=namespace)
-    if url == "memory:":
+        return AbsentStore(path, namespace=namespace, kind=url.kind)
+    if path is None and url.ephemeral:
         from holdfast.stores.memory import MemoryStore
 
         return MemoryStore(namespace=namespace, clock=clock)
-    given = scheme + separator + ("..." if rest else "")
-    meant = f"; did you mean sqlite:{url}?" if _looks_like_a_path(url) else ""
-    raise InvalidValue(f"{given!r} is not a store: give {FORMS}{meant}", store=given)
+    if path is None:
+        from holdfast.stores.postgres import open_postgres
 
+        return open_postgres(text, namespace=namespace)
+    if url.kind == "sqlite":
+        from holdfast.stores.sqlite.store import SqliteStore
 
-def sqlite_path(text: str) -> Path:
-    """The path behind `sqlite:` or `files:`, with a leading ~ made out. Raises InvalidValue for
-    what cannot be a path.
-    """
-    if "\0" in text:
-        raise InvalidValue("the store's path has a NUL character in it: no path can")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise InvalidValue(
-            f"the locale has no letters for the store's path {text!a}: use a UTF-8 locale"
-        ) from None
-    expanded = os.path.expanduser(text)
-    if expanded.startswith("~"):
-        raise InvalidValue(
-            f"there is no home folder for {text!r}: set HOME, or write the store's whole path",
-            path=text,
-        )
-    return Path(expanded)
+        return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock, access=access)
+    from holdfast.stores.files.store import FilesStore
+
+    settings = files or FilesSettings()
+    return FilesStore(
+        path,
+        boot_id=boot_id,
+        namespace=namespace,
+        clock=clock,
+        folders={**settings.folders, **(folders or {})},
+        shown=shown(),
+        retry_attempts=settings.retry_attempts,
+        retry_delay_s=settings.retry_delay_s,
+        access=access,
+    )
 
 
 def there(path: Path) -> bool:
-    """Is there a file, or anything else, at this path? Raises StoreUnavailable when that cannot be
-    told.
+    """Is there a file, or anything else, at this path? Raises StoreUnavailable when the system does
+    not say.
     """
     try:
         os.stat(path)
@@ -114,41 +86,3 @@ def there(path: Path) -> bool:
 
         raise opening_failed(path, error) from None
     return True
-
-
-def _open_files(
-    root: Path,
-    namespace: str,
-    boot_id: str,
-    clock: Clock | None,
-    create: bool,
-    settings: FilesSettings,
-    folders: Mapping[str, str],
-    shown: Mapping[Space[Any], Sign[Any]],
-    access: Access,
-) -> Store:
-    # A folder that is there may hold the records of another program, whether or not a store was
-    # ever opened on it.
-    if not create and not there(root):
-        from holdfast.stores.absent import AbsentStore
-
-        return AbsentStore(root, namespace=namespace, kind="files")
-    from holdfast.stores.files.store import FilesStore
-
-    return FilesStore(
-        root,
-        boot_id=boot_id,
-        namespace=namespace,
-        clock=clock,
-        folders=folders,
-        shown=shown,
-        retry_attempts=settings.retry_attempts,
-        retry_delay_s=settings.retry_delay_s,
-        access=access,
-    )
-
-
-def _looks_like_a_path(url: str) -> bool:
-    return url.startswith(("/", "./", "../", "~")) or (
-        ":" not in url and ("/" in url or url.endswith((".sqlite", ".db")))
-    )

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,10 +24,12 @@ from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
     BEGINNING,
     JOURNAL_TOPIC,
+    Administration,
     Batch,
     Cursor,
     Damage,
     Entry,
+    Leftover,
     ReadTx,
     Row,
     Scope,
@@ -51,6 +54,7 @@ from holdfast.stores.checks import (
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.ranks import Ranks
+from holdfast.system.flock import ThreadLock
 
 T = TypeVar("T")
 
@@ -81,6 +85,8 @@ class MemoryStore:
 
     kind = "memory"
     embedded = True
+    ephemeral = True
+    anchor: Path | None = None
 
     def __init__(self, *, namespace: str = "default", clock: Clock | None = None) -> None:
         self.namespace = namespace
@@ -89,6 +95,7 @@ class MemoryStore:
         self._board = Switchboard()
         self._world = _World({}, (), token.first(token.next_era(0, self._clock.now())))
         self._journal = new_journal()
+        self._session_locks: dict[str, ThreadLock] = {}
         self._closed = False
         _stores.add(self)
 
@@ -107,6 +114,28 @@ class MemoryStore:
 
     def passing(self) -> Passing:
         return self._clock.passing()
+
+    def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
+        return None
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has no files
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look costs nothing
+        return True
+
+    def session_lock(self, name: str) -> ThreadLock:
+        return self._session_locks.setdefault(name, ThreadLock())
+
+    @property
+    def administration(self) -> Administration:
+        return Administration(self.kind)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,

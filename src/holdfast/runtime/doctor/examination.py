@@ -81,9 +81,8 @@ def _of_store(settings: Settings, clock: Clock, limit_s: float) -> Iterator[Find
 
 def _in_store(hf: Holdfast, clock: Clock) -> dict[str, Looks]:
     """The checks that ask the store alone."""
-    latches: dict[str, Looks] = (
-        {"gate": lambda: stored.latches(hf)} if hf.store.kind == "postgres" else {}
-    )
+    # The gates of an embedded store are files, which were looked at before it was opened.
+    latches: dict[str, Looks] = {} if hf.store.embedded else {"gate": lambda: stored.latches(hf)}
     return {
         "schema": lambda: stored.schema(hf),
         "records": lambda: records.records(hf),

@@ -11,20 +11,18 @@ from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import store_origin
 from holdfast.runtime.doctor.finding import Finding, fail, ok, warn
 from holdfast.runtime.maintenance import Upkeep
+from holdfast.stores.url import StoreUrl
 
 
 def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
     """They were understood; say what they come to."""
-    facts = (
-        Upkeep(found).facts()
-        if not (found.store or "").startswith("postgres")
-        else {"store": "PostgreSQL"}
-    )
+    # The driver of a database may not be installed, which is a finding of its own.
+    store = Upkeep(found).facts()["store"] if StoreUrl(found.store or "").embedded else "PostgreSQL"
     origin = chosen_by or store_origin()
     return [
         ok(
             "settings",
-            f"understood: {facts['store']}, namespace {found.namespace}, chosen by {origin}",
+            f"understood: {store}, namespace {found.namespace}, chosen by {origin}",
         )
     ]
 
@@ -51,13 +49,13 @@ def machine(found: Settings | None) -> Iterator[Finding]:
 def extras(found: Settings) -> list[Finding]:
     """Whether what the settings need is installed."""
     needed = {
-        "postgres": "the store is PostgreSQL" if (found.store or "").startswith("postgres") else "",
+        StoreUrl(found.store or "").extra: "the store is PostgreSQL",
         "mqtt": "MQTT_BROKER is set" if os.environ.get("MQTT_BROKER") else "",
     }
     lacking = {
         extra: (why, missing)
         for extra, why in needed.items()
-        if why and (missing := not_installed(extra))
+        if extra and why and (missing := not_installed(extra))
     }
     if not lacking:
         absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]

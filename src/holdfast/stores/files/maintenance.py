@@ -22,7 +22,7 @@ from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import Administration, Tx
 from holdfast.stores.files import redo
 from holdfast.stores.files.apply import bring_up
 from holdfast.stores.files.cache import Cabinet
@@ -59,12 +59,29 @@ class Part(NamedTuple):
         return self.inner.read(lambda tx: [row.key for row in tx.range(shadow)], scope=[shadow])
 
 
+class FilesAdministration(Administration):
+    """The files and the inner store, as one."""
+
+    def __init__(self, store: FilesStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
+
+    def check(self, spaces: Spaces) -> list[str]:
+        return check(self._store, spaces)
+
+    def content(self, space: Space[Any], key: str) -> bytes:
+        return content(self._store, space, key)
+
+    def backup(self, spaces: Spaces, target: Path) -> None:
+        backup(self._store, spaces, target)
+
+
 def check(store: FilesStore, spaces: Spaces) -> list[str]:
     """Look at every file, record and journal entry and return what is wrong, a line each; nothing
     is changed.
     """
     inner = [shadow_of(space) if laid_out(space) else space for space in spaces]
-    found = maintenance.check(store.inner, [*inner, REDO, GENERATIONS])
+    found = store.inner.administration.check([*inner, REDO, GENERATIONS])
     with parts_of(store) as parts:
         for part in parts:
             for space in spaces:
@@ -78,7 +95,7 @@ def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
     """
     layout = laid_out(space)
     if layout is None:
-        return maintenance.content(store.inner, space, key)
+        return store.inner.administration.content(space, key)
     part = Part(store.namespace, store.cabinet, store.inner)
     found: bytes | None = None
     if isinstance(layout, OneFile):
@@ -116,7 +133,8 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
             # Into the copy alone: in the store itself, killed before they were gone, they would
             # outrank what a person writes into the files after that.
             found = [(part, _changes(part, spaces)) for part in parts]
-            maintenance.backup(store.inner, target, lambda raw: _keep_all(raw, found))
+            inner = maintenance.SqliteAdministration(store.inner)
+            inner.backup(spaces, target, lambda raw: _keep_all(raw, found))
 
     store.alone(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 

@@ -2,9 +2,9 @@
 pg_basebackup.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -12,6 +12,7 @@ from holdfast.kernel import faults, token
 from holdfast.kernel.errors import Collision, NotFound
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Administration, LongTransaction
 from holdfast.stores.copy import Contents, Kept, Told, known_spaces, wrong_with, wrong_with_entry
 from holdfast.stores.postgres import attempt, incarnation, latches, schema
 from holdfast.stores.postgres.connections import Connection, Deadline
@@ -28,7 +29,9 @@ _ENTRIES = (
 )
 _BATCH = 500
 
-_LATCHED = (
+T = TypeVar("T")
+
+_LONG = (
     "SELECT DISTINCT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, "
     "coalesce(a.state, ''), "
     "coalesce(host(a.client_addr), 'this machine') FROM pg_locks l JOIN pg_stat_activity a USING "
@@ -40,53 +43,77 @@ _LATCHED = (
 """A lock for a session's life, as of a swap, is held outside of transactions, and is not meant."""
 
 
-def facts(store: PostgresStore) -> dict[str, str]:
-    """What is known of the server and the store in it, in words."""
+class PostgresAdministration(Administration):
+    def __init__(self, store: PostgresStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
 
-    def ask(raw: Connection) -> dict[str, str]:
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
-        standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
-        return {
-            "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
-            "layout": str(schema.LAYOUT_VERSION),
-            "last_token": str(last),
-            "synchronous_standby": standbys or "none",
-        }
+    def facts(self) -> dict[str, str]:
+        def ask(raw: Connection) -> dict[str, str]:
+            last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+            standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
+            return {
+                "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
+                "layout": str(schema.LAYOUT_VERSION),
+                "last_token": str(last),
+                "synchronous_standby": standbys or "none",
+            }
 
-    return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
+        return self._ask(ask)
 
+    def long_transactions(self, seconds: float) -> list[LongTransaction]:
+        rows = self._ask(lambda raw: raw.execute(_LONG, (seconds,)).fetchall())
+        return [LongTransaction(*row) for row in rows]
 
-class Latched(NamedTuple):
-    """A session that has held latches of the store for long."""
+    def strangers(self) -> list[str]:
+        """The roles that may connect to the database and not use the store: by advisory locks they
+        could stop all its writers.
+        """
+        return [row[0] for row in self._ask(lambda raw: raw.execute(_STRANGERS).fetchall())]
 
-    pid: int
-    seconds: float
-    state: str
-    client: str
+    def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
+        """Looks at every record, index and journal entry of every namespace. Pages are the server's
+        own to check: pg_amcheck.
+        """
+        found: list[str] = []
+        with _snapshot(self._store) as raw:
+            last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+            present = {row[0] for row in raw.execute(_SPACES).fetchall()}
+            for space in spaces:
+                if space.name in present:
+                    found += _wrong(raw, space, last)
+            for row in _all(raw, _ENTRIES):
+                if wrong := wrong_with_entry(row[0], row[6]):
+                    found.append(wrong)
+        return found
 
+    def content(self, space: Space[Any], key: str) -> bytes:
+        sql = table_of(space, schema.DIALECT).get.encode()
+        namespace = self._store.namespace
 
-def latched(store: PostgresStore, seconds: float) -> list[Latched]:
-    """The sessions whose transaction has held latches for longer than that: whoever needs the same
-    records waits for them.
-    """
+        def look(raw: Connection) -> str | None:
+            if not schema.is_current(raw, space):
+                return None
+            found = raw.execute(sql, (namespace, key)).fetchone()
+            return None if found is None else str(found[0])
 
-    def ask(raw: Connection) -> list[Latched]:
-        return [Latched(*row) for row in raw.execute(_LATCHED, (seconds,)).fetchall()]
+        value = self._ask(look)
+        if value is None:
+            raise NotFound(
+                f"there is no {space.name}/{key} in namespace {namespace}",
+                space=space.name,
+                key=key,
+            )
+        return value.encode()
 
-    return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
+    def begin_era(self) -> int:
+        """For a server whose files were put back as they once were, which it cannot notice
+        itself.
+        """
+        return self._ask(incarnation.advance)
 
-
-def strangers(store: PostgresStore) -> list[str]:
-    """The roles that may connect to the database and not use the store: by advisory locks they
-    could stop all its writers.
-    """
-    return [
-        row[0] for row in store.connections.persist(_strangers, Deadline.after(TRANSACT_TIMEOUT_S))
-    ]
-
-
-def _strangers(raw: Connection) -> list[tuple[str]]:
-    return raw.execute(_STRANGERS).fetchall()
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        return self._store.connections.persist(question, Deadline.after(TRANSACT_TIMEOUT_S))
 
 
 _STRANGERS = (
@@ -94,53 +121,6 @@ _STRANGERS = (
     "current_database(), 'CONNECT') "
     "AND NOT has_schema_privilege(oid, 'holdfast', 'USAGE') ORDER BY rolname"
 )
-
-
-def check(store: PostgresStore, spaces: Sequence[Space[Any]]) -> list[str]:
-    """Look at every record, index and journal entry of every namespace, and return what is wrong, a
-    line each.
-
-    Changes nothing and blocks no writer. Pages are the server's own to check: pg_amcheck.
-    """
-    found: list[str] = []
-    with _snapshot(store) as raw:
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
-        present = {row[0] for row in raw.execute(_SPACES).fetchall()}
-        for space in spaces:
-            if space.name in present:
-                found += _wrong(raw, space, last)
-        for row in _all(raw, _ENTRIES):
-            if wrong := wrong_with_entry(row[0], row[6]):
-                found.append(wrong)
-    return found
-
-
-def content(store: PostgresStore, space: Space[Any], key: str) -> bytes:
-    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
-    sql = table_of(space, schema.DIALECT).get.encode()
-
-    def look(raw: Connection) -> str | None:
-        if not schema.is_current(raw, space):
-            return None
-        found = raw.execute(sql, (store.namespace, key)).fetchone()
-        return None if found is None else str(found[0])
-
-    value = store.connections.persist(look, Deadline.after(TRANSACT_TIMEOUT_S))
-    if value is None:
-        raise NotFound(
-            f"there is no {space.name}/{key} in namespace {store.namespace}",
-            space=space.name,
-            key=key,
-        )
-    return value.encode()
-
-
-def begin_era(store: PostgresStore) -> int:
-    """Bring the store's tokens into a new era, and return it.
-
-    For a server whose files were put back as they once were, which it cannot notice itself.
-    """
-    return store.connections.persist(incarnation.advance, Deadline.after(TRANSACT_TIMEOUT_S))
 
 
 @contextmanager

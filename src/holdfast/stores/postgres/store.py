@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,7 +22,18 @@ from holdfast.kernel.clock import Passing, since_boot
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import (
+    BEGINNING,
+    Administration,
+    Batch,
+    Cursor,
+    Entry,
+    Leftover,
+    ReadTx,
+    Row,
+    Scope,
+    Tx,
+)
 from holdfast.stores.checks import (
     check_keys,
     check_limit,
@@ -118,6 +130,8 @@ class PostgresStore:
 
     kind = "postgres"
     embedded = False
+    ephemeral = False
+    anchor = None
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
@@ -137,6 +151,27 @@ class PostgresStore:
 
     def passing(self) -> Passing:
         return since_boot()
+
+    def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it lies on another machine
+        return None
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look makes nothing
+        return True
+
+    @property
+    def administration(self) -> Administration:
+        from holdfast.stores.postgres.maintenance import PostgresAdministration
+
+        return PostgresAdministration(self)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,

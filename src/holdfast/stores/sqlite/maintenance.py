@@ -27,6 +27,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Administration
 from holdfast.stores.copy import Kept, wrong_with, wrong_with_entry
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
@@ -39,70 +40,74 @@ from holdfast.system.access import Access, access_like, make_folder, match_owner
 from holdfast.system.folder_walk import resolve
 
 
-def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
-    """Look at everything in the durable file and return what is wrong with it, a line each; nothing
-    is changed.
+class SqliteAdministration(Administration):
+    """Check and backup of the durable file; the volatile one ends with the boot."""
 
-    Finds damaged pages, records that do not decode, indexes that disagree with their record,
-    revisions beyond the counter, and damaged journal entries. Blocks no writer.
-    """
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-        raw = connection.raw
-        raw.execute("BEGIN")
-        try:
-            found = [
-                f"database: {row[0]}"
-                for row in raw.execute("PRAGMA integrity_check")
-                if row[0] != "ok"
-            ]
-            last = raw.execute(schema.LAST_REVISION).fetchone()[0]
-            present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
-            for space in spaces:
-                if space.name in present and not space.volatile:
-                    found += _check_space(raw, space, last)
-            found += _check_journal(raw)
-        finally:
-            raw.execute("ROLLBACK")
-    return found
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
 
+    def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
+        """Finds damaged pages, records that do not decode, indexes that disagree with their record,
+        revisions beyond the counter, and damaged journal entries.
+        """
+        with self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            raw = connection.raw
+            raw.execute("BEGIN")
+            try:
+                found = [
+                    f"database: {row[0]}"
+                    for row in raw.execute("PRAGMA integrity_check")
+                    if row[0] != "ok"
+                ]
+                last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+                present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
+                for space in spaces:
+                    if space.name in present and not space.volatile:
+                        found += _check_space(raw, space, last)
+                found += _check_journal(raw)
+            finally:
+                raw.execute("ROLLBACK")
+        return found
 
-def backup(
-    store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None
-) -> None:
-    """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no
-    writer.
+    def content(self, space: Space[Any], key: str) -> bytes:
+        store, found = self._store, None
+        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            if schema.is_current(connection.raw, space):
+                sql = table_of(space, schema.DIALECT).get
+                found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
+        if found is None:
+            raise NotFound(
+                f"there is no {space.name}/{key} in namespace {store.namespace}",
+                space=space.name,
+                key=key,
+            )
+        return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
 
-    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the
-    target exists or its folder does not, StoreUnavailable when it cannot be written.
-    """
-    if os.path.lexists(target):
-        raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
-    if not target.absolute().parent.is_dir():
-        raise InvalidValue(
-            f"there is no folder {target.parent}: make it first, or choose another",
-            path=str(target),
-        )
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
-        _copy(connection.raw, temporary)
-        if complete is not None:
-            with handles.opened(temporary) as raw, raw:
-                complete(raw)
-
-
-def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
-    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
-    sql = table_of(space, schema.DIALECT).get
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-        found = None
-        if schema.is_current(connection.raw, space):
-            found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
-    if found is None:
-        raise NotFound(
-            f"there is no {space.name}/{key} in namespace {store.namespace}",
-            space=space.name,
-            key=key,
-        )
-    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+    def backup(
+        self,
+        spaces: Sequence[Space[Any]],  # noqa: ARG002 - the whole file is copied
+        target: Path,
+        complete: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> None:
+        """Blocks no writer. `complete` may put more into the copy before it is in its place."""
+        if os.path.lexists(target):
+            raise InvalidValue(
+                f"{target} exists: choose a new file for the backup", path=str(target)
+            )
+        if not target.absolute().parent.is_dir():
+            raise InvalidValue(
+                f"there is no folder {target.parent}: make it first, or choose another",
+                path=str(target),
+            )
+        with (
+            self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection,
+            whole(target) as temporary,
+        ):
+            _copy(connection.raw, temporary)
+            if complete is not None:
+                with handles.opened(temporary) as raw, raw:
+                    complete(raw)
 
 
 class Saving(NamedTuple):

@@ -20,7 +20,18 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import (
+    BEGINNING,
+    Administration,
+    Batch,
+    Cursor,
+    Leftover,
+    ReadTx,
+    Row,
+    Scope,
+    SessionLock,
+    Tx,
+)
 from holdfast.stores.checks import Plan, check_keys, check_limit, plan_of, storable
 from holdfast.stores.listener import FdListener
 from holdfast.stores.sql import table_of
@@ -51,6 +62,7 @@ class SqliteStore:
 
     kind = "sqlite"
     embedded = True
+    ephemeral = False
 
     def __init__(
         self,
@@ -62,7 +74,7 @@ class SqliteStore:
         access: Access = PRIVATE,
     ) -> None:
         # SQLite keeps the log beside what a link points at, and so must everything else be.
-        self.path = Path(resolve(path))
+        self.path = self.anchor = Path(resolve(path))
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
@@ -100,6 +112,33 @@ class SqliteStore:
 
     def passing(self) -> Passing:
         return self._clock.passing()
+
+    def side_folder(self, purpose: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{purpose}")
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:
+        return not space.volatile or self.volatile_path().exists()
+
+    def session_lock(self, name: str) -> SessionLock:
+        from holdfast.system.flock import FlockLock
+
+        lock = self.path.with_name(f"{self.path.name}-{name}-{self.namespace}.lock")
+        return FlockLock(lock, self.access)
+
+    @property
+    def administration(self) -> Administration:
+        from holdfast.stores.sqlite.maintenance import SqliteAdministration
+
+        return SqliteAdministration(self)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,
