@@ -1,7 +1,7 @@
 """Check, backup and restore of a SQLite store, through SQLite's own means.
 
-A database that others have open must not be copied or opened as a file: only SQLite knows what of
-it is in the log.
+A database that others have open must not be copied or opened as a file: only SQLite knows which
+part of it is in the log.
 """
 
 import contextlib
@@ -65,7 +65,8 @@ class SqliteAdministration(Administration):
                 for space in spaces:
                     if space.name in present and not space.volatile:
                         found += _check_space(raw, space, last)
-                found += _check_journal(raw)
+                rows = raw.execute("SELECT revision, data FROM journal")
+                found += [wrong for row in rows if (wrong := wrong_with_entry(*row))]
             finally:
                 raw.execute("ROLLBACK")
         return found
@@ -136,9 +137,9 @@ def restore(
     The replaced store is saved first, beside it as `<name>.replaced-<time>`: a sound one as a
     backup, a damaged one as it is, with its log. When it cannot be saved, nothing is changed
     (StoreUnavailable). `saving=None` saves nothing. No token given before or after the backup was
-    made is ever given again. Processes that have a healthy store open go on with the restored
-    state; a damaged or missing one is replaced only while nobody has it open (else Held). Raises
-    NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
+    made is ever given again. Processes that have a sound store open go on with the restored state;
+    a damaged or missing one is replaced only while nobody has it open (else Held). Raises NotFound,
+    StoreCorrupt or SchemaTooNew when the source is no sound backup.
     """
     path = Path(resolve(path))
     time_ = clock or SystemClock()
@@ -161,12 +162,6 @@ def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Itera
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
     for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
         if wrong := wrong_with(Kept(space, ns, key, rev, value), places, last):
-            yield wrong
-
-
-def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
-    for revision, data in raw.execute("SELECT revision, data FROM journal"):
-        if wrong := wrong_with_entry(revision, data):
             yield wrong
 
 
@@ -194,7 +189,7 @@ def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
-    """The store in place, if it is sound enough to be written through SQLite."""
+    """The store in place, if SQLite can write it."""
     if not path.exists():
         return None
     try:
@@ -215,16 +210,27 @@ def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
 def _overwrite(
     live: SqliteStore, prepared: Path, clock: Clock, saving: Saving | None
 ) -> Path | None:
-    """One write transaction over the whole database, so that those who have it open see all of it
-    or nothing.
+    """Replace the whole database in one write transaction, so that those who have it open see all
+    of it or nothing.
 
-    Inside the gate the store is saved, so that its copy has every change that was ever
-    acknowledged, and the new era is begun, beyond the last one of the store as it is then.
+    The store is saved inside the gate, so the copy has every change that was ever acknowledged. The
+    new era is begun there too, beyond the last one of the store.
     """
-    live.durable.certain(TRANSACT_TIMEOUT_S)
+    live.durable.repair_log(TRANSACT_TIMEOUT_S)
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
         def work() -> Path | None:
+            deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+
+            def in_time(status: int, *_: int) -> None:
+                # Python's backup would wait for another program's lock for ever.
+                locked = status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if locked and time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{live.path} is locked by another program: close it there and try again",
+                        outcome="none",
+                    )
+
             before = schema.last_era(connection.raw)
             _begin_era(
                 prepared,
@@ -237,33 +243,19 @@ def _overwrite(
             faults.reach("sqlite.restore.before")
             try:
                 with handles.opened(prepared) as source:
-                    source.backup(connection.raw, progress=_in_time(live.path), sleep=0.05)
+                    source.backup(connection.raw, progress=in_time, sleep=0.05)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     if saved is not None and schema.last_era(connection.raw) == before:
-                        # Nothing was replaced. On a full disk, each further try would leave one
-                        # more copy.
+                        # Nothing was replaced. On a full disk each try would leave one more copy.
                         saved.unlink()
                 raise
             faults.reach("sqlite.restore.after")
             return saved
 
-        saved = live.durable.alone(work, TRANSACT_TIMEOUT_S)
-        live.durable.settle(connection)
+        saved = live.durable.run_alone(work, TRANSACT_TIMEOUT_S)
+        live.durable.sync(connection)
     return saved
-
-
-def _in_time(path: Path) -> Callable[[int, int, int], None]:
-    """Python's backup would wait for another program's lock for ever."""
-    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
-
-    def check_time(status: int, *_: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise StoreUnavailable(
-                f"{path} is locked by another program: close it there and try again", outcome="none"
-            )
-
-    return check_time
 
 
 def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> Path:
@@ -286,8 +278,7 @@ def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> 
 def _unsaved(path: Path, error: Exception) -> StoreUnavailable:
     return StoreUnavailable(
         f"{path} could not be saved, so it was not replaced ({error}): free space in "
-        f"{path.parent}, or make it writable; "
-        "nothing was changed",
+        f"{path.parent}, or make it writable; nothing was changed",
         path=str(path),
         outcome="none",
     )
@@ -303,12 +294,10 @@ def _unused(path: Path, clock: Clock) -> Path:
 def _replace(
     path: Path, backup_: sqlite3.Connection, clock: Clock, saving: Saving | None
 ) -> Path | None:
-    """Put a new file in the place of a damaged or missing one, which nobody may have open
-    meanwhile.
-    """
+    """Put a new file in the place of a damaged or missing one, while nobody has it open."""
     users = Users(path, access_like(path))
     try:
-        users.be_alone()
+        users.exclude_others()
         with _temporary(path) as prepared:
             _copy(backup_, prepared)
             _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
@@ -316,8 +305,7 @@ def _replace(
                 match_owner(prepared, path)
             saved = None if saving is None else _set_aside(path, clock, saving)
             faults.reach("sqlite.restore.before")
-            # An old log must be gone before the new database is there: SQLite would play it into
-            # it.
+            # The old log must be gone before the new database is there, or SQLite would apply it.
             for leftover in (log_path(path), path.with_name(path.name + "-shm")):
                 leftover.unlink(missing_ok=True)
             _sync(path.parent)
@@ -334,7 +322,7 @@ def _replace(
 def _era_of_remains(path: Path) -> int:
     """The last era of what is in place, as far as it can still be read; 0 otherwise."""
     if path.exists():
-        # What is damaged may also lack the numbers.
+        # A damaged file may also lack the numbers.
         with (
             contextlib.suppress(sqlite3.Error, TypeError),
             handles.opened(path, mode="ro") as raw,
@@ -346,15 +334,17 @@ def _era_of_remains(path: Path) -> int:
 def _begin_era(
     prepared: Path, clock: Clock, known: int, journal: int | None, boot_id: str | None = None
 ) -> None:
-    """Bring a private copy into a new era, and make it last. Unless the store in place has the same
-    `journal`, or it cannot be told (None), its cursors are not to be taken for those of the store
-    that the backup was made of. `boot_id` is that of the volatile file in use, which those who have
-    the store open go on with.
+    """Bring a private copy into a new era, and sync it.
+
+    `known` is the last era of the store in place, and `journal` the number of its journal; None
+    where it cannot be read. With another number the copy begins a new journal: its cursors must not
+    pass for those of the store that the backup was made of. `boot_id` names the volatile file with
+    which those who have the store open go on.
     """
     with handles.opened(prepared, isolation_level=None) as raw:
         raw.execute("BEGIN IMMEDIATE")
         era = schema.begin_era(raw, clock, known=known)
-        raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        raw.execute(schema.KEEP_REVISION, (token.first(era),))
         if journal is not None and journal != schema.journal_number(raw):
             schema.begin_journal(raw)
         schema.keep_boot(raw, boot_id)
@@ -363,8 +353,8 @@ def _begin_era(
 
 
 def _set_aside(path: Path, clock: Clock, saving: Saving) -> Path | None:
-    """Save a damaged file and its log under new names, at which SQLite would find the one with the
-    other. None if there is neither.
+    """Save a damaged file and its log under new names that belong together for SQLite. None if
+    there is neither.
     """
     there = [old for old in (path, log_path(path)) if old.exists()]
     if not there:
@@ -413,8 +403,8 @@ def whole(target: Path, access: Access | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
-    """An empty file beside another, for whom that is if it is there and nobody else is named,
-    removed at the end.
+    """An empty file beside another, removed at the end. Without `access` it gets the owner and
+    group of the other, if that exists.
     """
     temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
     try:
