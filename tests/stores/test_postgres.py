@@ -618,9 +618,9 @@ def test_the_server_ends_a_transaction_in_which_nothing_is_said(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a client that was stopped or cut off: others would wait for its latches."""
-    vigilance = connections._VIGILANCE.replace("'5000'", "'200'")
-    assert vigilance != connections._VIGILANCE
-    monkeypatch.setattr(connections, "_VIGILANCE", vigilance)
+    limits = connections._SESSION_LIMITS.replace("'5000'", "'200'")
+    assert limits != connections._SESSION_LIMITS
+    monkeypatch.setattr(connections, "_SESSION_LIMITS", limits)
     inside, runs = threading.Event(), []
 
     def dawdle(tx: Tx) -> None:
@@ -830,7 +830,7 @@ def test_connections_that_exceptions_meet_on_their_way_back_are_replaced(
         raise LookupError
 
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "_settle", interrupted)
+        patched.setattr(connections, "_end_transaction", interrupted)
         for _ in range(connections.CONNECTIONS_MAX):
             with pytest.raises(KeyboardInterrupt):
                 store.transact(fail, scope=[THINGS])

@@ -1,4 +1,4 @@
-"""Check, and copies, of a PostgreSQL store. Backups are the server's own: pg_dump,
+"""Check and copies of a PostgreSQL store. Backups are made by the server's own tools: pg_dump,
 pg_basebackup.
 """
 
@@ -15,7 +15,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration, LongTransaction
 from holdfast.stores.copy import Contents, Kept, Told, known_spaces, wrong_with, wrong_with_entry
 from holdfast.stores.postgres import attempt, incarnation, latches, schema
-from holdfast.stores.postgres.connections import Connection, Deadline
+from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.errors import translated, unreachable
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import table_of
@@ -24,23 +24,28 @@ _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _SPACES = "SELECT name FROM holdfast.spaces ORDER BY name"
 _ENTRIES = (
     "SELECT revision, ns, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
-    "FROM holdfast.journal "
-    "ORDER BY revision"
+    "FROM holdfast.journal ORDER BY revision"
 )
+_LAST_REVISION = "SELECT last_value FROM holdfast.revision"
 _BATCH = 500
 
 T = TypeVar("T")
 
 _LONG = (
     "SELECT DISTINCT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, "
-    "coalesce(a.state, ''), "
-    "coalesce(host(a.client_addr), 'this machine') FROM pg_locks l JOIN pg_stat_activity a USING "
-    "(pid) "
-    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND a.pid <> "
-    "pg_backend_pid() "
+    "coalesce(a.state, ''), coalesce(host(a.client_addr), 'this machine') "
+    "FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
+    "AND a.pid <> pg_backend_pid() "
     "AND a.xact_start < statement_timestamp() - make_interval(secs => %s) ORDER BY 2 DESC"
 )
-"""A lock for a session's life, as of a swap, is held outside of transactions, and is not meant."""
+"""A session lock is held outside of transactions, and is not meant."""
+
+_STRANGERS = (
+    "SELECT rolname FROM pg_roles WHERE rolcanlogin "
+    "AND has_database_privilege(oid, current_database(), 'CONNECT') "
+    "AND NOT has_schema_privilege(oid, 'holdfast', 'USAGE') ORDER BY rolname"
+)
 
 
 class PostgresAdministration(Administration):
@@ -50,7 +55,7 @@ class PostgresAdministration(Administration):
 
     def facts(self) -> dict[str, str]:
         def ask(raw: Connection) -> dict[str, str]:
-            last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
             standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
             return {
                 "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
@@ -77,11 +82,13 @@ class PostgresAdministration(Administration):
         """
         found: list[str] = []
         with _snapshot(self._store) as raw:
-            last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
             present = {row[0] for row in raw.execute(_SPACES).fetchall()}
             for space in spaces:
                 if space.name in present:
-                    found += _wrong(raw, space, last)
+                    for record, places in _records(raw, space):
+                        if wrong := wrong_with(record, places, last):
+                            found.append(wrong)
             for row in _all(raw, _ENTRIES):
                 if wrong := wrong_with_entry(row[0], row[6]):
                     found.append(wrong)
@@ -110,17 +117,10 @@ class PostgresAdministration(Administration):
         """For a server whose files were put back as they once were, which it cannot notice
         itself.
         """
-        return self._ask(incarnation.advance)
+        return self._ask(incarnation.advance_era)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
-        return self._store.connections.persist(question, Deadline.after(TRANSACT_TIMEOUT_S))
-
-
-_STRANGERS = (
-    "SELECT rolname FROM pg_roles WHERE rolcanlogin AND has_database_privilege(oid, "
-    "current_database(), 'CONNECT') "
-    "AND NOT has_schema_privilege(oid, 'holdfast', 'USAGE') ORDER BY rolname"
-)
+        return self._store.connections.run(question, Deadline.after(TRANSACT_TIMEOUT_S))
 
 
 @contextmanager
@@ -133,15 +133,15 @@ def contents(store: PostgresStore, spaces: Sequence[Space[Any]]) -> Iterator[Con
         durable = [space for space in found if not space.volatile]
         counts = {space.name: _count(raw, space) for space in found}
         journal = (Told._make((*row[:6], row[6].encode())) for row in _all(raw, _ENTRIES))
-        # A sequence knows no snapshot: this is at least as far as what is seen got.
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+        # A sequence has no snapshots: this is at least the last revision that the snapshot has.
+        last = raw.execute(_LAST_REVISION).fetchall()[0][0]
         records = (one for space in durable for one, _ in _records(raw, space))
         yield Contents(token.era(last), counts, records, journal)
 
 
 def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
     """Put the contents of another store into this one, all or nothing, and go on in an era beyond
-    all of theirs.
+    theirs.
 
     Raises Collision when this one holds anything, RecordInvalid for a damaged record.
     """
@@ -158,9 +158,14 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
             f"LOCK TABLE {', '.join([*tables, 'holdfast.journal'])} "
             "IN SHARE ROW EXCLUSIVE MODE".encode()
         )
-        _refuse_full(raw, [*tables, "holdfast.journal"])
+        for table in [*tables, "holdfast.journal"]:
+            if raw.execute(f"SELECT 1 FROM {table} LIMIT 1".encode()).fetchone():
+                raise Collision(
+                    f"the target holds something in {table}: a copy goes to a new store",
+                    table=table,
+                )
         _write(raw, all_of, durable)
-        incarnation.advance(raw, all_of.era)
+        incarnation.advance_era(raw, all_of.era)
         _commit(store, raw)
     except psycopg.Error as error:
         raise translated(store.connections.address, error) from None
@@ -169,7 +174,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
 
 
 def _commit(store: PostgresStore, raw: Connection) -> None:
-    """Commit; if the connection is lost meanwhile, find out how that ended. Raises
+    """Commit; if the connection is lost meanwhile, find out the outcome. Raises
     StoreUnavailable.
     """
 
@@ -179,21 +184,13 @@ def _commit(store: PostgresStore, raw: Connection) -> None:
         faults.reach("postgres.commit.after")
 
     xid = raw.execute(f"SELECT {schema.THIS_TRANSACTION}").fetchall()[0][0]
-    doubt = attempt.committing(raw, None, xid, commit).doubt
+    doubt = attempt.try_commit(raw, None, xid, commit).doubt
     if doubt is None:
         return
-    # What is still in progress must not be waited for by a connection that we keep open ourselves.
+    # Closed first: the server would wait for ever for a transaction that we keep open ourselves.
     raw.close()
-    if not attempt.committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
+    if not attempt.was_committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
         raise unreachable(store.connections.address, "the connection was lost")
-
-
-def _refuse_full(raw: Connection, tables: Sequence[str]) -> None:
-    for table in tables:
-        if raw.execute(f"SELECT 1 FROM {table} LIMIT 1".encode()).fetchone():
-            raise Collision(
-                f"the target holds something in {table}: a copy goes to a new store", table=table
-            )
 
 
 def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
@@ -201,7 +198,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
         table_of(space, schema.DIALECT).insert: [] for space in spaces
     }
     for record in all_of.records:
-        # Read before it is taken for text, since a damaged one may be none.
+        # Before it is decoded: a damaged record may be no text.
         places = record.places()
         row = (record.namespace, record.key, record.revision, record.value.decode(), *places)
         rows[table_of(record.space, schema.DIALECT).insert].append(row)
@@ -209,8 +206,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
     _flush(raw, rows, 1)
     sql = (
         "INSERT INTO holdfast.journal (revision, life, xid, ns, at, actor, kind, subject, data) "
-        "VALUES "
-        "(%s, 0, '1', %s, to_timestamp(0) + %s * interval '1 microsecond', %s, %s, %s, %s)"
+        "VALUES (%s, 0, '1', %s, to_timestamp(0) + %s * interval '1 microsecond', %s, %s, %s, %s)"
     )
     raw.cursor().executemany(sql, ((*told[:6], told.data.decode()) for told in all_of.journal))
 
@@ -230,12 +226,6 @@ def _count(raw: Connection, space: Space[Any]) -> int:
     )
 
 
-def _wrong(raw: Connection, space: Space[Any], last: int) -> Iterator[str]:
-    for record, places in _records(raw, space):
-        if wrong := wrong_with(record, places, last):
-            yield wrong
-
-
 def _records(raw: Connection, space: Space[Any]) -> Iterator[tuple[Kept, list[bytes | None]]]:
     table = table_of(space, schema.DIALECT)
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
@@ -246,7 +236,7 @@ def _records(raw: Connection, space: Space[Any]) -> Iterator[tuple[Kept, list[by
 
 
 def _all(raw: Connection, sql: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a statement, some at a time: there may be more than fit into memory."""
+    """The rows of a statement, in batches: there may be more than fit into memory."""
     with raw.cursor(name=f"holdfast_{abs(hash(sql))}") as cursor:
         cursor.itersize = _BATCH
         cursor.execute(sql.encode())
@@ -258,7 +248,7 @@ def _snapshot(store: PostgresStore) -> Iterator[Connection]:
     """A connection of its own that sees the store as of one moment."""
     raw = store.connections.connect()
     try:
-        # Whoever reads may take its time over what it has read.
+        # The reader may take its time.
         raw.execute("SET idle_in_transaction_session_timeout = 0")
         raw.execute(_LOOK)
         yield raw
