@@ -92,7 +92,7 @@ def nothing(worker: Worker) -> None:
 
 def lost_sync(worker: Worker) -> None:
     """A durable transaction returns without a sync."""
-    database.Database.settle = lambda self, connection: None  # type: ignore[method-assign]
+    database.Database.sync = lambda self, connection: None  # type: ignore[method-assign]
 
 
 def kept_descriptor(worker: Worker) -> None:

@@ -139,7 +139,7 @@ def _read_everything(path: Path) -> None:
         for i in range(200):
             if store.get(THINGS, f"k{i:03}") is None:
                 pytest.fail("a record is gone and nobody was told")
-        if wrong := maintenance.check(store, [THINGS]):
+        if wrong := store.administration.check([THINGS]):
             raise StoreCorrupt(str(wrong))
     finally:
         store.close()
@@ -154,7 +154,7 @@ def test_check_finds_what_was_planted(path: Path) -> None:
         raw.execute("UPDATE journal SET data = 'x'")
     raw.close()
     store = _open(path)
-    found = "\n".join(maintenance.check(store, [THINGS]))
+    found = "\n".join(store.administration.check([THINGS]))
     store.close()
     assert "k001 is damaged" in found
     assert "k002 disagrees" in found
@@ -166,7 +166,7 @@ def test_check_finds_what_was_planted(path: Path) -> None:
 def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     given = put(store, "after the backup")
     store.close()
     # Pages in the middle, as a bad disk would; no connection has the file open.
@@ -177,7 +177,7 @@ def test_a_damaged_page_is_found_and_a_restore_mends_it(path: Path, tmp_path: Pa
         _read_everything(path)
     maintenance.restore(path, saved, boot_id="boot-1")
     store = _open(path)
-    assert maintenance.check(store, [THINGS]) == []
+    assert store.administration.check([THINGS]) == []
     assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
     assert put(store, "new") > given
     store.close()
@@ -203,7 +203,7 @@ def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(
     """Errors that were never to leave the store did, from the restore too."""
     store = _open(path)
     token = put(store, "kept")
-    maintenance.backup(store, tmp_path / "saved")
+    store.administration.backup([], tmp_path / "saved")
     store.close()
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(gutting)
@@ -214,7 +214,7 @@ def test_a_store_without_its_own_tables_is_refused_and_a_restore_mends_it(
     mended = _open(path)
     assert mended.get(THINGS, "kept") is not None
     assert put(mended, "new") > token
-    assert maintenance.check(mended, [THINGS]) == []
+    assert mended.administration.check([THINGS]) == []
     mended.close()
 
 
@@ -226,7 +226,7 @@ def test_a_restore_never_gives_a_token_again(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     store = _open(path, clock)
     saved = tmp_path / "saved.sqlite"
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     clock.advance(300)
     given = [put(store, f"n{i}") for i in range(50)] + [put(store, "lock", space=VOLATILE)]
     store.close()
@@ -312,7 +312,7 @@ def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(
     store = _open(path, clock)
     append(store, "kept")
     saved = tmp_path / "saved.sqlite"
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     append(store, "seen, then lost")
     cursor = store.journal().cursor
     store.close()
@@ -328,7 +328,7 @@ def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(
 def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     last = put(store, "gone")
     maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "gone") is None
@@ -353,7 +353,7 @@ def test_what_a_restore_replaces_is_saved_as_a_backup(path: Path, tmp_path: Path
     """It was gone."""
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     put(store, "later")
     path.chmod(0o640)
     owner = (0o640, 12345, 23456) if os.geteuid() == 0 else (0o640, os.geteuid(), os.getegid())
@@ -370,7 +370,7 @@ def test_what_a_restore_replaces_is_saved_as_a_backup(path: Path, tmp_path: Path
     assert store.get(THINGS, "later") is None
     maintenance.restore(path, tmp_path / names[0], boot_id="boot-1")
     assert store.get(THINGS, "later") is not None
-    assert maintenance.check(store, [THINGS, OTHERS]) == []
+    assert store.administration.check([THINGS, OTHERS]) == []
     store.close()
 
 
@@ -379,7 +379,7 @@ def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(
 ) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     late = ["late"]
     with faults.at_point("sqlite.gate.before", lambda _: late and put(store, late.pop())):
         told = maintenance.restore(path, saved, boot_id="boot-1")
@@ -404,7 +404,7 @@ def test_a_store_that_cannot_be_saved_is_not_replaced(
     for _ in range(40):
         append(store, "big", {"note": "x" * 20_000})
     saved = tmp_path / "saved.sqlite"
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     store.close()
     size = saved.stat().st_size
     with mounted(tmp_path / "small", f"size={size * (1 + room) + size // 2}") as mount:
@@ -426,7 +426,7 @@ def test_a_store_that_cannot_be_saved_is_not_replaced(
 def test_a_damaged_store_that_is_open_elsewhere_is_not_replaced(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA application_id = 7")
     raw.execute("PRAGMA user_version = 3")
@@ -448,7 +448,7 @@ def test_a_bad_backup_changes_nothing(path: Path, tmp_path: Path, content: bytes
         maintenance.restore(path, tmp_path / "nosuch", boot_id="boot-1")
     store = _open(path)
     with pytest.raises(InvalidValue, match="exists"):
-        maintenance.backup(store, bad)
+        store.administration.backup([], bad)
     assert store.get(THINGS, "k199") is not None
     store.close()
     assert not list(tmp_path.glob(".*tmp*"))
@@ -580,7 +580,7 @@ def _verify_after_full(path: Path, done: int, error: HoldfastError) -> None:
     assert isinstance(error, StoreUnavailable), error
     store = _open(path)
     try:
-        assert maintenance.check(store, [THINGS, OTHERS]) == []
+        assert store.administration.check([THINGS, OTHERS]) == []
         for i in range(done):
             assert store.get(OTHERS, f"big{i:05}") is not None
         assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) == 200
@@ -665,7 +665,7 @@ def test_a_checkpoint_that_gets_no_turn_does_not_fail_the_change_it_comes_after(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_FRAMES", 1)
-    monkeypatch.setattr(database, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1)
     store = _open(path)
     blocked = os.open(path.with_name("store.sqlite-gate"), os.O_RDWR)
 
@@ -800,7 +800,7 @@ def test_after_a_failed_sync_nobody_is_acknowledged_anything_before_the_log_is_b
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM meta").fetchone()
-    with pytest.raises(StoreUnavailable, match="begun anew") as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         other.transact(
             lambda tx: tx.put(THINGS, "too early", Thing()), scope=[THINGS], timeout_s=0.1
         )
@@ -925,7 +925,7 @@ def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
     """Whoever had changed something was given an error of the system's own, and none that says what
     became of it.
     """
-    monkeypatch.setattr(database, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1)
     store = _open(path)
 
     def broken(*_: object) -> bytes:

@@ -127,7 +127,7 @@ def test_a_restore_keeps_the_volatile_file_of_those_who_have_the_store_open(
     """
     store = _open(path, "boot-1")
     put(store, "a")
-    maintenance.backup(store, tmp_path / "saved.sqlite")
+    store.administration.backup([], tmp_path / "saved.sqlite")
     store.close()
     store = _open(path, "boot-2")
     if used:

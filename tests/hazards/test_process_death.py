@@ -63,7 +63,7 @@ def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
             lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]]
         )
         assert old == [f"old-{value}"]
-        assert maintenance.check(store, [THINGS, OTHERS]) == []
+        assert store.administration.check([THINGS, OTHERS]) == []
         return value
     finally:
         store.close()
@@ -113,7 +113,7 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
         killed = dies(work, at)
         store = _open(path)
         tokens = [put(store, "x"), put(store, "y", space=VOLATILE)]
-        assert maintenance.check(store, [THINGS, OTHERS]) == []
+        assert store.administration.check([THINGS, OTHERS]) == []
         store.close()
         again = _open(path)
         assert put(again, "x") > tokens[0]
@@ -130,7 +130,7 @@ def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
     path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
     store = _open(path)
     _step(store, 1, (THINGS, OTHERS))
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     _step(store, 2, (THINGS, OTHERS))
     store.close()
     at, killed = 0, True
@@ -151,7 +151,7 @@ def test_a_restore_over_a_damaged_store_killed_at_every_point(tmp_path: Path) ->
     path, saved = tmp_path / "store.sqlite", tmp_path / "saved.sqlite"
     store = _open(path)
     _step(store, 1, (THINGS, OTHERS))
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     store.close()
     at, killed = 0, True
     while killed:

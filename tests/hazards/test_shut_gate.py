@@ -240,7 +240,7 @@ def test_who_waits_at_a_gate_that_is_closed_is_told_at_once(tmp_path: Path) -> N
 
 def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate", PRIVATE)
-    thread = gate._begun_thread()
+    thread = gate._started_thread()
     gate.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         thread.run(lambda: None, 600.0, AssertionError)

@@ -492,7 +492,7 @@ def test_overlapping_restores_never_give_one_token_twice(path: Path, tmp_path: P
     saved = tmp_path / "saved.sqlite"
     store = SqliteStore(path, boot_id="boot-1", clock=clock)
     put(store, "a")
-    maintenance.backup(store, saved)
+    store.administration.backup([], saved)
     given: list[int] = []
     at_once = threading.Barrier(2)
 
@@ -512,7 +512,7 @@ def test_overlapping_restores_never_give_one_token_twice(path: Path, tmp_path: P
 def test_a_restore_of_an_older_state_brings_missing_tables_back(path: Path, tmp_path: Path) -> None:
     store = _open(path)
     append(store, "told")
-    maintenance.backup(store, tmp_path / "saved.sqlite")
+    store.administration.backup([], tmp_path / "saved.sqlite")
     put(store, "other", space=OTHERS)
     maintenance.restore(path, tmp_path / "saved.sqlite", boot_id="boot-1")
     assert store.put_new(OTHERS, [("a", Thing())]) is not None

@@ -469,7 +469,7 @@ def test_the_pair_killed_at_every_point(
     path: Path, store: SqliteStore, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STRIDE", 100 if room else 0)
-    monkeypatch.setattr(database, "_TIDY_EVERY", 1000)
+    monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1000)
     points = faults.recorded(lambda: _pair(store))
     points = faults.recorded(lambda: _pair(store))
     assert {"sqlite.gate.before", "sqlite.write", "sqlite.commit.after"} <= set(points)

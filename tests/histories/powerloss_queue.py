@@ -29,7 +29,7 @@ def queue_in(store: SqliteStore) -> Queue:
 
 def work(root: str, acknowledgements: str, name: str, plan: dict[str, Any]) -> None:
     if plan["planted"] == "lost_sync":
-        database.Database.settle = lambda self, connection: None  # type: ignore[method-assign]
+        database.Database.sync = lambda self, connection: None  # type: ignore[method-assign]
     recorder = Recorder(Path(acknowledgements), process=name)
     draw = random.Random(f"{plan['seed']}/{name}")
     with contextlib.closing(SqliteStore(Path(root) / STORE, boot_id="before")) as store:

@@ -59,6 +59,23 @@ def test_importing_holdfast_loads_no_extra_and_next_to_nothing() -> None:
     assert "typing" not in loaded - _loaded_by("pass")
 
 
+KIND_CHECKS = re.compile(
+    r"""store\.kind\s*(==|!=|in\b|not in\b)|getattr\([\w.]*store\b|isinstance\([\w.]*store,"""
+    r"""|(url|store)[\w.() "]*\.(startswith|removeprefix|partition)\(["(]"""
+)
+STILL_IN_SURFACES = {"cli/agents/starting.py", "cli/connection.py"}
+
+
+def test_only_the_stores_know_what_kind_of_store_it_is() -> None:
+    source = Path(holdfast.__path__[0])
+    found = {
+        str(path.relative_to(source)).removeprefix("surfaces/")
+        for path in source.rglob("*.py")
+        if not path.is_relative_to(source / "stores") and KIND_CHECKS.search(path.read_text())
+    }
+    assert found <= STILL_IN_SURFACES
+
+
 @pytest.mark.parametrize("name", holdfast.__all__)
 def test_every_public_name_is_found_in_the_package(name: str) -> None:
     assert getattr(holdfast, name) is not None

@@ -21,9 +21,9 @@ def be_patient(monkeypatch: "pytest.MonkeyPatch") -> None:
     time limit is over. For connections made from now on.
     """
     monkeypatch.setattr(connections, "_GRACE_S", PATIENCE_S)
-    vigilance = connections._VIGILANCE.replace("'5000'", f"'{int(PATIENCE_S * 1000)}'")
-    assert vigilance != connections._VIGILANCE
-    monkeypatch.setattr(connections, "_VIGILANCE", vigilance)
+    limits = connections._SESSION_LIMITS.replace("'5000'", f"'{int(PATIENCE_S * 1000)}'")
+    assert limits != connections._SESSION_LIMITS
+    monkeypatch.setattr(connections, "_SESSION_LIMITS", limits)
 
 
 class PostgresHarness:

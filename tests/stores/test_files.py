@@ -32,7 +32,6 @@ from holdfast.stores.files import documents, maintenance, signs
 from holdfast.stores.files.snapshot import FilesChanged
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import AbsentStore
-from holdfast.stores.sqlite import maintenance as sqlite_upkeep
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from tests.dying import dies
@@ -526,7 +525,7 @@ def test_a_bad_or_foreign_backup_changes_nothing(
 
     elsewhere = SqliteStore(tmp_path / "elsewhere.sqlite", boot_id="boot-1")
     put(elsewhere, HOSTS, "b")
-    sqlite_upkeep.backup(elsewhere, foreign)
+    elsewhere.administration.backup([], foreign)
     elsewhere.close()
     for source, error in (
         (tmp_path / "none", NotFound),

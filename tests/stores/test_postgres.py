@@ -26,7 +26,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
-from holdfast.stores.postgres import connections, latches, maintenance, open_postgres
+from holdfast.stores.postgres import connections, latches, open_postgres
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
@@ -516,9 +516,9 @@ def test_roles_that_may_connect_and_not_use_the_store_are_known(
         name = connection.info.dbname
         connection.execute("CREATE ROLE stranger LOGIN")
         try:
-            assert "stranger" in maintenance.strangers(store)
+            assert "stranger" in store.administration.strangers()
             connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC".encode())
-            assert maintenance.strangers(store) == []
+            assert store.administration.strangers() == []
             with pytest.raises(psycopg.OperationalError, match="CONNECT"):
                 psycopg.connect(postgres_url.replace("holdfast@", "stranger@"))
         finally:
@@ -618,9 +618,9 @@ def test_the_server_ends_a_transaction_in_which_nothing_is_said(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a client that was stopped or cut off: others would wait for its latches."""
-    vigilance = connections._VIGILANCE.replace("'5000'", "'200'")
-    assert vigilance != connections._VIGILANCE
-    monkeypatch.setattr(connections, "_VIGILANCE", vigilance)
+    limits = connections._SESSION_LIMITS.replace("'5000'", "'200'")
+    assert limits != connections._SESSION_LIMITS
+    monkeypatch.setattr(connections, "_SESSION_LIMITS", limits)
     inside, runs = threading.Event(), []
 
     def dawdle(tx: Tx) -> None:
@@ -830,7 +830,7 @@ def test_connections_that_exceptions_meet_on_their_way_back_are_replaced(
         raise LookupError
 
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "_settle", interrupted)
+        patched.setattr(connections, "_end_transaction", interrupted)
         for _ in range(connections.CONNECTIONS_MAX):
             with pytest.raises(KeyboardInterrupt):
                 store.transact(fail, scope=[THINGS])

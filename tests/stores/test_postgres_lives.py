@@ -15,7 +15,7 @@ from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import attempt, incarnation, open_postgres
-from holdfast.stores.postgres.connections import Connection, Deadline
+from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import PATIENCE_S, THINGS, Thing, append, put
 from tests.stores import postgres_server as servers
@@ -45,7 +45,7 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 
 def life_of(store: PostgresStore) -> int:
-    return store.connections.persist(lambda raw: raw.life, Deadline.after(PATIENCE_S))
+    return store.connections.run(lambda raw: raw.incarnation, Deadline.after(PATIENCE_S))
 
 
 def subjects(store: PostgresStore, cursor: str = "") -> list[str]:
@@ -110,13 +110,13 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
         ]
         future = str(int(number) + 1_000_000)
         return [
-            incarnation.fate(raw, number, raw.life),
-            incarnation.fate(raw, number, raw.life - 1),
-            incarnation.fate(raw, future, raw.life - 1),
-            incarnation.fate(raw, str(began - 1), raw.life - 1),
+            incarnation.fate(raw, number, raw.incarnation),
+            incarnation.fate(raw, number, raw.incarnation - 1),
+            incarnation.fate(raw, future, raw.incarnation - 1),
+            incarnation.fate(raw, str(began - 1), raw.incarnation - 1),
         ]
 
-    fates = store.connections.persist(look, Deadline.after(PATIENCE_S))
+    fates = store.connections.run(look, Deadline.after(PATIENCE_S))
     assert fates == ["committed", "aborted", "aborted", "committed"]
 
 
@@ -130,21 +130,21 @@ def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(
     put(store, "sum", Thing(rank=0))
     runs: list[int] = []
 
-    def run(raw: Connection) -> attempt.Ended[int]:
+    def run(raw: Connection) -> attempt.Attempt[int]:
         runs.append(1)
         raw.execute("BEGIN")
         xid = raw.execute("SELECT pg_current_xact_id()::text").fetchall()[0][0]
         raw.execute(f"UPDATE holdfast.s_{THINGS.name} SET rev = rev + 1".encode())
         if len(runs) > 1:
             raw.execute("COMMIT")
-            return attempt.Ended(len(runs))
+            return attempt.Attempt(len(runs))
         raw.execute("COMMIT" if flushed else "ROLLBACK")
         server.crash()
         server.start()
-        return attempt.Ended(len(runs), attempt.Doubt(xid, raw.life))
+        return attempt.Attempt(len(runs), attempt.Doubt(xid, raw.incarnation))
 
     before = store.get(THINGS, "sum")
-    assert attempt.certain(store.connections, run, Deadline.after(PATIENCE_S)) == (
+    assert attempt.run_to_end(store.connections, run, Deadline.after(PATIENCE_S)) == (
         1 if flushed else 2
     )
     after = store.get(THINGS, "sum")

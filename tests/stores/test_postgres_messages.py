@@ -19,7 +19,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives import journal
 from holdfast.stores.postgres import listener, messages, open_postgres, transaction
-from holdfast.stores.postgres.connections import CONNECTIONS_MAX
+from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
 from tests.patience import NEVER_S
@@ -221,7 +221,7 @@ def test_statements_beyond_a_bound_are_sent_with_their_text(
         put(store, "it's 100%", Thing(owner="o'%s"))
         row = store.get(THINGS, "it's 100%")
         assert row is not None and row.record.owner == "o'%s"
-        with store.connections._lent(_soon()) as raw:
+        with Lent(store.connections, _soon()) as raw:
             assert not any("%s" in sql for sql in raw.prepared)
 
 
@@ -315,11 +315,11 @@ def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with
     store: PostgresStore,
 ) -> None:
     connections = store.connections
-    with connections._lent(_soon()) as raw:
+    with Lent(connections, _soon()) as raw:
         pass
-    with connections._lent(_soon()) as again:
+    with Lent(connections, _soon()) as again:
         assert again is raw
-        with connections._lent(_soon()) as other:
+        with Lent(connections, _soon()) as other:
             assert other is not raw
         raw.at_hand_until = 0.0
     assert connections._at_hand is other
@@ -331,7 +331,7 @@ def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresS
     connections = store.connections
     with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
         lent = [
-            all_of_them.enter_context(connections._lent(_soon())) for _ in range(CONNECTIONS_MAX)
+            all_of_them.enter_context(Lent(connections, _soon())) for _ in range(CONNECTIONS_MAX)
         ]
         waiting = pool.submit(store.get, THINGS, "warm")
         while not connections._asking:
@@ -342,7 +342,7 @@ def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresS
 
 
 def _soon() -> messages.Any:
-    from holdfast.stores.postgres.connections import Deadline
+    from holdfast.stores.postgres.connection import Deadline
 
     return Deadline.after(PATIENCE_S)
 
@@ -415,7 +415,7 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(
         revision, xid, *more = row
         if more and not tokens:
             tokens.append(_other(store))
-            with store.connections._lent(_soon()) as raw:
+            with Lent(store.connections, _soon()) as raw:
                 more = list(
                     messages.exchange(raw, [messages.bound("SELECT nextval('holdfast.revision')")])[
                         0

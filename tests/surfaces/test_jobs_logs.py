@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import holdfast as library
-from holdfast.adapters import flock, job_log
+from holdfast.adapters import job_log
 from holdfast.adapters.job_log import JobLog
 from holdfast.kernel.errors import LockTimeout, status_of
 from holdfast.kernel.store import Batch, Entry
 from holdfast.surfaces.cli.root import run
+from holdfast.system import flock
 from tests.patience import PATIENCE_S
 from tests.surfaces.command import CommandLine
 

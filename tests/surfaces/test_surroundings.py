@@ -12,7 +12,7 @@ import pytest
 import holdfast as package
 from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.runtime import configuration
-from holdfast.stores.factory import sqlite_path
+from holdfast.stores.url import user_path
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.prove
@@ -347,7 +347,7 @@ def test_store_info_tells_where_a_database_is_and_no_password(tmp_path: Path) ->
 
 def test_a_path_behind_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert sqlite_path("~/x") == Path("/home/me/x")
+    assert user_path("~/x") == Path("/home/me/x")
 
 
 # The program itself

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.adapters import flock
-from holdfast.adapters.flock import FlockGuard, FlockLock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.system import flock
 from holdfast.system.access import shared_by
+from holdfast.system.flock import FlockGuard, FlockLock
 from tests.patience import PATIENCE_S
 
 

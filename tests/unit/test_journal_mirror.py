@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from holdfast.adapters import journal_mirror
-from holdfast.adapters.flock import FlockContender, FlockLock
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
 from holdfast.stores.memory import MemoryStore
+from holdfast.system.flock import FlockContender, FlockLock
 from tests.patience import PATIENCE_S
 
 FOREIGN = b"another program was here\n"

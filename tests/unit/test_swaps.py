@@ -33,8 +33,6 @@ from holdfast.kernel.errors import (
     LockTimeout,
 )
 from holdfast.kernel.store import Listener
-from holdfast.runtime.paths import swap_lock_of
-from holdfast.stores.memory import MemoryStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import heard
 from tests.patience import PATIENCE_S
@@ -843,14 +841,6 @@ def test_a_swapper_on_another_machine_counts_as_long_as_it_has_the_lock(world: W
             world.process(2).register("x", "qwen")
         swap.check()
     assert world.current() == "llama"
-
-
-def test_a_store_without_a_lock_for_swaps_is_refused_rather_than_given_one_of_threads() -> None:
-    class Other(MemoryStore):
-        kind = "other"
-
-    with pytest.raises(InvalidValue, match="has no swap lock"):
-        swap_lock_of(Other())
 
 
 class _Killed(BaseException):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import workflows_in_folder
 from holdfast.domains.workflows import (
     CurrentRecipe,
@@ -35,6 +34,7 @@ from holdfast.kernel.space import Space
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.system.flock import FlockLock
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OWNER = Holder(host_id="h", boot_id="b", pid_ns=4, pid=5, start_ticks=678, label="me")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.signal_files import SignalFiles, workflows_in_folder
 from holdfast.domains.workflows import Workflows
 from holdfast.domains.workflows.ports import SwapLock
@@ -17,8 +16,9 @@ from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
-from holdfast.runtime.paths import PLACES, swap_lock_of
+from holdfast.runtime.paths import PLACES
 from holdfast.stores.files.store import FilesStore
+from holdfast.system.flock import FlockLock
 from holdfast.testing.clock import ManualClock
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import STORES as LOCK_STORES
@@ -34,7 +34,7 @@ def lock_on(store: Store) -> SwapLock:
     return (
         FlockLock(store.folders.of(FOLDER) / SWAP_LOCK)
         if isinstance(store, FilesStore)
-        else swap_lock_of(store)
+        else store.session_lock("swap")
     )
 
 

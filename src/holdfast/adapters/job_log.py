@@ -22,7 +22,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.flock import FlockContender, FlockGuard
 from holdfast.domains.jobs.records import Job, JobStatus, shown
 from holdfast.domains.jobs.transitions import as_registered
 from holdfast.kernel.clock import render
@@ -46,6 +45,7 @@ from holdfast.system.access import (
     replace_file,
     unusable,
 )
+from holdfast.system.flock import FlockContender, FlockGuard
 
 _log = logging.getLogger("holdfast.jobs.log")
 _KINDS = {

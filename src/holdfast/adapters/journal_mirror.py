@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.durable_write import make_whole, sync_folder
-from holdfast.adapters.flock import FlockContender
 from holdfast.domains.workflows.ports import event_of
 from holdfast.kernel import clock
 from holdfast.kernel.codec import to_json
@@ -26,6 +25,7 @@ from holdfast.kernel.limits import MIRROR_LOOK_BACK_BYTES
 from holdfast.kernel.store import BEGINNING, Cursor, Entry
 from holdfast.primitives.journal import Journal, Lag
 from holdfast.system.access import PRIVATE, Access, in_folder, make_folder, open_file
+from holdfast.system.flock import FlockContender
 from holdfast.system.folder_walk import resolve
 
 LineOf = Callable[[Entry], Mapping[str, Any] | None]

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from holdfast.adapters.durable_write import make_whole
-from holdfast.adapters.flock import FlockLock
 from holdfast.adapters.journal_mirror import swap_log_file
 from holdfast.domains.workflows import Workflows
 from holdfast.domains.workflows.wire import SWAP_LOCK, SWAP_LOG
@@ -25,6 +24,7 @@ from holdfast.kernel.limits import SIGNAL_BYTES_MAX, SIGNAL_PATH_BYTES_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.system.access import PRIVATE, Access, make_folder, unusable
+from holdfast.system.flock import FlockLock
 from holdfast.system.folder_walk import resolve
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,17 +7,19 @@
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          journal entries from a cursor on
 
-A store has no rules. It knows spaces (kernel/space.py) and bytes.
+A store has no rules. It knows spaces (kernel/space.py) and bytes. Stores differ in more than that,
+and the port says in what: nobody above asks for a store's kind, except to show it.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from holdfast.kernel.clock import Passing
 from holdfast.kernel.codec import Instant, Value
-from holdfast.kernel.errors import Corrupt
+from holdfast.kernel.errors import Corrupt, InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
@@ -200,8 +202,135 @@ class Listener(AbstractContextManager["Listener"], Protocol):
         ...
 
 
-class Store(Protocol):
-    """Where records live. Safe for threads and after a fork.
+class SessionContender(Protocol):
+    """One who wants a session lock, and maybe has it. Closing it lets go."""
+
+    def try_take(self) -> bool:
+        """Take the lock if nobody else has it; True also when it is ours already. Never waits for
+        its holder. Raises StoreUnavailable when that cannot be known.
+        """
+        ...
+
+    def has_it(self) -> bool:
+        """Is the lock still ours? False as soon as what carried it is gone."""
+        ...
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Call back once, from another thread, when the lock that is ours is found to be gone.
+        Until `close`; where it cannot be lost by a process that lives, never.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it. Calling it again is harmless."""
+        ...
+
+
+class SessionLock(Protocol):
+    """A lock that ends with the process of its holder, however that ends. Neither a forked child
+    nor a program that was started meanwhile keeps it. Not promised: any order among contenders.
+    """
+
+    def contender(self) -> SessionContender:
+        """Get ready to ask for it. Raises StoreUnavailable."""
+        ...
+
+    def is_held(self) -> bool:
+        """Has anybody got it at this moment? Raises StoreUnavailable."""
+        ...
+
+
+class LongTransaction(NamedTuple):
+    """A session of a database server that has been inside one transaction for long."""
+
+    pid: int
+    seconds: float
+    state: str
+    client: str
+
+
+class Administration:
+    """Looking after a store as a whole. These are the answers of a store that has nothing of it."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def facts(self) -> dict[str, str]:
+        """What is known of the store's server, in words."""
+        return {}
+
+    def check(self, spaces: Sequence[Space[Any]]) -> list[str]:  # noqa: ARG002 - nothing to look at
+        """What is wrong with the store, a line each. Changes nothing and blocks no writer."""
+        return []
+
+    def content(self, space: Space[Any], key: str) -> bytes:  # noqa: ARG002 - it keeps no bytes
+        """A record's bytes as they are stored, damaged or not. Raises NotFound."""
+        raise self.no_backups()
+
+    def backup(self, spaces: Sequence[Space[Any]], target: Path) -> None:  # noqa: ARG002 - it has none
+        """Copy the store to a new file, whole or not at all. Raises InvalidValue where the target
+        exists, or the store's backups are made by other tools; StoreUnavailable.
+        """
+        raise self.no_backups()
+
+    def begin_era(self) -> int:
+        """Go on with tokens of a new era, and return it. Raises InvalidValue for a store that
+        begins its eras itself.
+        """
+        raise InvalidValue(
+            f"a {self._kind} store begins its eras itself: `holdfast store restore` puts a backup "
+            "back"
+        )
+
+    def long_transactions(self, seconds: float) -> list[LongTransaction]:  # noqa: ARG002 - no server
+        """The sessions of the server that keep others from the same records for longer."""
+        return []
+
+    def strangers(self) -> list[str]:
+        """The roles of the server that may stop all writers though they may not use the store."""
+        return []
+
+    def no_backups(self) -> InvalidValue:
+        """The error for a store whose backups are not made by Holdfast."""
+        return InvalidValue(
+            f"backups of a {self._kind} store are made by its own tools: for PostgreSQL pg_dump "
+            "and pg_restore"
+        )
+
+
+class Leftover(NamedTuple):
+    """A folder that should have a record in it and has none, or what is no folder.
+
+    `age_s` is how long ago it last changed, on the clock of its file system.
+    """
+
+    key: str
+    kind: Literal["no_record", "link", "unreadable"]
+    age_s: float
+
+
+@runtime_checkable
+class Debris(Protocol):
+    """What lies among the folders of a space and is no record. Links are never followed: what one
+    leads to stays as it is. A store without such folders has none.
+    """
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:
+        """What is there beside records. What cannot be looked at is told as unreadable, and hides
+        nothing else.
+        """
+        ...
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
+        """Remove a folder that still has no record and did not change for so long, or a link itself
+        however young, in one step with that check against whoever writes one. False when it is not
+        so any more. Raises HoldfastError when it cannot be done.
+        """
+        ...
+
+
+class Store(Debris, Protocol):
+    """Where records live. Safe for threads; safe after fork; `close` ends it.
 
     Every method may raise StoreUnavailable, LockTimeout (its turn did not come in time),
     StoreCorrupt, RecordInvalid or SchemaTooNew, and never a driver's exception.
@@ -209,7 +338,7 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """memory, sqlite, files or postgres."""
+        """memory, sqlite, files or postgres: to be shown, never to decide by."""
         ...
 
     @property
@@ -222,6 +351,45 @@ class Store(Protocol):
         """True when only this machine can use the store: then another boot proves a holder's
         death.
         """
+        ...
+
+    @property
+    def ephemeral(self) -> bool:
+        """True when only this process sees the store, and it ends with the process."""
+        ...
+
+    @property
+    def anchor(self) -> Path | None:
+        """The file or folder of the store, whose owner and group everything has that is made beside
+        it; None where the store has none on this machine.
+        """
+        ...
+
+    def side_folder(self, purpose: str) -> Path | None:
+        """Where what belongs to the store and is no record lies; None where the store has no place
+        for it on this machine. Makes nothing.
+        """
+        ...
+
+    def layout_folder(self, name: str) -> Path | None:
+        """Where the records of a layout lie in files that other programs may read; None where they
+        lie in none.
+        """
+        ...
+
+    def may_have_records(self, space: Space[Any]) -> bool:
+        """False when nothing was ever put into the space, or since the boot into a volatile one.
+        Unlike a read, it never makes the file of a space.
+        """
+        ...
+
+    def session_lock(self, name: str) -> SessionLock:
+        """The lock of that name in this namespace, among all who use the store."""
+        ...
+
+    @property
+    def administration(self) -> Administration:
+        """Looking after the store as a whole."""
         ...
 
     def boot_in_use(self, boot_id: str) -> bool:
@@ -332,32 +500,3 @@ def spaces_of(scope: Scope) -> list[Space[Any]]:
     named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
     named.update({s.name: s for s in scope if isinstance(s, Space)})
     return sorted(named.values(), key=lambda space: space.order)
-
-
-class Leftover(NamedTuple):
-    """A folder without its record, or something that is no folder, among the folders of a space.
-
-    `age_s` is the time since its last change, on the clock of its file system.
-    """
-
-    key: str
-    kind: Literal["no_record", "link", "unreadable"]
-    age_s: float
-
-
-@runtime_checkable
-class Debris(Protocol):
-    """A store whose records are folders, which can list and remove leftovers among them. Links are
-    never followed.
-    """
-
-    def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What is there beside records; what cannot be read is listed as unreadable."""
-        ...
-
-    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove a folder that still has no record and did not change for so long, or a link of any
-        age. The check and the removal are one step, against writers. False when it has changed.
-        Raises HoldfastError when it cannot be removed.
-        """
-        ...

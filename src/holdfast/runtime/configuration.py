@@ -12,7 +12,7 @@ from holdfast.kernel import settings as settings_
 from holdfast.kernel.errors import InvalidName, InvalidValue
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import Settings
-from holdfast.stores.factory import sqlite_path
+from holdfast.stores.url import StoreUrl, user_path
 
 VARIABLE = "HOLDFAST_CONFIG"
 """Names the settings' file, whose owner is not checked; without it, the nearest one upwards is
@@ -33,7 +33,8 @@ def load_settings(*, store: str | None = None, namespace: str | None = None) -> 
             )
     path, document = _file() or (None, {})
     if path is not None and isinstance(document.get("store"), str):
-        document["store"] = _from_folder(document["store"], path.parent)
+        # A relative path in a file is relative to that file, wherever the command is run.
+        document["store"] = StoreUrl(document["store"]).relative_to(path.parent)
     return settings_.resolve(
         given={"store": store, "namespace": namespace},
         environment=os.environ,
@@ -52,6 +53,11 @@ def store_origin() -> str:
     return str(path) if "store" in document else "default"
 
 
+def store_url(settings: Settings) -> StoreUrl:
+    """The store that is used by these settings. Raises InvalidValue without a home."""
+    return StoreUrl(settings.store or default_store(os.environ))
+
+
 def default_store(environment: Mapping[str, str]) -> str:
     """The SQLite file in the user's state folder. Raises InvalidValue without a home."""
     return f"sqlite:{state_folder(environment) / 'store.sqlite'}"
@@ -63,7 +69,7 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     # The convention says that a relative path there is to be ignored.
     if not os.path.isabs(state):
         state = "~/.local/state"
-    return sqlite_path(state) / "holdfast"
+    return user_path(state) / "holdfast"
 
 
 def _file() -> tuple[Path, dict[str, Any]] | None:
@@ -172,14 +178,6 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
         raise InvalidValue(
             f"{path} cannot be read: it is nested too deeply", source=str(path)
         ) from None
-
-
-def _from_folder(url: str, folder: Path) -> str:
-    """A relative path in a file means relative to that file, wherever the command is run."""
-    scheme, _, rest = url.partition(":")
-    if scheme in ("sqlite", "files") and rest and not rest.startswith(("/", "~")):
-        return f"{scheme}:{folder / rest}"
-    return url
 
 
 def workflow_here(environment: Mapping[str, str]) -> tuple[str, int] | None:

@@ -14,7 +14,7 @@ from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
-from holdfast.runtime.configuration import actor_here, default_store, load_settings
+from holdfast.runtime.configuration import actor_here, load_settings, store_url
 from holdfast.runtime.paths import (
     access_in,
     gateway_agent,
@@ -23,9 +23,7 @@ from holdfast.runtime.paths import (
     placed,
     shown_in_files,
     signal_folder_of,
-    swap_lock_of,
     tree_folder_of,
-    workflow_folder,
 )
 from holdfast.stores.factory import open_store
 from holdfast.system.access import Access, access_for
@@ -111,7 +109,7 @@ class Holdfast:
         from holdfast.domains.jobs.records import FOLDER_LIMITS, NEW_JOB_LIMITS
 
         shared = self._jobs_folder is not None or (
-            self.store.kind == "files" and "jobs" in self.settings.files.folders
+            self.store.layout_folder("jobs") is not None and "jobs" in self.settings.files.folders
         )
         limits = FOLDER_LIMITS if shared else NEW_JOB_LIMITS
         return Jobs(
@@ -158,15 +156,13 @@ class Holdfast:
         from holdfast.adapters.tmux import Tmux
         from holdfast.domains.agents import Agents
         from holdfast.domains.agents.ports import Outside
-        from holdfast.kernel.store import Debris
         from holdfast.runtime.configuration import state_folder
 
         folders = GenerationFolders(lambda: state_folder(os.environ))
         outside = Outside(
             self.processes, Tmux(), ManifestFiles(self._access), folders, GatewayHealth()
         )
-        debris = self.store if isinstance(self.store, Debris) else None
-        return Agents(self.store, self.log, outside, self.settings.agents, debris=debris)
+        return Agents(self.store, self.log, outside, self.settings.agents, debris=self.store)
 
     @_Part
     def locks(self) -> "Locks":
@@ -209,16 +205,15 @@ class Holdfast:
     def workflows(self) -> "Workflows":
         """Workflows and model swaps."""
         from holdfast.runtime.configuration import workflow_here
-        from holdfast.stores.files.folders import Folders
 
         label, within = self.settings.actor or "", workflow_here(os.environ)
-        if isinstance(folders := getattr(self.store, "folders", None), Folders):
+        own = self.store.side_folder("workflows")
+        if (folder := self.store.layout_folder("workflows")) is not None and own is not None:
             from holdfast.adapters.signal_files import workflows_in_folder
 
-            own = workflow_folder(folders, self.store.namespace)
             return workflows_in_folder(
-                folders.of("workflows"),
-                own,
+                folder,
+                own / self.store.namespace,
                 self.store,
                 self.log,
                 self.processes,
@@ -233,7 +228,7 @@ class Holdfast:
             self.store,
             self.log,
             self.processes,
-            swap_lock=swap_lock_of(self.store),
+            swap_lock=self.store.session_lock("swap"),
             signals=SignalFiles(signal_folder_of(self.store), self._access),
             label=label,
             within=within,
@@ -337,23 +332,22 @@ def connected(
 ) -> Holdfast:
     """Connect by settings that are put together already; see `connect`."""
     processes = Procfs(host_id=settings.host_id)
-    url = settings.store or default_store(os.environ)
+    url = store_url(settings)
     opened = open_store(
-        url,
+        url.text,
         namespace=settings.namespace,
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
         folders=folders,
         files=placed(settings.files),
-        shown=shown_in_files() if url.startswith("files:") else {},
+        shown=shown_in_files,
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
     processes.trees = Trees(lambda: tree_folder_of(opened), lambda: access_in(settings, opened))
     _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
-    root = (settings.store or "").partition(":")[2]
-    jobs_folder = Path(root, folders["jobs"]) if folders and "jobs" in folders else None
+    jobs_folder = url.path / folders["jobs"] if url.path and folders and "jobs" in folders else None
     return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)
 
 

@@ -1,6 +1,5 @@
 """Wires a gateway in the process that serves it: store, adapter, rules and worker."""
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,10 +15,11 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
-from holdfast.runtime.configuration import actor_here, default_store
+from holdfast.runtime.configuration import actor_here, store_url
 from holdfast.runtime.paths import gateway_agent, gateway_root
-from holdfast.stores.factory import open_store, sqlite_path
-from holdfast.system.access import PRIVATE, access_for, access_like
+from holdfast.stores.factory import open_store
+from holdfast.stores.url import StoreUrl
+from holdfast.system.access import PRIVATE, Access, access_for, access_like
 
 
 class GatewayParts(NamedTuple):
@@ -60,15 +60,9 @@ def open_gateway(
     processes = Procfs(host_id=settings.host_id)
     # Beside the note of the tree: the next gateway finds both, whichever store it uses.
     processes.trees = Trees(lambda: folder.trees, lambda: PRIVATE)
-    # The folder of all gateways has the same access as the store beside it.
-    around = settings.store or default_store(os.environ)
-    folder.prepare(
-        access_like(sqlite_path(around.removeprefix("sqlite:")))
-        if around.startswith("sqlite:")
-        else access_for(settings.group)
-    )
-    shared = (settings.store or "").startswith(("postgresql:", "postgres:"))
-    url = settings.store if shared and settings.store else f"sqlite:{folder.queue}"
+    folder.prepare(_around(settings))
+    shared = StoreUrl(settings.store or "")
+    url = f"sqlite:{folder.queue}" if shared.embedded else shared.text
     store = open_store(url, namespace=settings.namespace, boot_id=processes.boot_id())
     processes.watch_boots(store.boot_in_use)
     try:
@@ -87,6 +81,14 @@ def open_gateway(
         store.close()
         raise
     return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
+
+
+def _around(settings: Settings) -> Access:
+    """For whom the folder of all gateways is: that beside a store is as the store."""
+    url = store_url(settings)
+    if url.path is None or url.gateways_folder() is None:
+        return access_for(settings.group)
+    return access_like(url.path)
 
 
 def agent_adapter(

@@ -43,7 +43,7 @@ def owner_of(key: str, settings: Settings, store: Store) -> str | None:
     know its owner. `store` is the configured one, in which the queue may live. Raises the errors of
     a store that is damaged or does not answer.
     """
-    if store.kind == "postgres":
+    if not store.embedded:
         row = store.get(ATTACHMENTS, key)
         return None if row is None else row.record.owner
     folder = GatewayFolder(gateway_root(settings, "x").with_name(key))
@@ -70,7 +70,7 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
     try:
         first = owner_of(plain, settings, store)
     except Unavailable:
-        if store.kind == "postgres":
+        if not store.embedded:
             raise
         # The folder is another user's: a queue that this user may not read, it cannot serve either.
         first = None

@@ -1,29 +1,23 @@
-"""What lies beside a store: the folders of its files, the lock of its swaps, signal files, the
-audit log of jobs, gateways, its server's folder.
+"""What lies beside a store: the folders of its files, signal files, the audit log of jobs,
+gateways, its server's folder.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.kernel import settings as settings_
-from holdfast.kernel.errors import EnvironmentUnavailable, InvalidValue
+from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.settings import FilesSettings, Settings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.runtime.configuration import default_store, state_folder
-from holdfast.stores.factory import sqlite_path
+from holdfast.runtime.configuration import state_folder, store_url
+from holdfast.stores.url import user_path
 from holdfast.system.access import Access, access_for, access_like
-from holdfast.system.folder_walk import resolve
-
-if TYPE_CHECKING:
-    from holdfast.domains.workflows.ports import SwapLock
-    from holdfast.stores.files.folders import Folders
-
 
 PLACES = {"agents": ".", "network": ".", "network_locks": "locks", "workflows": "."}
 """Where a files store has the folders of layouts, from its root on; every other has one of its own
@@ -48,60 +42,20 @@ def shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
     return {LOCKS: ROUTER_SIGN}
 
 
-def swap_lock_of(store: Store) -> "SwapLock":
-    """The lock of a store's swaps, which dies with its process: a flock beside a file, a session of
-    a database, or a lock among the threads that share a memory. Raises InvalidValue for a store
-    that has none.
-    """
-    if store.kind == "postgres":
-        from holdfast.stores.postgres.store import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        return store.session_lock("swap")
-    path = getattr(store, "path", None)
-    if path is not None:
-        from holdfast.adapters.flock import FlockLock
-
-        return FlockLock(
-            path.with_name(f"{path.name}-swap-{store.namespace}.lock"), access_like(path)
-        )
-    if store.kind != "memory":
-        # A lock among threads would let two processes swap at once.
-        raise InvalidValue(
-            f"a {store.kind} store has no swap lock: use sqlite, postgresql or memory",
-            store=store.kind,
-        )
-    from holdfast.adapters.flock import ThreadLock
-
-    return ThreadLock()
-
-
-def workflow_folder(folders: "Folders", namespace: str) -> Path:
-    """Where a files store has what the layout of workflows has no place for."""
-    return folders.own / "workflows" / namespace
-
-
 def signal_folder_of(store: Store) -> Path:
-    """Where signal files lie whose owners chose no place: beside a file, else in the user's state
-    folder.
+    """Where signal files lie whose owners chose no place: beside the store, else in the user's
+    state folder.
     """
-    path = getattr(store, "path", None)
-    if path is not None:
-        return Path(path.with_name(f"{path.name}-signals")) / store.namespace
-    return state_folder(os.environ) / "signals" / store.namespace
+    return (store.side_folder("signals") or state_folder(os.environ) / "signals") / store.namespace
 
 
 def tree_folder_of(store: Store) -> Path | None:
-    """Where the FIFOs of process trees lie: beside the store's files, else in the user's state
-    folder; nowhere for memory.
+    """Where the FIFOs of process trees lie: beside the store, else in the user's state folder;
+    nowhere for a store that ends with its process.
     """
-    path = getattr(store, "path", None)
-    if path is not None:
-        return Path(path.with_name(f"{path.name}-trees"))
-    own = getattr(getattr(store, "folders", None), "own", None)
-    if own is not None:
-        return Path(own) / "trees"
-    return None if store.kind == "memory" else state_folder(os.environ) / "trees"
+    if store.ephemeral:
+        return None
+    return store.side_folder("trees") or state_folder(os.environ) / "trees"
 
 
 def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
@@ -110,27 +64,21 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
     """
     chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
     if chosen:
-        return sqlite_path(chosen)
+        return user_path(chosen)
     if jobs_folder is not None:
         return jobs_folder.parent / "delegate_job_logs"
-    part = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
-    kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
-    if kind == "sqlite":
-        path = sqlite_path(rest)
-        return path.with_name(f"{path.name}-job-logs{part}")
-    if kind == "files":
-        return sqlite_path(rest) / f"job_logs{part}"
-    if kind == "memory":
+    url = store_url(settings)
+    if url.ephemeral:
         return None
-    return sqlite_path(default_store(os.environ).partition(":")[2]).with_name(f"job-logs{part}")
+    suffix = "" if store.namespace == settings_.DEFAULT_NAMESPACE else f".{store.namespace}"
+    return url.job_logs(suffix) or state_folder(os.environ) / f"job-logs{suffix}"
 
 
 def access_in(settings: Settings, store: Store) -> Access:
-    """For whom that is which is made beside a store: as the store itself or, where it has no files,
-    as the settings say.
+    """Who may use what is made beside a store: those who may use the store or, where it has no
+    files, those whom the settings name.
     """
-    path = getattr(store, "path", None) or getattr(getattr(store, "folders", None), "own", None)
-    return access_for(settings.group) if path is None else access_like(path)
+    return access_for(settings.group) if store.anchor is None else access_like(store.anchor)
 
 
 def gateway_agent(agent: str) -> str:
@@ -164,12 +112,9 @@ def server_root(settings: Settings) -> Path:
     """The folder of a store's server: beside a file or a folder, else in the user's state
     folder.
     """
-    url = settings.store or default_store(os.environ)
-    kind, _, rest = url.partition(":")
-    if kind in ("sqlite", "files"):
-        path = sqlite_path(rest).absolute()
-        return path.with_name(f"{path.name}-server") / settings.namespace
-    return state_folder(os.environ) / "server" / _part_of(url) / settings.namespace
+    url = store_url(settings)
+    folder = url.server_folder() or state_folder(os.environ) / "server" / url.state_name()
+    return folder / settings.namespace
 
 
 def gateways_folder(settings: Settings) -> Path:
@@ -178,34 +123,9 @@ def gateways_folder(settings: Settings) -> Path:
     agents.
     """
     if settings.gateway_root is not None:
-        return sqlite_path(settings.gateway_root).absolute()
-    url = settings.store or default_store(os.environ)
-    if url.startswith("sqlite:"):
-        path = _real(url)
-        return path.with_name(f"{path.name}-gateways")
-    return state_folder(os.environ) / "gateways" / _part_of(url)
-
-
-def _part_of(url: str) -> str:
-    """What a store that has no place of its own for it has its things under in the user's state
-    folder.
-    """
-    kind = url.partition(":")[0]
-    if kind == "memory":
-        return kind
-    from hashlib import sha256
-
-    if kind == "files":
-        return f"files-{sha256(bytes(_real(url))).hexdigest()[:12]}"
-    from holdfast.stores.postgres.address import Address
-
-    # One folder a database, whoever connects to it: its password is no part of that.
-    return f"postgres-{sha256(str(Address(url)).encode()).hexdigest()[:12]}"
-
-
-def _real(url: str) -> Path:
-    """Where a file or folder is, by whatever way it is named."""
-    return Path(resolve(sqlite_path(url.partition(":")[2])))
+        return user_path(settings.gateway_root).absolute()
+    url = store_url(settings)
+    return url.gateways_folder() or state_folder(os.environ) / "gateways" / url.state_name()
 
 
 def _gateways(settings: Settings) -> Path:

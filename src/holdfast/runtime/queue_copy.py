@@ -31,6 +31,7 @@ from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.paths import gateways_folder
 from holdfast.stores.copy import Contents, StoredEntry, StoredRecord
+from holdfast.stores.url import StoreUrl
 from holdfast.system.folder_walk import resolve
 
 QUEUE_SPACES: Sequence[Space[Any]] = (ATTACHMENTS, HEADS, KEYS, REQUESTS)
@@ -205,7 +206,7 @@ class Queues:
 
 def _folder(settings: Settings, url: str) -> Path | None:
     """Where the queues of a store are files; None: they live in the database."""
-    if url.startswith(("postgresql:", "postgres:")):
+    if not StoreUrl(url).embedded:
         return None
     return Path(resolve(gateways_folder(replace(settings, store=url))))
 

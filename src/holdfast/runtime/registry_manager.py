@@ -23,7 +23,7 @@ from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
 from holdfast.runtime.paths import access_in
-from holdfast.stores.files.store import FilesStore
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access, access_for, make_folder
 
 
@@ -104,9 +104,8 @@ def _connect(chosen: RegistryConfig) -> Holdfast:
         retry_delay_s=chosen.retry_delay,
     )
     connection = connected(replace(settings, files=files))
-    store = connection.store
-    assert isinstance(store, FilesStore)
-    _make_lock_folder(store.folders.of(LOCKS_FOLDER), store.access)
+    if (locks := connection.store.layout_folder(LOCKS_FOLDER)) is not None:
+        _make_lock_folder(locks, access_in(connection.settings, connection.store))
     return connection
 
 
@@ -125,8 +124,8 @@ def _make_lock_folder(folder: Path, access: Access) -> None:
 
 
 def _root(store: str | None) -> str | None:
-    path = (store or "").removeprefix("files:")
-    return None if path == (store or "") else os.path.realpath(os.path.expanduser(path))
+    path = StoreUrl(store or "").path
+    return None if path is None else os.path.realpath(path)
 
 
 def _transaction_log(

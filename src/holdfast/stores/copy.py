@@ -12,7 +12,8 @@ from holdfast.kernel.errors import Corrupt, InvalidValue, RecordInvalid, SchemaT
 from holdfast.kernel.settings import FilesSettings
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.factory import open_store, sqlite_path
+from holdfast.stores.factory import open_store
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access
 
 
@@ -174,16 +175,16 @@ def _fill(
     access: Access,
     ready: Callable[[], None],
 ) -> None:
-    kind, _, rest = target.partition(":")
-    if kind == "sqlite" and rest:
+    url = StoreUrl(target)
+    if url.kind == "sqlite" and url.path and url.rest:
         from holdfast.stores.sqlite import copy as sqlite
 
-        sqlite.fill(sqlite_path(rest), contents, spaces, access=access, ready=ready)
-    elif kind == "files" and rest:
-        from holdfast.stores.files import copy as files_copy
+        sqlite.fill(url.path, contents, spaces, access=access, ready=ready)
+    elif url.kind == "files" and url.path and url.rest:
+        from holdfast.stores.files import copy as copying
 
-        files_copy.fill(
-            sqlite_path(rest),
+        copying.fill(
+            url.path,
             contents,
             spaces,
             given=files.folders,
@@ -191,7 +192,7 @@ def _fill(
             access=access,
             ready=ready,
         )
-    elif kind in ("postgresql", "postgres"):
+    elif not url.embedded:
         with closing(open_store(target, namespace="default", boot_id=boot_id)) as store:
             # After opening, which says how to install a missing driver.
             from holdfast.stores.postgres import maintenance

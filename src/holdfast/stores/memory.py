@@ -22,10 +22,12 @@ from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
     BEGINNING,
     JOURNAL_TOPIC,
+    Administration,
     Batch,
     Cursor,
     Damage,
     Entry,
+    Leftover,
     ReadTx,
     Row,
     Scope,
@@ -50,6 +52,7 @@ from holdfast.stores.checks import (
 from holdfast.stores.indexes import SortedIndexes
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.owned_lock import owned_lock
+from holdfast.system.flock import ThreadLock
 
 T = TypeVar("T")
 
@@ -76,6 +79,8 @@ class _State(NamedTuple):
 class MemoryStore:
     kind = "memory"
     embedded = True
+    ephemeral = True
+    anchor: Path | None = None
 
     def __init__(self, *, namespace: str = "default", clock: Clock | None = None) -> None:
         self.namespace = namespace
@@ -84,6 +89,7 @@ class MemoryStore:
         self._board = Switchboard()
         self._state = _State({}, (), token.first(token.next_era(0, self._clock.now())))
         self._journal = new_journal()
+        self._session_locks: dict[str, ThreadLock] = {}
         self._closed = False
         _stores.add(self)
 
@@ -102,6 +108,28 @@ class MemoryStore:
 
     def passing(self) -> Passing:
         return self._clock.passing()
+
+    def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
+        return None
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has no files
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look costs nothing
+        return True
+
+    def session_lock(self, name: str) -> ThreadLock:
+        return self._session_locks.setdefault(name, ThreadLock())
+
+    @property
+    def administration(self) -> Administration:
+        return Administration(self.kind)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,
@@ -224,10 +252,15 @@ class AbsentStore(MemoryStore):
     change, and for listening, which no process could end.
     """
 
+    ephemeral = False
+
     def __init__(self, path: Path, *, namespace: str, kind: str) -> None:
         super().__init__(namespace=namespace)
         self.kind = kind
-        self.path = path
+        self.path = self.anchor = path
+
+    def side_folder(self, purpose: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{purpose}")
 
     def transact(self, *_: Any, **__: Any) -> NoReturn:
         raise self._not_found()

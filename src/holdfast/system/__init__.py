@@ -1,1 +1,1 @@
-"""The operating system: who may use the files and folders that Holdfast makes."""
+"""The operating system: who may use the files that Holdfast makes, and locks on files."""

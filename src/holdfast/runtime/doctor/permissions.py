@@ -48,13 +48,7 @@ def strangers(hf: Holdfast) -> list[Finding]:
     """Roles that may connect to a store's database and are not its users. PostgreSQL lets each of
     them take advisory locks, and so stop all writers.
     """
-    if hf.store.kind != "postgres":
-        return []
-    from holdfast.stores.postgres.maintenance import strangers
-    from holdfast.stores.postgres.store import PostgresStore
-
-    assert isinstance(hf.store, PostgresStore)
-    names = strangers(hf.store)
+    names = hf.store.administration.strangers()
     if not names:
         return []
     return [

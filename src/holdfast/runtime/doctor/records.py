@@ -22,12 +22,11 @@ from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.kernel.text import counted
 from holdfast.primitives.journal import Lag
 from holdfast.primitives.locks.inspect import LockStatus
+from holdfast.primitives.locks.records import LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.doctor.store import unwritable
-from holdfast.runtime.paths import workflow_folder
 from holdfast.runtime.spaces import all_spaces
-from holdfast.stores.files.folders import Folders
 
 _PAGE = 100
 _READ_S = 0.5 * DOCTOR_CHECK_S
@@ -130,8 +129,7 @@ def leftovers(hf: Holdfast) -> list[Finding]:
 
 
 def _locks(hf: Holdfast) -> Iterator[Finding]:
-    volatile = getattr(getattr(hf.store, "inner", hf.store), "volatile_path", None)
-    if callable(volatile) and not volatile().exists():
+    if not hf.store.may_have_records(LOCKS):
         # Nobody has locked anything since this machine was started, and a read would make the file.
         return
     held = hf.locks.list_held()
@@ -215,8 +213,10 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
 
 def _has_workflows(hf: Holdfast) -> bool:
     """Has anybody used workflows here? In plain files, reading them would make their folder."""
-    folders = getattr(hf.store, "folders", None)
-    return not isinstance(folders, Folders) or workflow_folder(folders, hf.store.namespace).is_dir()
+    if hf.store.layout_folder("workflows") is None:
+        return True
+    own = hf.store.side_folder("workflows")
+    return own is not None and (own / hf.store.namespace).is_dir()
 
 
 def _agents(hf: Holdfast) -> Iterator[Finding]:

@@ -11,13 +11,15 @@ from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import store_origin
 from holdfast.runtime.doctor.finding import Finding, fail, ok, warn
 from holdfast.runtime.maintenance import Upkeep
+from holdfast.stores.url import StoreUrl
 
 
 def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
     """What the settings mean."""
-    facts = {"store": "PostgreSQL"} if _is_postgres(found) else Upkeep(found).facts()
+    # The driver of a database may not be installed, which is a finding of its own.
+    store = Upkeep(found).facts()["store"] if StoreUrl(found.store or "").embedded else "PostgreSQL"
     origin = chosen_by or store_origin()
-    return [ok(f"understood: {facts['store']}, namespace {found.namespace}, chosen by {origin}")]
+    return [ok(f"understood: {store}, namespace {found.namespace}, chosen by {origin}")]
 
 
 def machine(found: Settings | None) -> Iterator[Finding]:
@@ -37,13 +39,13 @@ def machine(found: Settings | None) -> Iterator[Finding]:
 def extras(found: Settings) -> list[Finding]:
     """Whether the packages that the settings need are installed."""
     needed = {
-        "postgres": "the store is PostgreSQL" if _is_postgres(found) else "",
+        StoreUrl(found.store or "").extra: "the store is PostgreSQL",
         "mqtt": "MQTT_BROKER is set" if os.environ.get("MQTT_BROKER") else "",
     }
     lacking = [
         fail(f"{why}, and {', '.join(missing)} is not installed", installing(extra), "unavailable")
         for extra, why in needed.items()
-        if why and (missing := not_installed(extra))
+        if extra and why and (missing := not_installed(extra))
     ]
     absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
     also = f"; not: {', '.join(absent)}" if absent else ""

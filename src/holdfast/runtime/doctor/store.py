@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import HoldfastError, NotFound, StoreCorrupt, Unavailable
@@ -23,11 +23,10 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.primitives.steady_clock import steady_clock
-from holdfast.runtime.configuration import default_store
+from holdfast.runtime.configuration import store_url
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.spaces import all_spaces
-from holdfast.stores.factory import sqlite_path
 from holdfast.stores.sqlite.filesystem import VARIABLE, is_local, type_of
 from holdfast.stores.sqlite.gate import flock_holder
 from holdfast.stores.sqlite.wal import blame, gate_path, is_stopped, log_size
@@ -41,8 +40,8 @@ _LOOK_AGAIN_S = 0.1
 
 def store_path(settings: Settings) -> Path | None:
     """The file or folder of an embedded store; None for a database or memory."""
-    kind, _, rest = (settings.store or default_store(os.environ)).partition(":")
-    return sqlite_path(rest).absolute() if kind in ("sqlite", "files") else None
+    path = store_url(settings).path
+    return None if path is None else path.absolute()
 
 
 def disk(settings: Settings) -> list[Finding]:
@@ -139,8 +138,6 @@ def _held(gate: Path, pid: int) -> Finding:
 
 def latches(hf: Holdfast) -> list[Finding]:
     """The same on PostgreSQL: a session that has held latches for seconds."""
-    from holdfast.stores.postgres.maintenance import latched
-
     found = [
         warn(
             f"session {one.pid} of {one.client} has been inside a transaction for "
@@ -148,7 +145,7 @@ def latches(hf: Holdfast) -> list[Finding]:
             "continue its program if it is stopped, or end the session: SELECT "
             f"pg_terminate_backend({one.pid})",
         )
-        for one in latched(cast(Any, hf.store), GATE_HELD_S)
+        for one in hf.store.administration.long_transactions(GATE_HELD_S)
     ]
     return found or [ok("no session keeps others out for long")]
 
@@ -180,7 +177,7 @@ def store(hf: Holdfast) -> list[Finding]:
         return [_missing(Path(absent.fields["path"]))]
     except HoldfastError as error:
         return [failed(error)]
-    if hf.store.kind == "memory":
+    if hf.store.ephemeral:
         return [
             warn(
                 "memory: is seen by one process alone and ends with it: it keeps nobody apart",
@@ -259,8 +256,7 @@ def clocks(hf: Holdfast, clock: Clock) -> Iterator[Finding]:
     skew_s = (there - (before + (after - before) / 2)).total_seconds()
     unsure_s = (after - before).total_seconds() / 2
     newest = next(iter(hf.log.tail(1)[0]), None)
-    is_postgres = hf.store.kind == "postgres"
-    if is_postgres and abs(skew_s) > CLOCK_SKEW_S + unsure_s:
+    if not hf.store.embedded and abs(skew_s) > CLOCK_SKEW_S + unsure_s:
         way = "ahead of" if skew_s > 0 else "behind"
         yield fail(
             f"the clock of PostgreSQL is {abs(skew_s):.1f} s {way} this machine's",
@@ -282,7 +278,8 @@ def clocks(hf: Holdfast, clock: Clock) -> Iterator[Finding]:
             "removed for its age for a day",
         )
     else:
-        other = f"within {abs(skew_s):.2f} s of PostgreSQL's" if is_postgres else "the store's own"
+        skew = f"within {abs(skew_s):.2f} s of PostgreSQL's"
+        other = "the store's own" if hf.store.embedded else skew
         yield ok(f"this machine's clock is {other}")
 
 

@@ -22,7 +22,7 @@ from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import Administration, Tx
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Location, UnusableFile, backup_of
 from holdfast.stores.files.documents import DamagedFile, documents_of, pattern_of
@@ -144,10 +144,27 @@ class NamespaceFiles(NamedTuple):
         return changes
 
 
+class FilesAdministration(Administration):
+    """The files and the inner store, as one."""
+
+    def __init__(self, store: FilesStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
+
+    def check(self, spaces: Spaces) -> list[str]:
+        return check(self._store, spaces)
+
+    def content(self, space: Space[Any], key: str) -> bytes:
+        return content(self._store, space, key)
+
+    def backup(self, spaces: Spaces, target: Path) -> None:
+        backup(self._store, spaces, target)
+
+
 def check(store: FilesStore, spaces: Spaces) -> list[str]:
     """A line for each problem of a file, record or journal entry. Changes nothing."""
     inner = [revision_space(space) if file_layout(space) else space for space in spaces]
-    found = maintenance.check(store.inner, [*inner, REDO, GENERATIONS])
+    found = store.inner.administration.check([*inner, REDO, GENERATIONS])
     with open_namespaces(store) as namespaces:
         for each in namespaces:
             for space in spaces:
@@ -161,7 +178,7 @@ def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
     """
     layout = file_layout(space)
     if layout is None:
-        return maintenance.content(store.inner, space, key)
+        return store.inner.administration.content(space, key)
     files = NamespaceFiles(store.namespace, store.cache, store.inner)
     found: bytes | None = None
     if isinstance(layout, OneFile):
@@ -200,7 +217,8 @@ def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
             found = _recovered_files(namespaces, spaces)
             # The redo record goes into the copy alone. In the store, a kill before its removal
             # would let it overwrite what a person writes into the files afterwards.
-            maintenance.backup(store.inner, target, lambda raw: _put_files(raw, found))
+            inner = maintenance.SqliteAdministration(store.inner)
+            inner.backup(spaces, target, lambda raw: _put_files(raw, found))
 
     store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 

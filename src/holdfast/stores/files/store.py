@@ -30,7 +30,18 @@ from holdfast.kernel.limits import (
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Leftover, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import (
+    BEGINNING,
+    Administration,
+    Batch,
+    Cursor,
+    Leftover,
+    ReadTx,
+    Row,
+    Scope,
+    SessionLock,
+    Tx,
+)
 from holdfast.stores import hotpath
 from holdfast.stores.checks import plan_of
 from holdfast.stores.files import ownership, repair
@@ -79,6 +90,7 @@ class FilesStore:
 
     kind = "files"
     embedded = True
+    ephemeral = False
 
     def __init__(
         self,
@@ -102,7 +114,7 @@ class FilesStore:
         make_root(Path(root), access)
         self._boot_id = boot_id
         self.folders = Folders(Path(root), namespace, self._given)
-        self.root = self.folders.root
+        self.root, self.anchor = self.folders.root, self.folders.own
         self.inner = SqliteStore(
             self.folders.own / "store.sqlite",
             boot_id=boot_id,
@@ -136,6 +148,24 @@ class FilesStore:
 
     def passing(self) -> Passing:
         return self._clock.passing()
+
+    def side_folder(self, purpose: str) -> Path:
+        return self.folders.own / purpose
+
+    def layout_folder(self, name: str) -> Path:
+        return self.folders.of(name)
+
+    def may_have_records(self, space: Space[Any]) -> bool:
+        return self.inner.may_have_records(space)
+
+    def session_lock(self, name: str) -> SessionLock:
+        return self.inner.session_lock(name)
+
+    @property
+    def administration(self) -> Administration:
+        from holdfast.stores.files.maintenance import FilesAdministration
+
+        return FilesAdministration(self)
 
     def transact(
         self,

@@ -2,9 +2,11 @@
 
 store.py         the port, and reading the journal
 address.py       the URL, and what of it may be shown
-connections.py   the pool, time limits, lost connections, forks, poolers
+connection.py    one connection, and the deadline of a call
+connections.py   the pool, lost connections, forks, poolers
 session_lock.py  a lock that ends with its connection
-incarnation.py   whether the server has lost transactions since, and the database's clock
+incarnation.py   whether the server has lost transactions since
+clock.py         the database's clock
 latches.py       advisory locks of a space and of a key
 messages.py      several statements in one message, kept prepared
 transaction.py   the transaction, sent in as few messages as its answers allow
@@ -12,7 +14,7 @@ attempt.py       a body run to its end, also when the connection is lost at the 
 hotpath.py       put_new and delete_if
 listener.py      wake-ups, through one connection that listens
 schema.py        tables, versions and the sequence of revisions
-maintenance.py   check, and copies to and from another store
+maintenance.py   check, and copies from and to another store
 errors.py        the driver's errors as ours
 
 Nothing here is imported before a store is opened, so a program without the extra never misses it.

@@ -10,7 +10,7 @@ from holdfast.kernel.errors import InvalidValue
 _DEFAULTS: dict[str, Any] = {
     "application_name": "holdfast",
     "connect_timeout": 10,
-    # A host that vanished without a word is noticed in about ten seconds instead of two hours.
+    # A host that vanished silently is noticed in about ten seconds instead of two hours.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -28,8 +28,8 @@ _SECRETS = ("password", "sslpassword")
 class Address:
     """Where a database is. Its text never shows a password; `conninfo` has it.
 
-    Raises InvalidValue for what is no URL of PostgreSQL, without repeating it: a misread URL shows
-    its password in the most unexpected parts.
+    Raises InvalidValue for what is no URL of PostgreSQL. The error does not repeat the URL: in a
+    misread one the password may be in any part.
     """
 
     def __init__(self, url: str) -> None:
@@ -49,8 +49,8 @@ class Address:
         except psycopg.ProgrammingError:
             raise InvalidValue(
                 "the store's URL is not one that PostgreSQL understands: write "
-                "postgresql://USER@HOST:PORT/DATABASE, with "
-                "special characters of a password percent-encoded"
+                "postgresql://USER@HOST:PORT/DATABASE, with special characters of a password "
+                "percent-encoded"
             ) from None
         several = "," in f"{given.get('host')}{given.get('hostaddr')}"
         self.conninfo = make_conninfo(

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 TRUSTED_S = 60.0
-"""How long the last answer is counted on from. Clocks drift apart by some milliseconds in that
-time.
-"""
+"""How long the last answer is used. Clocks drift apart by some milliseconds in that time."""
 
 
 class ServerClock:
@@ -20,24 +18,22 @@ class ServerClock:
         self._seen: tuple[datetime, float] | None = None
 
     def saw(self, at: datetime, asked_s: float) -> datetime:
-        """Take down what an answer said, the moment it came, and when it was asked for
-        (`passing_s`); return what it said.
+        """Note the server's time as soon as its answer came, and when it was asked for
+        (`passing_s`); return that time.
 
-        That was so at some moment between the two. Where what is known already agrees with that, it
-        is the better: a process that stood still before it read the answer would put its clock back
-        by as long, and cut what it leases by it.
+        The server's clock said so at some moment between the two. If the known time agrees with
+        that, it is better and stays: a process that was stopped before it read the answer would set
+        its clock back, and shorten its leases by as much.
         """
         came = passing_s()
         counted = at if self._seen is None else _counted(self._seen, came)
-        self._seen = (
-            (counted if at <= counted <= at + timedelta(seconds=came - asked_s) else at),
-            came,
-        )
+        agrees = at <= counted <= at + timedelta(seconds=came - asked_s)
+        self._seen = (counted if agrees else at), came
         return at
 
     def now(self, ask: Callable[[], datetime]) -> datetime:
-        """The server's clock: behind it by at most what the quickest of the last answers took to
-        come, and the drift since then.
+        """The server's time: behind it by at most what the quickest of the last answers took, and
+        the drift since then.
         """
         seen, now_s = self._seen, passing_s()
         if seen is not None and now_s - seen[1] <= TRUSTED_S:
@@ -46,7 +42,6 @@ class ServerClock:
 
 
 def passing_s() -> float:
-    """The clock by which time passes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -1,14 +1,11 @@
-"""Connections: a pool of them, time limits that hold even if the server falls silent, and forks.
+"""The connections of a store: a pool, retries within a time limit, and forks.
 
-Work that was lost with its connection before anything was committed runs again on another, within
-its time limit.
+Work whose connection was lost before anything was committed runs again on another one, within its
+time limit.
 
-A pooler in front of the server: one that gives each transaction another session takes away what a
-session keeps.
-
-Statements are prepared in a session, wake-ups are listened for in one, and the lock of a swap lives
-as long as one. A pooler that lends sessions out by the transaction, or by the statement, would lose
-them all, at times and in silence.
+A connection needs a session of its own: statements are prepared in it, notices arrive in it, and a
+session lock lives as long as it. A pooler that lends sessions out by the transaction, or by the
+statement, would lose all of this now and then, silently. So such a pooler is refused.
 """
 
 import contextlib
@@ -19,98 +16,50 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import psycopg
-from psycopg.adapt import Transformer
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.errors import NoAnswer, closed, lost, out_of_time, passing, translated
-
-_WHO = "SELECT pg_backend_pid()"
-_TRIES = 8
-
-
-def refuse_shared_sessions(address: Address, raw: psycopg.Connection[Any]) -> None:
-    """Raise StoreUnavailable unless a connection through a pooler keeps its session while others
-    come and go.
-
-    Another connection takes whichever session is free and keeps it in a transaction; if that was
-    this one's, this one is given another. Tried several times, for poolers that do not lend the
-    last one out first.
-    """
-    mine = _who(raw)
-    with psycopg.connect(address.conninfo, autocommit=True) as other:
-        for _ in range(_TRIES):
-            try:
-                other.execute("BEGIN")
-                taken = _who(other)
-            except psycopg.Error:
-                # A pooler of single statements knows no transactions.
-                raise _shared(address) from None
-            if taken == mine or _who(raw) != mine:
-                raise _shared(address)
-            other.execute("ROLLBACK")
-
-
-def _who(raw: psycopg.Connection[Any]) -> int:
-    return int(raw.execute(_WHO).fetchall()[0][0])
-
-
-def _shared(address: Address) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{address} is a pooler that lends out sessions by the transaction, and Holdfast needs "
-        "one for as long as it is "
-        "connected: give the URL of the server itself, or of a pool in session mode (PgBouncer: "
-        "pool_mode = session)",
-        outcome="none",
-        pooler=True,
-    )
-
+from holdfast.stores.postgres.connection import Again, Connection, Deadline
+from holdfast.stores.postgres.errors import closed, is_lost, is_transient, out_of_time, translated
 
 T = TypeVar("T")
 
 CONNECTIONS_MAX = 16
 """Most connections of one store in one process, beside the one that listens."""
 
+WAIT_S = TRANSACT_TIMEOUT_S
+"""How long a session waits for a lock unless the server is told otherwise."""
+
 _GRACE_S = 0.25
-"""How much later than the server, which knows the same limit and says more, the client gives up by
-itself.
-"""
+"""How much later the client gives up than the server, which knows the same limit and says more."""
 
 _PAUSE_S = 0.005
 _PAUSE_MAX_S = 0.25
 _IDLE_S_MAX = 300.0
 _RECONNECT_S = 1.0
-"""How long the pool goes on trying to connect before its pauses, which have no bound of their own,
-begin from the start.
-"""
+"""How long the pool tries to connect before its pauses, which grow without bound, start again."""
 
 _CLOSE_TIMEOUT_S = 5.0
 _AT_HAND_S = 60.0
-
-
-WAIT_S = TRANSACT_TIMEOUT_S
-"""How long a session waits for a lock unless it is told otherwise."""
-
-_LEFT_OPEN_S = 5.0
+_IDLE_IN_TRANSACTION_S = 5.0
 """How long the server keeps a transaction open in which nothing is said: less than others wait for
 its latches.
 """
 
-_VIGILANCE = "SELECT pg_backend_pid(), " + ", ".join(
+_SESSION_LIMITS = "SELECT pg_backend_pid(), " + ", ".join(
     f"set_config('{name}', '{value}', false)"
     for name, value in {
-        "idle_in_transaction_session_timeout": int(_LEFT_OPEN_S * 1000),
+        "idle_in_transaction_session_timeout": int(_IDLE_IN_TRANSACTION_S * 1000),
         "lock_timeout": int(WAIT_S * 1000),
-        # One that ends the wait for a standby makes a commit look confirmed that is not.
+        # One that ended the wait for a standby would make a commit look confirmed that is not.
         "statement_timeout": 0,
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
@@ -118,105 +67,21 @@ _VIGILANCE = "SELECT pg_backend_pid(), " + ", ".join(
         "tcp_user_timeout": 10_000,
     }.items()
 )
-"""What makes the server notice in seconds, and not in hours, that a client stands still or was cut
-off: what that one had latched would be latched for everybody.
+"""With these the server notices in seconds, not hours, that a client is stopped or was cut off.
+Until then everybody waits for what that client has latched.
 """
 
-# Every outage is told by our own errors; what the pool says of each connection is for those who ask
-# for a log.
+_POOLER_TRIES = 8
+
+# Every outage is reported by our own errors; what the pool logs of each connection is for those who
+# ask for it.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
-class Deadline(NamedTuple):
-    """The end of a call's time limit, on the monotonic clock."""
-
-    at: float
-
-    @classmethod
-    def after(cls, seconds: float) -> "Deadline":
-        return cls(time.monotonic() + seconds)
-
-    def left_s(self) -> float:
-        """What is left, and a little when nothing is: a driver takes 0 for no limit at all."""
-        return max(self.at - time.monotonic(), 0.001)
-
-    def passed(self) -> bool:
-        return time.monotonic() >= self.at
-
-
-class Again(Exception):
-    """Nothing was committed and the work should run again."""
-
-
-class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that stops waiting for a server that says nothing."""
-
-    patience_until: float = math.inf
-    at_hand_until: float = 0.0
-    life: int = 0
-    """The life of the server (life.py) that this connection is in."""
-    journal: int = 0
-    """The number by which the journal of the store knows its own cursors."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.prepared: dict[str, bytes] = {}
-        """The statements that this session has prepared (messages.py), by their names."""
-        self.reader = Transformer(self)
-        """What makes values of the server's answers."""
-
-    @classmethod
-    def connect(  # type: ignore[override]
-        cls,
-        conninfo: str = "",
-        *,
-        failed: Callable[[psycopg.Error], None] | None = None,
-        **kwargs: Any,
-    ) -> "Connection":
-        """As the driver does. `failed` is told why it could not: a pool keeps that to itself."""
-        try:
-            return super().connect(conninfo, **kwargs)
-        except psycopg.Error as error:
-            if failed is not None:
-                failed(error)
-            raise
-
-    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(_bounded(gen, self), *args, **kwargs)
-
-    def hear(self, gen: Generator[Wait, Ready | int, T]) -> T:
-        """Wait as a generator asks that looks at the limit itself, by `check_patience` when a
-        moment passed in silence.
-        """
-        return super().wait(gen)
-
-    def check_patience(self) -> None:
-        """Raises NoAnswer when the limit has passed."""
-        if time.monotonic() > self.patience_until:
-            raise NoAnswer("no answer within the time limit")
-
-
-def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a
-    moment passed in silence.
-    """
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if not ready:
-                connection.check_patience()
-            wanted = gen.send(ready)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
 class Connections:
-    """The connections of one store in this process."""
+    """The connections of one store in this process. `join` gets each one before it is used."""
 
     def __init__(self, address: Address, join: Callable[[Connection], None]) -> None:
-        """`join` is told of each connection before it is used."""
         self.address = address
         self._join = join
         self.clock = ServerClock()
@@ -236,12 +101,12 @@ class Connections:
         self._keeps_sessions = False
 
     def connect(self) -> Connection:
-        """A connection beside the pool, for the caller to close. Raises errors of the tree."""
+        """A connection beside the pool, for the caller to close. Raises errors of Holdfast."""
         try:
             raw = Connection.connect(self.address.conninfo, autocommit=True)
             self._open_ones.add(raw)
             try:
-                self._be_vigilant(raw)
+                self._limit_session(raw)
             except BaseException:
                 raw.close()
                 raise
@@ -249,25 +114,24 @@ class Connections:
             raise translated(self.address, error) from None
         return raw
 
-    def persist(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
-        """Do the work on a connection, and again when it was lost before it could take effect."""
+    def run(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
+        """Do the work on a connection, again when it was lost before it could take effect."""
         pause_s, losses = _PAUSE_S, 0
         while True:
             try:
-                with self._lent(deadline) as raw:
+                with Lent(self, deadline) as raw:
                     return work(raw)
             except Again:
                 if deadline.passed():
                     raise out_of_time() from None
             except psycopg.Error as error:
-                if not passing(error) or deadline.passed():
+                if not is_transient(error) or deadline.passed():
                     raise translated(self.address, error) from None
-                losses += lost(error)
+                losses += is_lost(error)
                 if 0 < losses <= CONNECTIONS_MAX:
-                    # All that were idle when the server went are lost, and each is found so but
-                    # once.
+                    # All that were idle when the server went are lost, and each is found so once.
                     continue
-            # A pause that grows, so that a server that comes back is not run over.
+            # A growing pause, so that a server that comes back is not overrun.
             time.sleep(min(pause_s, deadline.left_s()))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
@@ -282,11 +146,11 @@ class Connections:
             self._pool.close(_CLOSE_TIMEOUT_S)
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections to the parent, and begin with none.
+        """In a forked child: leave the parent's connections to the parent, and start with none.
 
         Closing one politely would end the parent's session. Their descriptors are replaced, or the
-        server would not notice the parent's death while this child lives; and the objects are made
-        immortal, as the pool's finaliser would wait for threads that are not here.
+        server would not notice the parent's death while this child lives. The objects become
+        immortal, because the pool's finaliser would wait for threads that are not here.
         """
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for raw in list(self._open_ones):
@@ -300,18 +164,21 @@ class Connections:
         self._begin_process()
         self._closed = was_closed
 
-    def _lent(self, deadline: Deadline) -> "_Lent":
-        return _Lent(self, deadline)
-
     def lend(self, deadline: Deadline) -> tuple[ConnectionPool[Connection], Connection]:
-        """A connection that gives up a moment after the deadline, and the pool that it is of."""
-        pool = self._opened()
+        """A connection that gives up a moment after the deadline, and the pool it belongs to."""
+        if self._closed:
+            raise closed()
+        if (pool := self._pool) is None:
+            with self._mutex:
+                if self._pool is None:
+                    self._pool = self._open_pool()
+                pool = self._pool
         with self._mutex:
             raw, self._at_hand = self._at_hand, None
             self._asking += raw is None
         if raw is None:
             try:
-                raw = self._from(pool, deadline)
+                raw = self._from_pool(pool, deadline)
                 raw.at_hand_until = time.monotonic() + _AT_HAND_S
             finally:
                 with self._mutex:
@@ -320,16 +187,18 @@ class Connections:
         return pool, raw
 
     def give_back(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
-        """Take a connection back. One stays at hand, since the pool's way costs as much as a
-        message; but not for long, as the pool looks after its connections when they come back, nor
-        while anybody waits for the pool.
+        """Take a connection back.
+
+        One stays at hand, because the way through the pool costs as much as a message. But not for
+        long, as the pool checks connections that come back, and not while a thread waits for the
+        pool.
         """
         try:
-            _settle(raw)
+            _end_transaction(raw)
             raw.patience_until = math.inf
             fit = not raw.closed and time.monotonic() < raw.at_hand_until
             with self._mutex:
-                # Of another pool is what was lent before this process was forked off.
+                # A connection of another pool was lent before this process was forked off.
                 if (
                     fit
                     and self._at_hand is None
@@ -341,25 +210,18 @@ class Connections:
                     return
             pool.putconn(raw)
         except BaseException:
-            self._drop(pool, raw)
+            # Its transaction may be open: end the session, and let the pool make another.
+            raw.close()
+            with self._mutex:
+                if self._at_hand is raw:
+                    self._at_hand = None
+            with contextlib.suppress(ValueError):
+                # The pool may have it back already.
+                pool.putconn(raw)
             raise
 
-    def _drop(self, pool: ConnectionPool[Connection], raw: Connection) -> None:
-        """After an exception on its way back: end the session, whose transaction may be open, and
-        let the pool make another.
-        """
-        raw.close()
-        with self._mutex:
-            if self._at_hand is raw:
-                self._at_hand = None
-        with contextlib.suppress(ValueError):
-            # The pool may have had it back already.
-            pool.putconn(raw)
-
-    def _from(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
-        """A connection of the pool. Asked for again and again, as each asking makes a pool that
-        gave up try anew.
-        """
+    def _from_pool(self, pool: ConnectionPool[Connection], deadline: Deadline) -> Connection:
+        # In short requests: each makes a pool that gave up try again.
         while True:
             try:
                 return pool.getconn(min(deadline.left_s(), _RECONNECT_S))
@@ -371,15 +233,6 @@ class Connections:
             raise translated(
                 self.address, self._failure or psycopg.OperationalError("no connection")
             )
-
-    def _opened(self) -> ConnectionPool[Connection]:
-        if self._closed:
-            raise closed()
-        if self._pool is None:
-            with self._mutex:
-                if self._pool is None:
-                    self._pool = self._open_pool()
-        return self._pool
 
     def _open_pool(self) -> ConnectionPool[Connection]:
         return ConnectionPool(
@@ -402,26 +255,22 @@ class Connections:
 
     def _configure(self, raw: Connection) -> None:
         self._open_ones.add(raw)
-        self._be_vigilant(raw)
+        self._limit_session(raw)
         self._join(raw)
         if self._pool is not None:
-            # The server answers, whatever was before. Until it does not, a connection that is not
-            # to be had is in use.
+            # The server answers. Until a new failure, a connection that is not to be had is in use.
             self._failures = _failures(self._pool)
 
-    def _be_vigilant(self, raw: Connection) -> None:
-        served_by = raw.execute(_VIGILANCE).fetchall()[0][0]
-        # A server tells its number when it is connected to; a pooler in between tells one of its
-        # own.
+    def _limit_session(self, raw: Connection) -> None:
+        served_by = raw.execute(_SESSION_LIMITS).fetchall()[0][0]
+        # A server gives its process number when it is connected to; a pooler gives one of its own.
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
             refuse_shared_sessions(self.address, raw)
             self._keeps_sessions = True
 
 
-class _Lent:
-    """A connection for the block of a `with`. A class of its own, since this is on the way of every
-    single call.
-    """
+class Lent:
+    """A connection for the block of a `with`. A class, since every call uses it."""
 
     __slots__ = ("_connections", "_deadline", "_pool", "_raw")
 
@@ -441,8 +290,8 @@ def _failures(pool: ConnectionPool[Connection]) -> int:
     return pool.get_stats().get("connections_errors", 0)
 
 
-def _settle(raw: Connection) -> None:
-    """Leave no transaction open behind whatever ended the work."""
+def _end_transaction(raw: Connection) -> None:
+    """Leave no transaction open, whatever ended the work."""
     status = raw.pgconn.transaction_status
     if raw.pgconn.pipeline_status != PipelineStatus.OFF:
         # Interrupted in the middle of a message.
@@ -455,3 +304,34 @@ def _settle(raw: Connection) -> None:
             raw.execute("ROLLBACK")
             return
     raw.close()
+
+
+def refuse_shared_sessions(address: Address, raw: psycopg.Connection[Any]) -> None:
+    """Raise StoreUnavailable if a connection through a pooler loses its session to others.
+
+    Another connection takes any free session and keeps it in a transaction; if that was this one's,
+    this one gets another. Tried several times, for poolers that do not lend the last one out first.
+    """
+    shared = StoreUnavailable(
+        f"{address} is a pooler that lends out sessions by the transaction, and Holdfast needs one "
+        "for as long as it is connected: give the URL of the server itself, or of a pool in "
+        "session mode (PgBouncer: pool_mode = session)",
+        outcome="none",
+        pooler=True,
+    )
+    mine = _session_of(raw)
+    with psycopg.connect(address.conninfo, autocommit=True) as other:
+        for _ in range(_POOLER_TRIES):
+            try:
+                other.execute("BEGIN")
+                taken = _session_of(other)
+            except psycopg.Error:
+                # A pooler of single statements knows no transactions.
+                raise shared from None
+            if taken == mine or _session_of(raw) != mine:
+                raise shared
+            other.execute("ROLLBACK")
+
+
+def _session_of(raw: psycopg.Connection[Any]) -> int:
+    return int(raw.execute("SELECT pg_backend_pid()").fetchall()[0][0])

@@ -1,4 +1,4 @@
-"""The driver's and the server's errors as errors of the one tree."""
+"""The errors of the driver and the server as errors of Holdfast."""
 
 import re
 
@@ -33,40 +33,32 @@ _TOO_MANY = "53300"
 _TOO_MANY_WORDS = re.compile(
     "too many (clients|connections)|connection slots are reserved", re.IGNORECASE
 )
-"""The driver does not say the state of an error that comes while connecting."""
+"""The driver does not give the state of an error that comes while connecting."""
 
 
 class NoAnswer(psycopg.OperationalError):
     """The server said nothing within the time limit, not even that the limit had passed."""
 
 
-def lost(error: psycopg.Error) -> bool:
-    """Is the connection gone? What it was last told may or may not have been done."""
-    if isinstance(error, psycopg.InterfaceError):
+def is_lost(error: psycopg.Error) -> bool:
+    """Is the connection gone? Its last statement may or may not have been executed."""
+    if isinstance(error, psycopg.InterfaceError) or error.sqlstate in _SHUT_DOWN:
         return True
-    state = error.sqlstate
-    if state in _SHUT_DOWN:
-        return True
-    return isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08")
-
-
-def too_many(error: psycopg.Error) -> bool:
-    """Does the server answer, and let no more connect?"""
-    return error.sqlstate == _TOO_MANY or (
-        error.sqlstate is None and bool(_TOO_MANY_WORDS.search(str(error)))
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate[:2] == "08"
     )
 
 
-def passing(error: psycopg.Error) -> bool:
-    """May the same work, none of which was done, succeed at once when it is run again?"""
+def is_transient(error: psycopg.Error) -> bool:
+    """May the same work, of which nothing was done, succeed at once when it runs again?"""
     return not isinstance(error, NoAnswer | PoolTimeout | PoolClosed) and (
-        lost(error) or error.sqlstate in _OUT_OF_TURN
+        is_lost(error) or error.sqlstate in _OUT_OF_TURN
     )
 
 
 def translated(address: Address, error: psycopg.Error) -> HoldfastError:
     """What an error that left everything unchanged means to the caller."""
-    state = error.sqlstate or (_TOO_MANY if too_many(error) else "")
+    state = error.sqlstate or (_TOO_MANY if _TOO_MANY_WORDS.search(str(error)) else "")
     why = address.redacted(str(error).strip().partition("\n")[0])
     if isinstance(error, PoolClosed):
         return closed()
@@ -82,7 +74,7 @@ def translated(address: Address, error: psycopg.Error) -> HoldfastError:
             "from a backup",
             sqlstate=state,
         )
-    if lost(error) and state != _TOO_MANY:
+    if is_lost(error) and state != _TOO_MANY:
         return unreachable(address, why)
     hint = _HINTS.get(state) or (
         "check the user and the password"
@@ -104,9 +96,8 @@ def unreachable(address: Address, why: str) -> StoreUnavailable:
 def unknown(address: Address) -> StoreUnavailable:
     """The connection was lost at the commit, and the server could not be asked how it ended."""
     return StoreUnavailable(
-        f"the connection to {address} was lost at a commit and its fate could not be learned in "
-        "time: look before you repeat "
-        "it",
+        f"the connection to {address} was lost at a commit and its outcome could not be learned in "
+        "time: look before you repeat it",
         outcome="unknown",
     )
 
@@ -115,12 +106,10 @@ def out_of_time() -> LockTimeout:
     """The time limit passed before the latches, a row or a connection were ours."""
     return LockTimeout(
         "no turn within the time limit: other transactions hold the same records or all "
-        "connections; nothing was changed. "
-        "Try again, or allow more time",
+        "connections; nothing was changed. Try again, or allow more time",
         outcome="none",
     )
 
 
 def closed() -> StoreUnavailable:
-    """The store object was closed."""
     return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)

@@ -1,9 +1,9 @@
-"""Latches: advisory locks of a transaction, and the one message that takes them.
+"""Latches: advisory locks of a transaction, and the one statement that takes them.
 
 A space in a scope is one lock, exclusive when it is latched whole and shared when only single rows
-of it are. A row is latched by the row's own lock; a key without a row by the lock of its stripe.
-There are STRIPES of those in a space, so that no transaction, however many keys it makes, can fill
-the server's table of locks.
+of it are. A row is latched by its own row lock; a key without a row by the lock of its stripe. A
+space has STRIPES of those, so no transaction, however many keys it makes, can fill the server's
+table of locks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,24 +13,33 @@ from typing import Any
 
 from holdfast.kernel.space import Rows, Space
 from holdfast.kernel.store import spaces_of
-from holdfast.stores.postgres.connections import WAIT_S, Deadline
+from holdfast.stores.postgres.connection import Deadline
+from holdfast.stores.postgres.connections import WAIT_S
 
 STRIPES = 1024
 LISTENER_LOCKS = 16
 _USUAL_S = 0.1
-"""How much less than the default limit may be left without telling the server: it is less than the
+"""How much less than the default limit may be left without telling the server: less than the
 client's own grace.
 """
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""The server's clock, in microseconds: as a number it does not depend on the session's DateStyle
-and time zone.
+"""The server's clock in microseconds. A number does not depend on the session's DateStyle and time
+zone.
 """
+
+Sql = tuple[str, list[Any]]
+"""A statement and its parameters."""
+
+_WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
+_PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
+_LEFT = f"set_config('lock_timeout', greatest(%s - {_PASSED_MS}, 1)::text, true)"
+_BEGIN: Sql = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", []
+_NOT_DURABLE: Sql = "SET LOCAL synchronous_commit = off", []
 
 
 @lru_cache(maxsize=4096)
 def space_key(namespace: str, space: str) -> int:
-    """The lock of a space."""
     return _number("space", namespace, space)
 
 
@@ -52,24 +61,20 @@ def session_key(namespace: str, name: str) -> int:
 
 @lru_cache(maxsize=256)
 def listeners_class(namespace: str) -> int:
-    """The class of the locks that everyone who listens shares. There are LISTENER_LOCKS of them, so
-    that those who try whether anybody does seldom take each other for one who does.
+    """The class of the locks that all listeners share. There are LISTENER_LOCKS of them, so that
+    two notifiers that try for one seldom take each other for a listener.
     """
     return _number("listeners", namespace) >> 32
 
 
-Asked = tuple[str, list[Any]]
-"""A statement and its parameters."""
-
-
-def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Asked:
-    """The statement that takes these locks, in one order for everyone; if they are several, within
+def exclusive(keys: Iterable[int], limit_ms: int = 0) -> Sql:
+    """The statement that takes these locks, in the same order for everyone; several of them within
     a limit from the transaction's beginning.
     """
     return _taking([(_WHOLE, key) for key in sorted(set(keys))], limit_ms)
 
 
-def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: int = 0) -> Asked:
+def shared(namespace: str, space: str, stripes: Iterable[int], limit_ms: int) -> Sql:
     """The statement that latches a space for work on single rows of it, and these stripes of its
     keys.
     """
@@ -77,10 +82,8 @@ def shared(namespace: str, space: str, stripes: Iterable[int] = (), limit_ms: in
     return _taking([(_SHARED, space_key(namespace, space)), *keys], limit_ms)
 
 
-def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Asked:
-    """The statement that latches a scope, in the one global order of spaces, within a limit from
-    the beginning.
-    """
+def of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...], limit_ms: int) -> Sql:
+    """The statement that latches a scope, in the one global order of spaces."""
     return _taking(_of_scope(namespace, scope), limit_ms)
 
 
@@ -93,42 +96,30 @@ def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tupl
     ]
 
 
-def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Asked:
-    """One statement that takes these locks. The server bounds each wait by itself: before every
-    further one it is told what is left of the limit, or all of them together could take as many
-    times that long.
-    """
+def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
+    # The server bounds each wait by itself. Before every further one it is told what is left of the
+    # limit, or all waits together could take many times as long.
     parameters = [limit_ms] * (2 * len(locks) - 1)
     parameters[::2] = [key for _, key in locks]
     return "SELECT " + f", {_LEFT}, ".join(call for call, _ in locks), parameters
 
 
-_WHOLE, _SHARED = "pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock_shared(%s)"
-_PASSED_MS = "(extract(epoch FROM clock_timestamp() - now()) * 1000)::integer"
-_LEFT = f"set_config('lock_timeout', greatest(%s - {_PASSED_MS}, 1)::text, true)"
-
-
-def begin(deadline: Deadline, *, durable: bool = True) -> list[Asked]:
+def begin(deadline: Deadline, *, durable: bool = True) -> list[Sql]:
     """The statements that begin a transaction with what is left of a time limit."""
     # Every session begins with the default limit, and most calls have it.
     usual = 0 <= WAIT_S - deadline.left_s() <= _USUAL_S
-    return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_LAZILY])]
-
-
-_BEGIN: Asked = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", []
-_LAZILY: Asked = "SET LOCAL synchronous_commit = off", []
+    return [_BEGIN, *([] if usual else [limit(deadline)]), *([] if durable else [_NOT_DURABLE])]
 
 
 def limit_ms(deadline: Deadline) -> int:
-    """What is left of a time limit, as the server counts."""
     return max(int(deadline.left_s() * 1000), 1)
 
 
-def limit(deadline: Deadline) -> Asked:
+def limit(deadline: Deadline) -> Sql:
     """The statement that tells the server what is left of a time limit.
 
-    It bounds each wait for a lock, which costs nothing where nobody waits, as a bound on statements
-    would. What else may take too long is ended by the client.
+    It bounds each wait for a lock, which costs nothing where nobody waits; a limit on statements
+    would. The client ends anything else that takes too long.
     """
     return "SELECT set_config('lock_timeout', %s, true)", [str(limit_ms(deadline))]
 

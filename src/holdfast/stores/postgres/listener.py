@@ -1,7 +1,7 @@
 """Wake-ups: one channel, one connection that listens for this process, one thread that reads it.
 
-A notice is a hint to look again, so a lost connection costs one look: when it is back, everyone is
-woken.
+A notice is a hint to look again, so a lost connection costs one look: when it is back, every
+listener is woken.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import secrets
 import threading
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
 
 import psycopg
 
@@ -19,22 +18,22 @@ from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.listener import FdListener, Switchboard, readable
 from holdfast.stores.postgres import latches
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import closed, unreachable
 
 _CHANNEL = "holdfast"
 _TOPIC_CHARS_MAX = 256
-"""A longer topic travels as its digest: a notice may have 8000 bytes."""
+"""A longer topic is sent as its digest: a notice may have 8000 bytes."""
 
 _NOTIFY = (
-    f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', topic) FROM "
-    "unnest(%s::text[]) AS topic "
-    "WHERE NOT pg_try_advisory_xact_lock(%s::integer, pg_backend_pid() %% "
-    f"{latches.LISTENER_LOCKS})"
+    f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', topic) "
+    "FROM unnest(%s::text[]) AS topic WHERE NOT pg_try_advisory_xact_lock(%s::integer, "
+    f"pg_backend_pid() %% {latches.LISTENER_LOCKS})"
 )
 SOMEBODY = f"NOT pg_try_advisory_xact_lock({{}}, pg_backend_pid() % {latches.LISTENER_LOCKS})"
-"""Does anybody listen? Asked in a transaction, the answer stays true until its commit: who begins
-to listen waits for that.
+"""Does anybody listen? Asked in a transaction, the answer stays true until its commit: a new
+listener waits for that.
 """
 _SIGN = "SELECT pg_advisory_lock_shared(%s::integer, number) FROM generate_series(0, %s) AS number"
 _PAUSE_S = 0.05
@@ -42,13 +41,13 @@ _PAUSE_MAX_S = 5.0
 _QUIET_S = 3600.0
 
 
-def notices(namespace: str, topics: Sequence[str]) -> tuple[str, list[Any]]:
-    """The statement that notifies the topics, and its parameters.
+def notices(namespace: str, topics: Sequence[str]) -> latches.Sql:
+    """The statement that notifies the topics.
 
     It is a transaction of its own, after the commit: the server takes one lock for all who notify,
     and would keep it while the commit is written to disk. Nor does it wait for the disk itself, as
-    there is nothing to keep. Where nobody listens it notifies nobody; who begins to listen after
-    that finds the change by looking.
+    there is nothing to keep. Where nobody listens it notifies nobody; a later listener finds the
+    change by looking.
     """
     return _NOTIFY, [
         [f"{namespace}\n{_folded(topic)}" for topic in topics],
@@ -57,8 +56,8 @@ def notices(namespace: str, topics: Sequence[str]) -> tuple[str, list[Any]]:
 
 
 class Listening:
-    """The ears of a store in this process. The connection and its thread begin with the first
-    listener.
+    """The listeners of a store in this process. The connection and its thread start with the first
+    one.
     """
 
     def __init__(self, connections: Connections, namespace: str) -> None:
@@ -68,26 +67,32 @@ class Listening:
         self._begin_process()
 
     def _begin_process(self) -> None:
-        # Unique among all processes of all machines, as the addresses made with it are stored for
+        # Unique among all processes of all machines: the addresses made with it are stored for
         # others to find.
         self._own = f"{secrets.token_hex(8)}."
         self._board = Switchboard()
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_fd = -1
-        self._in_force = threading.Event()
+        self._connected = threading.Event()
         self._closed = False
 
     def listen(self, topics: Sequence[str]) -> FdListener:
-        """Open an ear. Returns once the server has been told, so that nothing sent from now on is
-        missed.
+        """A listener for the topics. Returns once the server knows, so that nothing sent from now
+        on is missed.
         """
         with self._mutex:
             if self._closed:
                 raise closed()
             if self._thread is None:
-                self._start()
-        if not self._in_force.wait(TRANSACT_TIMEOUT_S):
+                raw = self._connect()
+                self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                self._connected.set()
+                self._thread = threading.Thread(
+                    target=self._run, args=(raw,), name="holdfast-listen", daemon=True
+                )
+                threads.start(self._thread)
+        if not self._connected.wait(TRANSACT_TIMEOUT_S):
             raise unreachable(self._connections.address, "the connection that listens is lost")
         return self._board.listen([_folded(topic) for topic in topics], address=self._own)
 
@@ -101,21 +106,12 @@ class Listening:
             os.close(self._stop_fd)
 
     def after_fork(self) -> None:
-        """In a forked child: no thread came along, and the connection is the parent's."""
+        """In a forked child: the thread is not here, and the connection is the parent's."""
         was_closed, stop_fd = self._closed, self._stop_fd if self._thread else -1
         self._begin_process()
         self._closed = was_closed
         if stop_fd >= 0:
             os.close(stop_fd)
-
-    def _start(self) -> None:
-        raw = self._connect()
-        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._in_force.set()
-        self._thread = threading.Thread(
-            target=self._run, args=(raw,), name="holdfast-listen", daemon=True
-        )
-        threads.start(self._thread)
 
     def _connect(self) -> Connection:
         raw = self._connections.connect()
@@ -125,9 +121,8 @@ class Listening:
             raw.execute(f"LISTEN {_CHANNEL}".encode())
         except psycopg.Error as error:
             raw.close()
-            raise unreachable(
-                self._connections.address, self._connections.address.redacted(str(error))
-            ) from None
+            address = self._connections.address
+            raise unreachable(address, address.redacted(str(error))) from None
         return raw
 
     def _run(self, raw: Connection) -> None:
@@ -139,8 +134,8 @@ class Listening:
                 connected.close()
                 return
             except (psycopg.Error, MemoryError):
-                # Whatever was not heard: everyone is woken when another connection listens.
-                self._in_force.clear()
+                # Notices may be missed: every listener is woken when another connection listens.
+                self._connected.clear()
                 connected.close()
             connected = self._reconnect()
 
@@ -157,7 +152,7 @@ class Listening:
         while not readable([self._stop_fd], pause_s):
             with contextlib.suppress(HoldfastError, MemoryError):
                 raw = self._connect()
-                self._in_force.set()
+                self._connected.set()
                 self._board.notify_all()
                 return raw
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)

@@ -1,10 +1,10 @@
-"""Check, and copies, of a PostgreSQL store. Backups are the server's own: pg_dump,
+"""Check and copies of a PostgreSQL store. Backups are made by the server's own tools: pg_dump,
 pg_basebackup.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -12,6 +12,7 @@ from holdfast.kernel import faults, token
 from holdfast.kernel.errors import Collision, NotFound
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Administration, LongTransaction
 from holdfast.stores.copy import (
     Contents,
     StoredEntry,
@@ -21,7 +22,7 @@ from holdfast.stores.copy import (
     record_problem,
 )
 from holdfast.stores.postgres import attempt, incarnation, latches, schema
-from holdfast.stores.postgres.connections import Connection, Deadline
+from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.errors import translated, unreachable
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import table_of
@@ -30,124 +31,103 @@ _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _SPACES = "SELECT name FROM holdfast.spaces ORDER BY name"
 _ENTRIES = (
     "SELECT revision, ns, (extract(epoch FROM at) * 1000000)::bigint, actor, kind, subject, data "
-    "FROM holdfast.journal "
-    "ORDER BY revision"
+    "FROM holdfast.journal ORDER BY revision"
 )
+_LAST_REVISION = "SELECT last_value FROM holdfast.revision"
 _BATCH = 500
 
-_LATCHED = (
+T = TypeVar("T")
+
+_LONG = (
     "SELECT DISTINCT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, "
-    "coalesce(a.state, ''), "
-    "coalesce(host(a.client_addr), 'this machine') FROM pg_locks l JOIN pg_stat_activity a USING "
-    "(pid) "
-    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND a.pid <> "
-    "pg_backend_pid() "
+    "coalesce(a.state, ''), coalesce(host(a.client_addr), 'this machine') "
+    "FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
+    "AND a.pid <> pg_backend_pid() "
     "AND a.xact_start < statement_timestamp() - make_interval(secs => %s) ORDER BY 2 DESC"
 )
-"""A lock for a session's life, as of a swap, is held outside of transactions, and is not meant."""
-
-
-def facts(store: PostgresStore) -> dict[str, str]:
-    """What is known of the server and the store in it, in words."""
-
-    def ask(raw: Connection) -> dict[str, str]:
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
-        standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
-        return {
-            "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
-            "layout": str(schema.LAYOUT_VERSION),
-            "last_token": str(last),
-            "synchronous_standby": standbys or "none",
-        }
-
-    return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
-
-
-class Latched(NamedTuple):
-    """A session that has held latches of the store for long."""
-
-    pid: int
-    seconds: float
-    state: str
-    client: str
-
-
-def latched(store: PostgresStore, seconds: float) -> list[Latched]:
-    """The sessions whose transaction has held latches for longer than that: whoever needs the same
-    records waits for them.
-    """
-
-    def ask(raw: Connection) -> list[Latched]:
-        return [Latched(*row) for row in raw.execute(_LATCHED, (seconds,)).fetchall()]
-
-    return store.connections.persist(ask, Deadline.after(TRANSACT_TIMEOUT_S))
-
-
-def strangers(store: PostgresStore) -> list[str]:
-    """The roles that may connect to the database and not use the store: by advisory locks they
-    could stop all its writers.
-    """
-    return [
-        row[0] for row in store.connections.persist(_strangers, Deadline.after(TRANSACT_TIMEOUT_S))
-    ]
-
-
-def _strangers(raw: Connection) -> list[tuple[str]]:
-    return raw.execute(_STRANGERS).fetchall()
-
+"""A session lock is held outside of transactions, and is not meant."""
 
 _STRANGERS = (
-    "SELECT rolname FROM pg_roles WHERE rolcanlogin AND has_database_privilege(oid, "
-    "current_database(), 'CONNECT') "
+    "SELECT rolname FROM pg_roles WHERE rolcanlogin "
+    "AND has_database_privilege(oid, current_database(), 'CONNECT') "
     "AND NOT has_schema_privilege(oid, 'holdfast', 'USAGE') ORDER BY rolname"
 )
 
 
-def check(store: PostgresStore, spaces: Sequence[Space[Any]]) -> list[str]:
-    """Look at every record, index and journal entry of every namespace, and return what is wrong, a
-    line each.
+class PostgresAdministration(Administration):
+    def __init__(self, store: PostgresStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
 
-    Changes nothing and blocks no writer. Pages are the server's own to check: pg_amcheck.
-    """
-    found: list[str] = []
-    with _snapshot(store) as raw:
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
-        present = {row[0] for row in raw.execute(_SPACES).fetchall()}
-        for space in spaces:
-            if space.name in present:
-                found += _wrong(raw, space, last)
-        for row in _all(raw, _ENTRIES):
-            if wrong := entry_problem(row[0], row[6]):
-                found.append(wrong)
-    return found
+    def facts(self) -> dict[str, str]:
+        def ask(raw: Connection) -> dict[str, str]:
+            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
+            standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
+            return {
+                "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
+                "layout": str(schema.LAYOUT_VERSION),
+                "last_token": str(last),
+                "synchronous_standby": standbys or "none",
+            }
 
+        return self._ask(ask)
 
-def content(store: PostgresStore, space: Space[Any], key: str) -> bytes:
-    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
-    sql = table_of(space, schema.DIALECT).get.encode()
+    def long_transactions(self, seconds: float) -> list[LongTransaction]:
+        rows = self._ask(lambda raw: raw.execute(_LONG, (seconds,)).fetchall())
+        return [LongTransaction(*row) for row in rows]
 
-    def look(raw: Connection) -> str | None:
-        if not schema.is_current(raw, space):
-            return None
-        found = raw.execute(sql, (store.namespace, key)).fetchone()
-        return None if found is None else str(found[0])
+    def strangers(self) -> list[str]:
+        """The roles that may connect to the database and not use the store: by advisory locks they
+        could stop all its writers.
+        """
+        return [row[0] for row in self._ask(lambda raw: raw.execute(_STRANGERS).fetchall())]
 
-    value = store.connections.persist(look, Deadline.after(TRANSACT_TIMEOUT_S))
-    if value is None:
-        raise NotFound(
-            f"there is no {space.name}/{key} in namespace {store.namespace}",
-            space=space.name,
-            key=key,
-        )
-    return value.encode()
+    def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
+        """Looks at every record, index and journal entry of every namespace. Pages are the server's
+        own to check: pg_amcheck.
+        """
+        found: list[str] = []
+        with _snapshot(self._store) as raw:
+            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
+            present = {row[0] for row in raw.execute(_SPACES).fetchall()}
+            for space in spaces:
+                if space.name in present:
+                    for record, places in _records(raw, space):
+                        if wrong := record_problem(record, places, last):
+                            found.append(wrong)
+            for row in _all(raw, _ENTRIES):
+                if wrong := entry_problem(row[0], row[6]):
+                    found.append(wrong)
+        return found
 
+    def content(self, space: Space[Any], key: str) -> bytes:
+        sql = table_of(space, schema.DIALECT).get.encode()
+        namespace = self._store.namespace
 
-def begin_era(store: PostgresStore) -> int:
-    """Bring the store's tokens into a new era, and return it.
+        def look(raw: Connection) -> str | None:
+            if not schema.is_current(raw, space):
+                return None
+            found = raw.execute(sql, (namespace, key)).fetchone()
+            return None if found is None else str(found[0])
 
-    For a server whose files were put back as they once were, which it cannot notice itself.
-    """
-    return store.connections.persist(incarnation.advance, Deadline.after(TRANSACT_TIMEOUT_S))
+        value = self._ask(look)
+        if value is None:
+            raise NotFound(
+                f"there is no {space.name}/{key} in namespace {namespace}",
+                space=space.name,
+                key=key,
+            )
+        return value.encode()
+
+    def begin_era(self) -> int:
+        """For a server whose files were put back as they once were, which it cannot notice
+        itself.
+        """
+        return self._ask(incarnation.advance_era)
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        return self._store.connections.run(question, Deadline.after(TRANSACT_TIMEOUT_S))
 
 
 @contextmanager
@@ -160,15 +140,15 @@ def contents(store: PostgresStore, spaces: Sequence[Space[Any]]) -> Iterator[Con
         durable = [space for space in found if not space.volatile]
         counts = {space.name: _count(raw, space) for space in found}
         journal = (StoredEntry._make((*row[:6], row[6].encode())) for row in _all(raw, _ENTRIES))
-        # A sequence knows no snapshot: this is at least as far as what is seen got.
-        last = raw.execute("SELECT last_value FROM holdfast.revision").fetchall()[0][0]
+        # A sequence has no snapshots: this is at least the last revision that the snapshot has.
+        last = raw.execute(_LAST_REVISION).fetchall()[0][0]
         records = (one for space in durable for one, _ in _records(raw, space))
         yield Contents(token.era(last), counts, records, journal)
 
 
 def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
     """Put the contents of another store into this one, all or nothing, and go on in an era beyond
-    all of theirs.
+    theirs.
 
     Raises Collision when this one holds anything, RecordInvalid for a damaged record.
     """
@@ -185,9 +165,14 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
             f"LOCK TABLE {', '.join([*tables, 'holdfast.journal'])} "
             "IN SHARE ROW EXCLUSIVE MODE".encode()
         )
-        _refuse_full(raw, [*tables, "holdfast.journal"])
+        for table in [*tables, "holdfast.journal"]:
+            if raw.execute(f"SELECT 1 FROM {table} LIMIT 1".encode()).fetchone():
+                raise Collision(
+                    f"the target holds something in {table}: a copy goes to a new store",
+                    table=table,
+                )
         _write(raw, all_of, durable)
-        incarnation.advance(raw, all_of.era)
+        incarnation.advance_era(raw, all_of.era)
         _commit(store, raw)
     except psycopg.Error as error:
         raise translated(store.connections.address, error) from None
@@ -196,7 +181,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
 
 
 def _commit(store: PostgresStore, raw: Connection) -> None:
-    """Commit; if the connection is lost meanwhile, find out how that ended. Raises
+    """Commit; if the connection is lost meanwhile, find out the outcome. Raises
     StoreUnavailable.
     """
 
@@ -206,21 +191,13 @@ def _commit(store: PostgresStore, raw: Connection) -> None:
         faults.reach("postgres.commit.after")
 
     xid = raw.execute(f"SELECT {schema.THIS_TRANSACTION}").fetchall()[0][0]
-    doubt = attempt.committing(raw, None, xid, commit).doubt
+    doubt = attempt.try_commit(raw, None, xid, commit).doubt
     if doubt is None:
         return
-    # What is still in progress must not be waited for by a connection that we keep open ourselves.
+    # Closed first: the server would wait for ever for a transaction that we keep open ourselves.
     raw.close()
-    if not attempt.committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
+    if not attempt.was_committed(store.connections, doubt, Deadline.after(TRANSACT_TIMEOUT_S)):
         raise unreachable(store.connections.address, "the connection was lost")
-
-
-def _refuse_full(raw: Connection, tables: Sequence[str]) -> None:
-    for table in tables:
-        if raw.execute(f"SELECT 1 FROM {table} LIMIT 1".encode()).fetchone():
-            raise Collision(
-                f"the target holds something in {table}: a copy goes to a new store", table=table
-            )
 
 
 def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> None:
@@ -228,7 +205,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
         table_of(space, schema.DIALECT).insert: [] for space in spaces
     }
     for record in all_of.records:
-        # Read before it is taken for text, since a damaged one may be none.
+        # Before it is decoded: a damaged record may be no text.
         places = record.places()
         row = (record.namespace, record.key, record.revision, record.value.decode(), *places)
         rows[table_of(record.space, schema.DIALECT).insert].append(row)
@@ -236,8 +213,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
     _flush(raw, rows, 1)
     sql = (
         "INSERT INTO holdfast.journal (revision, life, xid, ns, at, actor, kind, subject, data) "
-        "VALUES "
-        "(%s, 0, '1', %s, to_timestamp(0) + %s * interval '1 microsecond', %s, %s, %s, %s)"
+        "VALUES (%s, 0, '1', %s, to_timestamp(0) + %s * interval '1 microsecond', %s, %s, %s, %s)"
     )
     raw.cursor().executemany(sql, ((*told[:6], told.data.decode()) for told in all_of.journal))
 
@@ -257,12 +233,6 @@ def _count(raw: Connection, space: Space[Any]) -> int:
     )
 
 
-def _wrong(raw: Connection, space: Space[Any], last: int) -> Iterator[str]:
-    for record, places in _records(raw, space):
-        if wrong := record_problem(record, places, last):
-            yield wrong
-
-
 def _records(
     raw: Connection, space: Space[Any]
 ) -> Iterator[tuple[StoredRecord, list[bytes | None]]]:
@@ -275,7 +245,7 @@ def _records(
 
 
 def _all(raw: Connection, sql: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a statement, some at a time: there may be more than fit into memory."""
+    """The rows of a statement, in batches: there may be more than fit into memory."""
     with raw.cursor(name=f"holdfast_{abs(hash(sql))}") as cursor:
         cursor.itersize = _BATCH
         cursor.execute(sql.encode())
@@ -287,7 +257,7 @@ def _snapshot(store: PostgresStore) -> Iterator[Connection]:
     """A connection of its own that sees the store as of one moment."""
     raw = store.connections.connect()
     try:
-        # Whoever reads may take its time over what it has read.
+        # The reader may take its time.
         raw.execute("SET idle_in_transaction_session_timeout = 0")
         raw.execute(_LOOK)
         yield raw

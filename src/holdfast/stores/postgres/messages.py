@@ -1,10 +1,8 @@
-"""Messages: several statements in one, each executed by the name that the session knows it by, and
-their answers.
+"""Messages of several statements, and their answers.
 
 A transaction is a few messages of several statements. Parsing and planning them would be most of
-the server's work, so that a statement is prepared in each session when it is first sent, in the
-same message, and from then on named. Its parameters travel beside it, so that none of them is ever
-read as SQL.
+the server's work, so each session prepares a statement when it is first sent, in the same message,
+and names it from then on. Parameters travel beside the statement and are never read as SQL.
 """
 
 from collections.abc import Generator, Sequence
@@ -17,13 +15,13 @@ from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.kernel.errors import InvalidValue
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connection import Connection
 
 _PREPARED_MAX = 512
-"""Most statements that are kept prepared in a session; what comes beyond is sent with its text."""
+"""Most statements that a session keeps prepared; further ones are sent with their text."""
 _PARAMETERS_MAX = 128
-"""Most parameters of one that is kept: so many are those of a number of records that seldom comes
-again.
+"""Most parameters of a statement that is kept: one with more is for a number of records that seldom
+comes again.
 """
 
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
@@ -31,14 +29,14 @@ _END = ExecStatus.PIPELINE_SYNC
 
 
 class Statement(NamedTuple):
-    """A statement to be part of a message, and its parameters as the server reads them."""
+    """A statement, and its parameters as the server reads them."""
 
     sql: str
     parameters: list[bytes | None]
 
 
 class Answer(NamedTuple):
-    """What the server said to one statement: its rows, or how many it changed."""
+    """The answer to one statement: its rows, or how many it changed."""
 
     rows: list[tuple[Any, ...]]
     changed: int
@@ -51,37 +49,38 @@ def bound(sql: str, parameters: Sequence[Any] = ()) -> Statement:
     return Statement(sql, [_written(value) for value in parameters])
 
 
-def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
-    """Send statements in one message, and return the answers to them. Raises the driver's errors.
+COMMIT, ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
 
-    What follows one that failed is not done. A connection that is left in the middle of a message
-    is of no use any more.
+
+def exchange(raw: Connection, statements: Sequence[Statement]) -> list[Answer]:
+    """Send statements in one message, and return their answers. Raises the driver's errors.
+
+    Statements after a failed one are not executed. A connection left in the middle of a message is
+    of no use any more.
     """
     pgconn, known = raw.pgconn, raw.prepared
     fresh: dict[str, bytes] = {}
-    unasked: list[int] = []
+    preparations: list[int] = []
     pgconn.enter_pipeline_mode()
     for number, (sql, parameters) in enumerate(statements):
         name = known.get(sql) or fresh.get(sql)
         if name is None:
-            unasked.append(number)
+            preparations.append(number)
             name = _prepare(raw, sql, len(parameters), fresh)
         pgconn.send_query_prepared(name, parameters)
     pgconn.pipeline_sync()
-    results = raw.hear(_results(raw))
-    for number in unasked:
-        # Each comes before its statement's, so that what is left before it is one answer a
-        # statement.
+    results = raw.wait_unbounded(_results(raw))
+    for number in preparations:
+        # The answer to a preparation comes just before that to its statement.
         del results[number]
-    # Known by their names only now: had something before them failed, they would not have been
-    # prepared.
+    # Only now: if something before them had failed, they would not have been prepared.
     known.update(fresh)
     return [_answer(raw, result) for result in results]
 
 
 def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]) -> bytes:
-    """Add to the message that a statement is prepared; return its name, which is put into `fresh`
-    if it is to be kept.
+    """Add the preparation of a statement to the message; return its name, which goes into `fresh`
+    if the session keeps it.
     """
     name = b""
     if len(raw.prepared) + len(fresh) < _PREPARED_MAX and parameters <= _PARAMETERS_MAX:
@@ -92,9 +91,7 @@ def _prepare(raw: Connection, sql: str, parameters: int, fresh: dict[str, bytes]
 
 
 def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
-    """The results of a message, one for each statement, once its end has come. Raises what the
-    first that failed says.
-    """
+    """The results of a message once it has ended. Raises the error of the first that failed."""
     pgconn = raw.pgconn
     results: list[Any] = []
     failed = None
@@ -118,7 +115,7 @@ def _results(raw: Connection) -> Generator[Wait, Ready | int, list[Any]]:
                     raise psycopg.OperationalError("the connection is lost")
         pgconn.exit_pipeline_mode()
     except psycopg.OperationalError:
-        # What the server said before it ended the connection says more than that it did.
+        # The server's last error says more than the end of the connection.
         if failed is None:
             raise
     if failed is not None:
@@ -131,13 +128,12 @@ def _answer(raw: Connection, result: Any) -> Answer:
         return Answer([], result.command_tuples or 0)
     raw.reader.set_pgresult(result)
     rows = raw.reader.load_rows(0, result.ntuples, tuple)
-    # Or the connection would keep all that it was told last.
+    # Or the connection would keep the whole last answer in memory.
     raw.reader.set_pgresult(None)
     return Answer(rows, result.ntuples)
 
 
 def _written(value: Any) -> bytes | None:
-    """A value as the server reads it."""
     if isinstance(value, str):
         return _text(value)
     if value is None:
@@ -154,7 +150,7 @@ def _written(value: Any) -> bytes | None:
 
 
 def _text(text: str) -> bytes:
-    # The driver would take it for the end of the text.
+    # libpq would take NUL for the end of the text.
     if "\0" in text:
         raise InvalidValue("PostgreSQL cannot keep text with NUL in it: leave it out")
     try:

@@ -1,15 +1,16 @@
 """Tables, versions and the sequence of revisions, all in schema `holdfast`.
 
-    meta      name -> number: `layout`, and `journal`, by which the journal knows its own cursors
+    meta      name -> number: `layout`, and `journal`, which identifies the journal in its cursors
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry, with the transaction that wrote it
     revision  the sequence of all revisions and tokens; uncached, so that it grows across sessions
-    life      the life of the server that the store is in (life.py)
+    life      the incarnation of the server (incarnation.py)
     s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
 
 Everything here runs inside a transaction that holds the migration lock.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.checks import new_journal
 from holdfast.stores.postgres import latches
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.sql import Dialect, is_declared, signature, table_of
 
 DIALECT = Dialect(
@@ -41,13 +42,12 @@ _MIGRATIONS = (
         "CREATE SCHEMA IF NOT EXISTS holdfast",
         "CREATE TABLE holdfast.meta (name text PRIMARY KEY, number bigint NOT NULL)",
         "INSERT INTO holdfast.meta (name, number) VALUES ('layout', 1)",
-        "CREATE TABLE holdfast.spaces (name text PRIMARY KEY, schema_version integer NOT "
-        "NULL, indexes text NOT NULL)",
-        "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, xid xid8 NOT NULL DEFAULT "
-        "pg_current_xact_id(), "
-        'ns text COLLATE "C" NOT NULL, at timestamptz NOT NULL, actor text NOT NULL, kind text '
-        "NOT NULL, "
-        "subject text NOT NULL, data text NOT NULL)",
+        "CREATE TABLE holdfast.spaces (name text PRIMARY KEY, schema_version integer NOT NULL, "
+        "indexes text NOT NULL)",
+        "CREATE TABLE holdfast.journal (revision bigint PRIMARY KEY, "
+        "xid xid8 NOT NULL DEFAULT pg_current_xact_id(), "
+        'ns text COLLATE "C" NOT NULL, at timestamptz NOT NULL, actor text NOT NULL, '
+        "kind text NOT NULL, subject text NOT NULL, data text NOT NULL)",
         "CREATE INDEX journal_order ON holdfast.journal (ns, xid, revision)",
         "CREATE SEQUENCE holdfast.revision AS bigint NO CYCLE CACHE 1 START WITH {start} MINVALUE "
         "{start}",
@@ -92,8 +92,8 @@ def migrate(raw: Connection) -> None:
 
 
 def is_current(raw: Connection, space: Space[Any]) -> bool:
-    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer
-    one wrote it.
+    """Is the space's table as this program declares it? Raises SchemaTooNew when a newer program
+    wrote it.
     """
     found = raw.execute(
         "SELECT schema_version, indexes FROM holdfast.spaces WHERE name = %s", (space.name,)
@@ -106,9 +106,9 @@ def declare(raw: Connection, space: Space[Any]) -> None:
     table = table_of(space, DIALECT)
     bare = table.name.removeprefix(DIALECT.schema)
     raw.execute(
-        f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, key text COLLATE '
-        '"C" NOT NULL, '
-        "rev bigint NOT NULL, value text NOT NULL, PRIMARY KEY (ns, key))".encode()
+        f'CREATE TABLE IF NOT EXISTS {table.name} (ns text COLLATE "C" NOT NULL, '
+        'key text COLLATE "C" NOT NULL, rev bigint NOT NULL, value text NOT NULL, '
+        "PRIMARY KEY (ns, key))".encode()
     )
     # Writers of all namespaces wait until the indexes are true again; readers do not.
     raw.execute(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE".encode())
@@ -118,38 +118,29 @@ def declare(raw: Connection, space: Space[Any]) -> None:
             f"CREATE INDEX IF NOT EXISTS {bare}_{column} ON {table.name} (ns, {column}, key) "
             f"WHERE {column} IS NOT NULL".encode()
         )
-    _reindex(raw, space)
+    if table.columns:
+        sets = ", ".join(f"{column} = %s" for column in table.columns)
+        rows = raw.execute(f"SELECT ns, key, value FROM {table.name}".encode()).fetchall()
+        placed = []
+        for ns, key, value in rows:
+            # A damaged record stays where `holdfast store check` finds it, and hides no other.
+            with suppress(RecordInvalid):
+                placed.append((*space.index_keys(space.decode(key, value)), ns, key))
+        raw.cursor().executemany(
+            f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed
+        )
     raw.execute(
         "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) "
-        "ON CONFLICT (name) DO UPDATE "
-        "SET schema_version = excluded.schema_version, indexes = excluded.indexes",
+        "ON CONFLICT (name) DO UPDATE SET schema_version = excluded.schema_version, "
+        "indexes = excluded.indexes",
         (space.name, space.schema_version, signature(space)),
-    )
-
-
-def _reindex(raw: Connection, space: Space[Any]) -> None:
-    table = table_of(space, DIALECT)
-    if not table.columns:
-        return
-    sets = ", ".join(f"{column} = %s" for column in table.columns)
-    placed = []
-    for ns, key, value in raw.execute(
-        f"SELECT ns, key, value FROM {table.name}".encode()
-    ).fetchall():
-        try:
-            placed.append((*space.index_keys(space.decode(key, value)), ns, key))
-        except RecordInvalid:
-            # It stays where `holdfast store check` finds it, and hides no other.
-            continue
-    raw.cursor().executemany(
-        f"UPDATE {table.name} SET {sets} WHERE ns = %s AND key = %s".encode(), placed
     )
 
 
 def refuse_standby(raw: Connection) -> None:
     """Raise StoreUnavailable if the server is a standby."""
     says = raw.info.parameter_status("in_hot_standby")
-    # Before version 14 it had to be asked.
+    # Before version 14 the server has to be asked.
     if says == "on" or (
         says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]
     ):
@@ -177,8 +168,8 @@ def _refuse_unfit(raw: Connection) -> None:
 
 
 def _layout(raw: Connection) -> int:
-    # Not by to_regclass: that may rest on what the session knew before it waited for another who
-    # makes the tables.
+    # Not by to_regclass: it may use what the session knew before it waited for another session that
+    # made the tables.
     if not raw.execute(
         "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'"
     ).fetchall():

@@ -1,8 +1,8 @@
-"""A lock of a database session: it ends with the connection that has it, and so with its process,
-wherever that ran.
+"""A lock of a database session: it ends with its connection, and so with its process, wherever that
+ran.
 
 Each contender has a connection of its own, which a forked child does not keep open. Whether the
-lock is held is read in the server's table of locks, so that asking takes nothing.
+lock is held is read from the server's table of locks, so asking takes no lock.
 """
 
 import contextlib
@@ -17,23 +17,21 @@ import psycopg
 from holdfast.kernel import threads
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.listener import readable
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.latches import session_key
 
 _HELD = (
-    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND "
-    "classid::bigint = {high} "
-    "AND objid::bigint = {low} AND database = (SELECT oid FROM pg_database WHERE datname = "
-    "current_database())"
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
+    "AND classid::bigint = {high} AND objid::bigint = {low} "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-
-_PATIENT = (
-    "SELECT count(set_config(name, '0', false)) FROM pg_settings WHERE name = "
-    "'idle_session_timeout'"
+_NO_IDLE_LIMIT = (
+    "SELECT count(set_config(name, '0', false)) FROM pg_settings "
+    "WHERE name = 'idle_session_timeout'"
 )
-"""Nothing is said for as long as it is held. Servers before version 14 know no such limit."""
-
+"""The session is silent while it holds the lock. Servers before version 14 have no such limit."""
 
 _QUIET_S = 3600.0
 
@@ -49,26 +47,25 @@ class SessionLock:
         self.begin_process()
 
     def begin_process(self) -> None:
-        """Begin with no connection, as in a forked child: its parent's are its parent's, and a
-        thread that the child lacks may have been asking.
+        """Start with no connection, also in a forked child: the connection is its parent's, and a
+        thread that the child lacks may have the mutex.
         """
         self._mutex = threading.Lock()
         self._asking: Connection | None = None
 
     def contender(self) -> "SessionContender":
-        """Open the connection that is to carry it. Raises StoreUnavailable."""
+        """Open a connection for the lock. Raises StoreUnavailable."""
         return SessionContender(
             self._connections, self._key, f"{self._held} AND pid = pg_backend_pid()"
         )
 
     def is_held(self) -> bool:
-        """Has any session got it at this moment? Raises StoreUnavailable."""
+        """Does any session hold it at this moment? Raises StoreUnavailable."""
         with self._mutex:
             try:
                 return bool(_asked(self._connection(), self._held))
             except psycopg.Error:
-                # The connection had been idle, and lost. A new one answers, or tells why there is
-                # no answer.
+                # The idle connection was lost. A new one answers, or its error says why not.
                 self._asking = None
             try:
                 return bool(_asked(self._connection(), self._held))
@@ -81,7 +78,7 @@ class SessionLock:
         return self._asking
 
     def close(self) -> None:
-        """Let go of the connection that asks."""
+        """Close the connection that asks."""
         with self._mutex:
             asking, self._asking = self._asking, None
             if asking is not None:
@@ -89,7 +86,7 @@ class SessionLock:
 
 
 class SessionContender:
-    """One who wants the lock, and maybe has it."""
+    """One that wants the lock, and maybe holds it."""
 
     def __init__(self, connections: Connections, key: int, mine: str) -> None:
         self._connections = connections
@@ -103,14 +100,14 @@ class SessionContender:
         self._raw = self._connected()
 
     def try_take(self) -> bool:
-        """Take it if no other session has it. One who waits is given a new connection when it has
-        lost its own; one who had the lock has lost that too. Raises StoreUnavailable.
+        """Take the lock if no other session has it. A waiter that has lost its connection gets a
+        new one; a holder has lost the lock with it. Raises StoreUnavailable.
         """
         if not self._taken and not self._answers():
             self._raw.close()
             self._raw = self._connected()
         try:
-            # Taken twice by one session, it would have to be let go twice.
+            # Taken twice by one session, it would have to be released twice.
             self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(
                 _asked(self._raw, self._take)
             )
@@ -121,7 +118,7 @@ class SessionContender:
     def _connected(self) -> Connection:
         raw = self._connections.connect()
         try:
-            _asked(raw, _PATIENT)
+            _asked(raw, _NO_IDLE_LIMIT)
         except psycopg.Error as error:
             raw.close()
             raise translated(self._connections.address, error) from None
@@ -134,7 +131,7 @@ class SessionContender:
             return False
 
     def has_it(self) -> bool:
-        """Is it still ours? Asked of the server: a session that was lost has no lock, whatever this
+        """Is it still ours? The server is asked: a session that was lost has no lock, whatever this
         process believes.
         """
         if not self._taken or self._pid != os.getpid():
@@ -145,8 +142,8 @@ class SessionContender:
             return False
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call back once, from another thread, when the session that has the lock is found to have
-        ended. Until `close`.
+        """Call back once, from another thread, when the session with the lock has ended. Until
+        `close`.
         """
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watching = threading.Thread(
@@ -155,8 +152,8 @@ class SessionContender:
         threads.start(self._watching)
 
     def _watch(self, stop_fd: int, lost: Callable[[], None]) -> None:
-        # The server says nothing unasked, but that it ends; and so does the kernel when the server
-        # cannot be reached any more.
+        # The only thing a silent session hears is its end: from the server, or from the kernel when
+        # the server cannot be reached any more.
         with contextlib.suppress(psycopg.Error):
             while not readable([stop_fd, self._raw.fileno()], _QUIET_S) & {stop_fd}:
                 if not self.has_it():
@@ -166,14 +163,14 @@ class SessionContender:
         lost()
 
     def close(self) -> None:
-        """Let go of it, and of its connection."""
+        """Release the lock and close its connection."""
         self._unwatch()
         taken, self._taken = self._taken, False
         if self._pid == os.getpid():
             with contextlib.suppress(psycopg.Error):
                 if taken:
-                    # The server notices a closed connection a moment later, and whoever is woken
-                    # then would come too early.
+                    # The server notices a closed connection a moment later, which is too late for a
+                    # waiter that is woken now.
                     _asked(self._raw, self._free)
             with contextlib.suppress(psycopg.Error):
                 self._raw.close()
@@ -183,7 +180,7 @@ class SessionContender:
         if watching is None or self._pid != os.getpid():
             return
         os.eventfd_write(self._stop_fd, 1)
-        # One that an exception kept from beginning cannot be joined. It may still begin, so its
+        # A thread that an exception kept from starting cannot be joined. It may still start, so its
         # descriptor stays open.
         if watching is not threading.current_thread() and watching.ident is not None:
             watching.join()

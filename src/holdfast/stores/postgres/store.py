@@ -1,18 +1,17 @@
 """The store port on PostgreSQL.
 
-Reading the journal so that nothing is skipped and nothing is read twice.
-
-Transactions commit in another order than that of their revisions. So entries are read in the order
-of the transactions that wrote them, and only those below the oldest transaction still running:
-nothing can appear before them any more. A server that lost its last transactions gives their
-numbers again, so that the order begins with its life (life.py). A cursor is the place of an entry
-in that order.
+The journal is read so that nothing is skipped and nothing is read twice. Transactions do not commit
+in the order of their revisions. So entries are read in the order of the transactions that wrote
+them, and only those below the oldest transaction still running: nothing can appear before them any
+more. A server that lost its last transactions gives their numbers again, so the order begins with
+the server's incarnation (incarnation.py). A cursor is the place of an entry in that order.
 """
 
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,7 +20,18 @@ from holdfast.kernel.clock import Passing, since_boot
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, Entry, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import (
+    BEGINNING,
+    Administration,
+    Batch,
+    Cursor,
+    Entry,
+    Leftover,
+    ReadTx,
+    Row,
+    Scope,
+    Tx,
+)
 from holdfast.stores.checks import (
     check_keys,
     check_limit,
@@ -36,7 +46,8 @@ from holdfast.stores.listener import FdListener
 from holdfast.stores.postgres import attempt, hotpath, incarnation, latches, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import passing_s
-from holdfast.stores.postgres.connections import Connection, Connections, Deadline
+from holdfast.stores.postgres.connection import Connection, Deadline
+from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import closed, translated
 from holdfast.stores.postgres.listener import Listening
 from holdfast.stores.postgres.messages import bound, exchange
@@ -44,55 +55,18 @@ from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.sql import table_of
 
-# What an earlier life of the server wrote is all there is of it.
+# Nothing of an earlier incarnation can still be running.
 _SELECT = (
     "SELECT j.life, j.xid::text, revision, (extract(epoch FROM at) * 1000000)::bigint, actor, "
-    "kind, subject, data "
-    "FROM holdfast.journal AS j WHERE ns = %s AND (j.life < %s OR j.xid < "
-    "pg_snapshot_xmin(pg_current_snapshot()))"
+    "kind, subject, data FROM holdfast.journal AS j "
+    "WHERE ns = %s AND (j.life < %s OR j.xid < pg_snapshot_xmin(pg_current_snapshot()))"
 )
 # A bare `xid` in ORDER BY would mean the text that is selected, in which 999 comes after 1000.
 _FORWARD = (
-    _SELECT
-    + " AND (j.life, j.xid, revision) > (%s, %s::xid8, %s) ORDER BY j.life, j.xid, revision LIMIT "
-    "%s"
+    f"{_SELECT} AND (j.life, j.xid, revision) > (%s, %s::xid8, %s) "
+    "ORDER BY j.life, j.xid, revision LIMIT %s"
 )
-_BACKWARD = _SELECT + " ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s"
-
-
-def read(raw: Connection, namespace: str, cursor: Cursor, limit: int, *, reverse: bool) -> Batch:
-    """The entries behind a cursor (life, transaction and revision), or the last ones. Raises
-    InvalidValue for one that this journal did not give, RecordInvalid for a damaged entry.
-    """
-    check_limit(limit)
-    places = places_of(cursor, 3, raw.journal)
-    if places[0] > raw.life:
-        # That life began on another server, with a copy of this one's files or dump.
-        raise no_cursor(cursor)
-    here = (namespace, raw.life)
-    if reverse:
-        rows = raw.execute(_BACKWARD, (*here, limit)).fetchall()
-        return Batch(
-            [_entry(row) for row in rows],
-            cursor_at(raw.journal, rows[0][:3]) if rows else BEGINNING,
-        )
-    life, xid, revision = places
-    rows = raw.execute(_FORWARD, (*here, life, str(xid), revision, limit)).fetchall()
-    return Batch(
-        [_entry(row) for row in rows], cursor_at(raw.journal, rows[-1][:3] if rows else places)
-    )
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    _, _, revision, at, actor, kind, subject, data = row
-    return Entry(
-        revision=revision,
-        at=schema.instant(at),
-        actor=actor,
-        kind=kind,
-        subject=subject,
-        data=entry_data(revision, data),
-    )
+_BACKWARD = f"{_SELECT} ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s"
 
 
 T = TypeVar("T")
@@ -102,15 +76,14 @@ class PostgresStore:
     """A store in a PostgreSQL database, for any number of machines.
 
     Promised: the port, for every process that opens the same database and namespace. Its clock is
-    the database's. All spaces are durable, volatile ones too; only a transaction that asks for
-    `durable=False` may be taken back by a crash of the server. A commit whose connection was lost
-    is looked up, not guessed. A call ends a moment after its time limit even if the server falls
-    silent.
+    the database's. All spaces are durable, volatile ones too; a crash of the server may take back
+    only a transaction with `durable=False`. A commit whose connection was lost is looked up, not
+    guessed. A call ends a moment after its time limit even if the server falls silent.
 
     Not promised: that a reader of the journal sees an entry at once. It does not while any older
-    writing transaction of the same server is open, of whatever program. Nor that a standby that
-    took over knows the last commits, unless the server was set to replicate synchronously. A URL
-    through a pooler must give each client a session of its own.
+    writing transaction of the same server is open, of any program. Nor that a standby that took
+    over has the last commits, unless the server replicates synchronously. A URL through a pooler
+    must give each client a session of its own.
 
     Raises StoreUnavailable when the server cannot be reached or used, InvalidValue for a bad URL,
     SchemaTooNew.
@@ -118,6 +91,8 @@ class PostgresStore:
 
     kind = "postgres"
     embedded = False
+    ephemeral = False
+    anchor = None
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
@@ -137,6 +112,27 @@ class PostgresStore:
 
     def passing(self) -> Passing:
         return since_boot()
+
+    def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it lies on another machine
+        return None
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look makes nothing
+        return True
+
+    @property
+    def administration(self) -> Administration:
+        from holdfast.stores.postgres.maintenance import PostgresAdministration
+
+        return PostgresAdministration(self)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,
@@ -170,7 +166,7 @@ class PostgresStore:
             finally:
                 tx.end()
 
-        return self.connections.persist(snapshot, deadline)
+        return self.connections.run(snapshot, deadline)
 
     def get(
         self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
@@ -184,7 +180,7 @@ class PostgresStore:
         def look(raw: Connection) -> list[tuple[Any, ...]]:
             return exchange(raw, [bound(sql, (self.namespace, key))])[0].rows
 
-        found = self.connections.persist(look, deadline)
+        found = self.connections.run(look, deadline)
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def put_new(
@@ -197,7 +193,7 @@ class PostgresStore:
         check_keys([key for key, _ in items], distinct=True)
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
-        return attempt.certain(
+        return attempt.run_to_end(
             self.connections,
             lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline),
             deadline,
@@ -214,7 +210,7 @@ class PostgresStore:
         check_keys(keys)
         deadline = Deadline.after(timeout_s)
         self._declare([space], deadline)
-        return attempt.certain(
+        return attempt.run_to_end(
             self.connections,
             lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline),
             deadline,
@@ -226,10 +222,25 @@ class PostgresStore:
     def journal(
         self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
     ) -> Batch:
-        return self.connections.persist(
-            lambda raw: read(raw, self.namespace, cursor, limit, reverse=reverse),
-            Deadline.after(TRANSACT_TIMEOUT_S),
-        )
+        check_limit(limit)
+
+        def look(raw: Connection) -> Batch:
+            places = places_of(cursor, 3, raw.journal)
+            if places[0] > raw.incarnation:
+                # That incarnation began on another server, with a copy of this one's files or dump.
+                raise no_cursor(cursor)
+            here = (self.namespace, raw.incarnation)
+            if reverse:
+                rows = raw.execute(_BACKWARD, (*here, limit)).fetchall()
+                end = cursor_at(raw.journal, rows[0][:3]) if rows else BEGINNING
+            else:
+                incarnation, xid, revision = places
+                after = (incarnation, str(xid), revision)
+                rows = raw.execute(_FORWARD, (*here, *after, limit)).fetchall()
+                end = cursor_at(raw.journal, rows[-1][:3] if rows else places)
+            return Batch([_entry(*row[2:]) for row in rows], end)
+
+        return self.connections.run(look, Deadline.after(TRANSACT_TIMEOUT_S))
 
     def session_lock(self, name: str) -> SessionLock:
         """A lock that ends with the connection of whoever has it."""
@@ -250,24 +261,21 @@ class PostgresStore:
             self.connections.close()
 
     def after_fork(self) -> None:
-        """In a forked child: begin with no connection, thread or lock of the parent's."""
+        """In a forked child: start without the parent's connections, threads and locks."""
         self.connections.after_fork()
         self._listening.after_fork()
         for lock in self._session_locks:
             lock.begin_process()
 
     def _ask_now(self) -> datetime:
-        asked = f"SELECT {latches.NOW}"
-        return schema.instant(
-            self.connections.persist(
-                lambda raw: raw.execute(asked).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S)
-            )
+        question = f"SELECT {latches.NOW}"
+        micros = self.connections.run(
+            lambda raw: raw.execute(question).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S)
         )
+        return schema.instant(micros)
 
     def _migrate(self) -> None:
-        """Make or upgrade the tables, over a connection of its own: its error says best what is
-        wrong with the URL.
-        """
+        # On a connection of its own, whose error says best what is wrong with the URL.
         raw = self.connections.connect()
         try:
             schema.migrate(raw)
@@ -282,20 +290,26 @@ class PostgresStore:
         if self._declared.issuperset(spaces):
             return
         for space in spaces:
-            self.connections.persist(lambda raw, s=space: _declare(raw, s, deadline), deadline)  # type: ignore[misc]
+            self.connections.run(lambda raw, s=space: _declare(raw, s, deadline), deadline)  # type: ignore[misc]
             self._declared.add(space)
+
+
+def _entry(revision: int, at: int, actor: str, kind: str, subject: str, data: str) -> Entry:
+    return Entry(
+        revision=revision,
+        at=schema.instant(at),
+        actor=actor,
+        kind=kind,
+        subject=subject,
+        data=entry_data(revision, data),
+    )
 
 
 def _declare(raw: Connection, space: Space[Any], deadline: Deadline) -> None:
     if schema.is_current(raw, space):
         return
-    exchange(
-        raw,
-        [
-            bound(*one)
-            for one in (*latches.begin(deadline), latches.exclusive([latches.migration_key()]))
-        ],
-    )
+    latch = latches.exclusive([latches.migration_key()])
+    exchange(raw, [bound(*one) for one in (*latches.begin(deadline), latch)])
     if not schema.is_current(raw, space):
         schema.declare(raw, space)
     raw.execute("COMMIT")

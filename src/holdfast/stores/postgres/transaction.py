@@ -1,8 +1,8 @@
-"""The port's verbs on a connection, sent in as few messages as their answers allow.
+"""The port's transactions, sent in as few messages as their answers allow.
 
-A write is kept back until an answer is needed or the commit comes, and then travels in the same
-message; the beginning of a transaction waits for its first statement. With what is latched there
-comes a revision, in case it is wanted. So a claim is two messages: begin, take a record and a
+A write is kept back until an answer is needed or the commit comes, and then goes in the same
+message. The beginning of a transaction waits for its first statement. A statement that latches also
+takes a revision, in case one is wanted. So a claim is two messages: begin, take a record and a
 revision; write, commit and notify.
 """
 
@@ -21,19 +21,19 @@ from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.checks import ENDED, check_entry, check_key, plan_of, storable
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock, passing_s
-from holdfast.stores.postgres.connections import Again, Connection, Deadline
+from holdfast.stores.postgres.connection import Again, Connection, Deadline
 from holdfast.stores.postgres.listener import SOMEBODY, notices
-from holdfast.stores.postgres.messages import Answer, Statement, bound, exchange
+from holdfast.stores.postgres.messages import COMMIT, ROLLBACK, Answer, Statement, bound, exchange
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
 _APPEND = (
-    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) VALUES "
-    "(%s, %s, %s, %s, %s, %s, %s, %s)"
+    "INSERT INTO holdfast.journal (revision, life, ns, at, actor, kind, subject, data) "
+    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
 )
 _PLACE = "(life, xid, revision)"
 _ENDS = (
-    "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s ORDER BY life DESC, xid "
-    "DESC, revision DESC LIMIT 1"
+    "(SELECT life, xid, revision FROM holdfast.journal WHERE ns = %s "
+    "ORDER BY life DESC, xid DESC, revision DESC LIMIT 1"
 )
 _TRIM = (
     f"DELETE FROM holdfast.journal WHERE ns = %s AND {_PLACE} < {_ENDS}) "
@@ -41,19 +41,19 @@ _TRIM = (
 )
 _TAKE = f"SELECT {schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}"
 _XID_IF_ANY = bound(f"SELECT {schema.THIS_TRANSACTION_IF_ANY}")
-_COMMIT, _ROLLBACK = bound("COMMIT"), bound("ROLLBACK")
-_GIVEN = "SELECT last_value FROM holdfast.revision"
+_LAST_GIVEN = "SELECT last_value FROM holdfast.revision"
 _MORE = f"SELECT {schema.NEXT_REVISION} FROM generate_series(1, %s)"
+_LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR UPDATE"
 _KEPT_BACK_MAX = 256
 _NOT_YET = datetime.min.replace(tzinfo=UTC)
-_TOLD_S_MAX = 0.05
+_LIMIT_KNOWN_S = 0.05
 _REVISIONS_AT_ONCE_MAX = 256
 
 
 class LateLatch(Again):
-    """A key without a row was latched after the revision was taken, so that another transaction may
-    have put and removed it with a greater one in between. Raised at the end, when all of them are
-    known: the next run latches these stripes first.
+    """A key without a row was latched after the revision was taken, so another transaction may have
+    put and removed it with a greater one in between. Raised at the end, when all such keys are
+    known: the next run latches their stripes first.
     """
 
     def __init__(self, stripes: set[int]) -> None:
@@ -76,7 +76,7 @@ class PostgresReadTx(SqlReadTx):
         return exchange(self._raw, [bound(sql, parameters)])[0].rows
 
     def end(self) -> None:
-        """From here on it can do nothing: its connection may belong to another transaction."""
+        """Refuse every further call: the connection may belong to another transaction by then."""
         self._names = self._raw = ENDED
 
 
@@ -97,32 +97,39 @@ class PostgresTx(PostgresReadTx, SqlTx):
     ) -> None:
         names = plan_of(scope).names
         self._scope = scope
-        self._by_row = names.difference(space.name for space in scope if isinstance(space, Space))
         self._deadline = deadline
         self._clock = clock
+        self._by_row = names.difference(space.name for space in scope if isinstance(space, Space))
+        """The spaces of which only single rows are latched."""
+        self._stripes = stripes
+        self._latched: set[tuple[str, str]] = set()
+        """The keys of those spaces that are latched, with or without a row."""
+        self._row_locked: set[tuple[str, str]] = set()
+        """Those of them that have a row."""
+        self._new: dict[tuple[str, str], _New] = {}
+        """Records put under keys that are not latched yet."""
+        self._late = False
         self._begun = False
         self._wrote = False
         self._pending: list[Statement] = []
         self._topics: dict[str, None] = {}
-        self._stripes = stripes
-        self._late = False
-        self._latched: set[tuple[str, str]] = set()
-        self._there: set[tuple[str, str]] = set()
         self._listened = True
-        self._new: dict[tuple[str, str], _New] = {}
-        self._told_at = time.monotonic()
-        self._asked_s = 0.0
         self._limit_ms = 0
+        self._limit_sent_at = time.monotonic()
+        self._asked_s = 0.0
         self._revision = 0
+        """The transaction's revision, once it is used."""
         self._in_hand = 0
+        """A revision that was taken after everything latched so far."""
         self._taken = 0
+        """The last revision up to which the sequence gave none to others since the first."""
         self._spare: list[int] = []
         self._appended = 0
         self._failure: psycopg.Error | None = None
         super().__init__(raw, namespace, names, _NOT_YET)
 
     def begin(self, *, durable: bool) -> None:
-        """Begin and take the latches in their global order, with the first message."""
+        """Begin and take the latches in their global order, in the first message."""
         self._pending = [bound(*one) for one in latches.begin(self._deadline, durable=durable)]
         self._limit_ms = latches.limit_ms(self._deadline)
         if self._scope:
@@ -178,13 +185,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
             return super().get(space, key)
         found = self._locked(space, key) if expected else []
         if not found:
-            # Nothing there to lock: latch the key itself, and only then look, for what came in
+            # No row to lock: latch the key itself, and only then look again, for a row that came in
             # between.
             found = self._latch(space, key)
         self._latched.add((space.name, key))
         if not found:
             return None
-        self._there.add((space.name, key))
+        self._row_locked.add((space.name, key))
         return Row(key, space.decode(key, found[0][0]), found[0][1])
 
     def put(self, space: Space[R], key: str, record: R) -> None:
@@ -194,21 +201,19 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._latch(space, key)
             self._latched.add((space.name, key))
         elif not known:
-            # All of them are latched at once, when the first is needed, and then there is a
-            # revision that is theirs.
+            # All such keys are latched at once, when the first is needed, together with a revision.
             table = self._table(space)
             self._new[space.name, key] = _New(table, key, self.row_of(space, key, record, 0))
             return
-        if (space.name, key) in self._there:
-            # Its row is locked, so that it is there still; to look for it and a place for a new one
-            # costs twice as much.
+        if (space.name, key) in self._row_locked:
+            # The locked row still exists, and an update costs half of an upsert.
             ns, name, *values = self.row_of(space, key, record, self.revision)
             self.write(self._table(space).update, [*values, ns, name])
             return
         super().put(space, key, record)
 
     def delete(self, space: Space[Any], key: str) -> bool:
-        self._there.discard((space.name, key))
+        self._row_locked.discard((space.name, key))
         return super().delete(space, key)
 
     def take_first(
@@ -224,7 +229,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if row is not None and space.name in self._by_row:
             self._refuse_younger(row.revision)
             self._latched.add((space.name, row.key))
-            self._there.add((space.name, row.key))
+            self._row_locked.add((space.name, row.key))
         return row
 
     def append(
@@ -233,7 +238,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
         encoded = check_entry(data).decode()
         revision = self._entry_revision()
         self.write(
-            _APPEND, (revision, self._raw.life, self._ns, self.now, actor, kind, subject, encoded)
+            _APPEND,
+            (revision, self._raw.incarnation, self._ns, self.now, actor, kind, subject, encoded),
         )
         self._appended += 1
         self.notify(JOURNAL_TOPIC)
@@ -246,9 +252,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._topics[topic] = None
 
     def prepare(self) -> None:
-        """Make the transaction ready for its commit. Raises what kept it from that: nothing was
-        changed.
-        """
+        """Get ready for the commit. Raises what prevents it; then nothing was changed."""
         if self._failure is not None:
             raise self._failure
         self._place_new()
@@ -256,14 +260,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
             raise LateLatch(self._stripes)
 
     def commit(self) -> None:
-        """Send what was kept back, commit and notify. A driver's error leaves the outcome open if
-        the connection is lost, or if no transaction is open behind it.
+        """Send what was kept back, commit and notify. A driver's error leaves the outcome unknown
+        if the connection is lost, or if no transaction is open after it.
         """
         ending = []
         if self._wrote or self._revision:
-            ending.append(_COMMIT)
+            ending.append(COMMIT)
         elif self._begun:
-            ending.append(_ROLLBACK)
+            ending.append(ROLLBACK)
         else:
             self._pending.clear()
             self._begun = True
@@ -276,8 +280,8 @@ class PostgresTx(PostgresReadTx, SqlTx):
         faults.reach("postgres.commit.after")
 
     def _entry_revision(self) -> int:
-        """The transaction's own for the first entry; more from the sequence, some at a time, for
-        the rest.
+        """The transaction's own for the first entry; for the others more from the sequence, several
+        at a time.
         """
         if not self._appended:
             return self.revision
@@ -287,7 +291,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return self._spare.pop()
 
     def _locked(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
-        """Lock a row, and take a revision if there is one to lock and none is used yet."""
+        """Lock a row; if it exists and no revision is used yet, take one too."""
         self._place_new()
         sql = self._table(space).get_locked
         found = (
@@ -309,16 +313,16 @@ class PostgresTx(PostgresReadTx, SqlTx):
         if not self._revision:
             found = self._send_and_take(look)[0]
         else:
-            found, given = self._send(look, bound(_GIVEN))
-            # Whoever took the revisions since may have put the key with one of them, and removed
-            # it.
+            found, given = self._send(look, bound(_LAST_GIVEN))
+            # Another transaction that took a revision since may have put the key with it, and
+            # removed it.
             self._late |= fresh and given.rows[0][0] > self._taken
         if found.rows:
             self._refuse_younger(found.rows[0][1])
         return found.rows
 
     def _place_new(self) -> None:
-        """Latch what was put without a look at it, take a revision, and write it: one message."""
+        """Latch the keys of new records, take a revision, and write the records: one message."""
         if not self._new:
             return
         new, self._new = self._new, {}
@@ -340,16 +344,14 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self.write(one.table.put, one.row)
 
     def _take(self, row: Sequence[Any]) -> None:
-        """A revision that was taken after everything latched so far, and maybe another. It counts
-        once it is used.
-        """
+        """Note a revision that was taken after everything latched so far, and maybe another one."""
         revision, self.xid, *more = row
         self._taken = self._in_hand = min((revision, *more))
         self._keep([number for number in (revision, *more) if number != self._in_hand])
 
     def _keep(self, numbers: list[int]) -> None:
-        """Have these for further entries. They count as the last that were given only up to one
-        that is somebody else's.
+        """Keep these revisions for further entries. Up to the first gap, which is another
+        transaction's, they count as taken without a break.
         """
         self._spare = sorted(numbers, reverse=True)
         for number in reversed(self._spare):
@@ -358,14 +360,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._taken = number
 
     def _with_revision(self, found: list[tuple[Any, ...]], taken: int = 2) -> list[tuple[Any, ...]]:
-        """The rows of a statement made by `_taking`, without what was taken with them."""
+        """The rows of a statement of `_taking`, without the revisions taken with them."""
         if found:
             self._take(found[0][-taken:])
         return [row[:-taken] for row in found]
 
     def locking_rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        # First of all: one that is taken beside a revision in use would hide those that others took
-        # in between.
+        # First: a revision taken beside one in use would hide those that others took in between.
         self._place_new()
         if self._revision or not self._by_row:
             return self.rows(sql, parameters)
@@ -374,11 +375,11 @@ class PostgresTx(PostgresReadTx, SqlTx):
     def _first_locked(
         self, sql: str, columns: str, parameters: Sequence[Any]
     ) -> list[tuple[Any, ...]]:
-        """The rows of a statement that locks them, and with them a revision; at the beginning of
-        the transaction what that has to know, too.
+        """Lock the rows of a statement and take a revision with them; at the beginning of the
+        transaction also ask what it has to know then.
         """
         if self._begun and self._in_hand:
-            # What changes two records mostly tells two things.
+            # A transaction that changes two records mostly appends two entries.
             return self._with_revision(self.rows(_taking(sql, columns, more=True), parameters), 3)
         if self._begun:
             return self._with_revision(self.rows(_taking(sql, columns), parameters))
@@ -390,13 +391,13 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def _refuse_younger(self, revision: int) -> None:
         if self._revision and revision > self._revision:
-            # It was put after this transaction took its own revision; with that one it would go
+            # The record was put after this transaction took its revision, which would be a step
             # back.
             raise Again
 
     def _send(self, *statements: Statement, opens: bool = False) -> list[Answer]:
-        """Send what was kept back and these, in one message; return the answers to these. `opens`:
-        they ask themselves what has to be known at the beginning.
+        """Send what was kept back and these statements in one message; return the answers to these.
+        With `opens` they ask themselves what a transaction has to know at its beginning.
         """
         self._place_new()
         opening = (
@@ -405,17 +406,17 @@ class PostgresTx(PostgresReadTx, SqlTx):
             else [bound(_look(_beginning(latches.NOW, self._ns), taking=not self._by_row))]
         )
         message = [*self._pending, *statements, *opening]
-        if self._by_row and time.monotonic() > self._told_at + _TOLD_S_MAX:
-            # Locks of rows are waited for one by one, and all of them together have what is left of
-            # the time.
+        if self._by_row and time.monotonic() > self._limit_sent_at + _LIMIT_KNOWN_S:
+            # Row locks are waited for one by one, and all waits together have what is left of the
+            # time.
             message.insert(0 if self._begun else 1, bound(*latches.limit(self._deadline)))
-            self._told_at = time.monotonic()
+            self._limit_sent_at = time.monotonic()
         self._pending = []
         self._asked_s = passing_s()
         try:
             answers = exchange(self._raw, message)
         except psycopg.Error as error:
-            # A body that swallows it must not have its transaction taken for committed.
+            # If the body swallows it, the transaction must still not count as committed.
             self._failure = error
             raise
         if opening:
@@ -424,7 +425,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return answers[len(answers) - len(statements) :]
 
     def _send_and_take(self, *statements: Statement) -> list[Answer]:
-        """The same, and take a revision after all of them."""
+        """The same, and take a revision after all statements."""
         if self._begun:
             *answers, taken = self._send(*statements, bound(_TAKE))
             self._take(taken.rows[0])
@@ -440,34 +441,29 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self.now = self._clock.saw(schema.instant(row[0]), self._asked_s)
         self._listened = row[1]
         if row[2:]:
-            # Whole spaces were latched before it, and there is nothing else to latch.
+            # Taken after whole spaces were latched, and there is nothing else to latch.
             self._take(row[2:])
 
 
 class _New(NamedTuple):
-    """A record that was put under a key of which nothing is known yet; its revision is still to
-    come.
-    """
+    """A record put under a key that is not latched yet, without its revision."""
 
     table: Table
     key: str
     row: list[Any]
 
 
-_LOCK_ALL = "SELECT 1 FROM {} WHERE ns = %s AND key = ANY(%s) ORDER BY key FOR UPDATE"
-
-
 @lru_cache(maxsize=256)
 def _look(beginning: str, *, taking: bool) -> str:
-    """What a transaction has to know at its beginning; it may take a revision too."""
+    """Ask what a transaction has to know at its beginning; maybe take a revision too."""
     return f"SELECT {beginning}" + (_TAKE.replace("SELECT", ",") if taking else "")
 
 
 @lru_cache(maxsize=1024)
 def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) -> str:
-    """A statement that locks rows, and that takes a revision once it has, or one more; none where
-    it found nothing to lock. With what a transaction has to know at its beginning there is one row
-    in any case, which ends with that.
+    """A statement that locks rows and then takes a revision, or two with `more`; none if it found
+    no rows. With `beginning` it returns one row in any case, which ends with what a transaction has
+    to know at its beginning.
     """
     revision = f"{schema.NEXT_REVISION}, {schema.THIS_TRANSACTION}" + (
         f", {schema.NEXT_REVISION}" if more else ""
@@ -483,6 +479,6 @@ def _taking(sql: str, columns: str, beginning: str = "", *, more: bool = False) 
 
 @lru_cache(maxsize=256)
 def _beginning(now: str, namespace: str) -> str:
-    """What has to be known at the beginning: the time, and whether anybody listens."""
-    # In a statement with parameters a per cent sign is written twice.
+    """What a transaction has to know at its beginning: the time, and whether anybody listens."""
+    # In a statement with parameters, % is written twice.
     return f"{now}, {SOMEBODY.format(latches.listeners_class(namespace)).replace('%', '%%')}"

@@ -5,15 +5,16 @@ handles.py      the SQLite handles of this process, and forks
 database.py     one file: connections, write turns, durable commits, checkpoints
 gate.py         one writer at a time, fairly, among threads and processes
 gate_thread.py  the thread that waits at a closed gate for its callers
-wal.py          the write-ahead log: syncs shared among threads, failed syncs, its bound
+wal.py          the write-ahead log: shared syncs, failed syncs, its size limit
 schema.py       tables, versions and eras
-transaction.py  the transaction, and reading the journal of both files
+transaction.py  the transaction
+journal.py      reading the journal of both files
 hotpath.py      put_new and delete_if
 counter.py      the volatile file's last token, in shared memory
 fifos.py        wake-ups between processes
 users.py        who has the store open, and which boot ids are in use
-filesystem.py   where a store may be, and with which permissions
+filesystem.py   where a store may lie, and how its files are made
 errors.py       SQLite's errors as ours
 maintenance.py  check, backup and restore
-copy.py         copies to and from another store
+copy.py         copies from and to another store
 """

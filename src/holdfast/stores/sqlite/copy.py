@@ -1,4 +1,4 @@
-"""All of a SQLite store for another, and a SQLite store made of all of another."""
+"""Copies from and to a SQLite store."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,8 @@ _ENTRIES = "SELECT revision, ns, at, actor, kind, subject, data FROM journal ORD
 def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Contents]:
     """What the store holds, as of one moment, for the block. Blocks no writer.
 
-    The journal of this boot's volatile file is part of it; its locks are not. Raises SchemaTooNew
-    for an unknown space.
+    The journal of the volatile file is part of it; its locks are not. Raises SchemaTooNew for an
+    unknown space.
     """
     with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, _volatile(store) as volatile:
         raw = connection.raw
@@ -60,12 +60,10 @@ def fill(
     access: Access = PRIVATE,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a new store of the contents of another, whole or not at all, in an era beyond all of
-    theirs.
+    """Make a new store of the contents of another, whole or not at all, in an era beyond theirs.
 
-    `ready` is called once all is written, and may raise to leave it undone. Raises InvalidValue
-    when there is a file already, StoreUnavailable when it cannot be written, RecordInvalid for a
-    damaged record.
+    `ready` is called once all is written, and may raise to undo it. Raises InvalidValue when the
+    file exists, StoreUnavailable when it cannot be written, RecordInvalid for a damaged record.
     """
     if path.exists():
         raise InvalidValue(f"{path} exists: a copy goes to a new store", path=str(path))
@@ -81,19 +79,9 @@ def fill(
                 if not space.volatile:
                     schema.declare(raw, space)
             for record in all_of.records:
-                row = (
-                    record.namespace,
-                    record.key,
-                    record.revision,
-                    record.value,
-                    *record.places(),
-                )
+                row = (*record[1:], *record.places())
                 raw.execute(table_of(record.space, schema.DIALECT).insert, row)
-            raw.executemany(
-                "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) VALUES (?, ?, "
-                "?, ?, ?, ?, ?)",
-                all_of.journal,
-            )
+            raw.executemany(schema.APPEND, all_of.journal)
             raw.execute("COMMIT")
             ready()
         except sqlite3.Error as error:
@@ -101,7 +89,7 @@ def fill(
 
 
 def _volatile(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
-    """The volatile file in use, or an empty one where nobody made it yet."""
+    """The current volatile file, or an empty database where there is none yet."""
     path = store.volatile_path()
     if not path.exists():
         return handles.opened(Path(":memory:"))
@@ -110,9 +98,9 @@ def _volatile(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
 
 
 def _in_one(durable: list[StoredEntry], volatile: list[StoredEntry]) -> list[StoredEntry]:
-    """The entries of both files by their revisions. The counter of one may have come to where the
-    other began (token.py): an entry of the volatile file then takes the next number that is free,
-    as no record of the copy has its own for a token.
+    """The entries of both files by revision. The counter of one may have run into the other's
+    (token.py): an entry of the volatile file then takes the next free number, because no record of
+    the copy has its revision for a token.
     """
     taken = {entry.revision for entry in durable}
     revision = 0
@@ -133,7 +121,7 @@ def _count(raw: sqlite3.Connection, space: Space[Any]) -> int:
 
 
 def _if_there(raw: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a statement; none where its table was not made yet."""
+    """The rows of a statement; none where its table does not exist yet."""
     table = sql.partition(" FROM ")[2].partition(" ")[0]
     if raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
         return []

@@ -1,14 +1,13 @@
-"""The revisions of a volatile file: counted in memory that all its processes share, below a bound
-that the file keeps.
+"""The revisions of a volatile file, counted in memory that all its processes share.
 
-To write every revision into the file would cost a second page with each change. So the file keeps a
-bound instead: it is what LAST_REVISION says, and no revision beyond it was given. The last one
-given is in the gate's side file, mapped into memory, and is touched inside the gate alone.
+Writing every revision into the file would cost a second page with each change. So the file keeps a
+bound (LAST_REVISION), and no revision beyond the bound is given. The last revision given is in the
+gate's side file, mapped into memory, and is touched only inside the gate.
 
-That memory proves nothing by itself: the side file may be new, or a program that does not know it
-may have gone on from the bound. It therefore says for which bound it counts, and every statement or
-transaction that uses a revision of it makes sure, in itself, that the file's bound is that one. The
-bound only grows, so memory that counts for another is never believed again.
+The memory alone proves nothing: the side file may be new, or a program that does not know it may
+have continued from the bound. So the memory says for which bound it counts, and each statement or
+transaction that uses a revision checks in itself that the file still has that bound. The bound only
+grows, so memory that counts for another bound is never believed again.
 """
 
 import os
@@ -20,20 +19,19 @@ from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.system.access import Access, open_file
 
 STRIDE = 1024
-"""How far the bound is moved beyond the last revision given when the next would pass it."""
+"""How far the bound moves beyond the last revision given when the next one would pass it."""
 
 _BYTES = 24
 
 _WANTED_MS = 20
-"""How long after somebody found the gate shut those that leave it give way. Long enough for the one
-who wants in to get the processor; where nobody does, giving way would only give it to strangers.
+"""How long those that leave the gate yield after somebody found it shut: long enough for the waiter
+to get the processor. Where nobody waits, yielding would only give time to strangers.
 """
 
 
 class SharedCounter:
-    """Numbers that every process which maps the file sees at once: the last revision and the bound,
-    which are used inside the gate alone, and when somebody last found the gate shut, which is a
-    hint.
+    """Three numbers that all processes see at once: the last revision and the bound, used only
+    inside the gate, and when somebody last found the gate shut, which is a hint.
     """
 
     def __init__(self, path: Path, access: Access) -> None:
@@ -45,7 +43,7 @@ class SharedCounter:
             # beyond its holder's death.
             fd = open_file(path, os.O_RDWR, access)
             try:
-                # Never overwrites, and leaves no hole that a full disk would make a signal of.
+                # Never overwrites, and leaves no hole: on a full disk that would become a SIGBUS.
                 os.posix_fallocate(fd, 0, _BYTES)
                 self._memory = mmap.mmap(fd, _BYTES)
                 self._numbers = memoryview(self._memory).cast("q")
@@ -59,9 +57,8 @@ class SharedCounter:
             ) from None
 
     def take(self) -> tuple[int, int]:
-        """The next revision, which is given from here on whether or not its statement succeeds, and
-        the bound that the statement must find in the file. The revision is greater than the bound
-        when there is none left below it.
+        """The next revision, given from here on even if its statement fails, and the bound that the
+        statement must find in the file. A revision beyond the bound means that none is left.
         """
         numbers = self._numbers
         revision, bound = numbers[0] + 1, numbers[1]
@@ -70,8 +67,8 @@ class SharedCounter:
         return revision, bound
 
     def next(self, bound: int) -> int:
-        """The next revision for whoever has just read the file's bound; one beyond the bound when
-        there is none below it. It is not given before `give`.
+        """The next revision, for a caller that has just read this bound in the file; one beyond the
+        bound when none is left. It counts as given after `give`.
         """
         given, known = self._numbers[0], self._numbers[1]
         return given + 1 if known == bound and given < bound else bound + 1
@@ -81,9 +78,9 @@ class SharedCounter:
         self._numbers[0] = last
 
     def begin(self, last: int, bound: int) -> None:
-        """After the commit of a new bound: count on below it from the last revision given."""
-        # In this order: killed in between, it counts for an old bound, which is never believed
-        # again.
+        """After the commit of a new bound: count below it, from the last revision given."""
+        # In this order: killed in between, the memory counts for an old bound, which is never
+        # believed again.
         self._numbers[0] = last
         self._numbers[1] = bound
 
@@ -96,6 +93,6 @@ class SharedCounter:
         return 0 <= monotonic_ns() // 1_000_000 - self._numbers[2] <= _WANTED_MS
 
     def close(self) -> None:
-        """Let go of the memory; others go on counting in it."""
+        """Unmap the memory; others go on counting in it."""
         self._numbers.release()
         self._memory.close()

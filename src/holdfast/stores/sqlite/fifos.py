@@ -1,9 +1,9 @@
-"""Wake-ups between the processes of one machine: a FIFO for each listener, linked under every topic
-it hears.
+"""Wake-ups between the processes of one machine: a FIFO for each listener, linked under each topic
+that it listens to.
 
 A notifier lists a topic's folder, which mostly does not exist, and writes a byte to each FIFO in
-it. FIFOs work between containers that share the folder, and a path of any length will do, which a
-Unix socket's would not.
+it. FIFOs work between containers that share the folder, and with a path of any length, which Unix
+sockets do not.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ _ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
 
 
 class _Fifo:
-    """A FIFO of ours. One that nobody refers to any more, since an exception came before its user
-    had it, goes.
+    """A FIFO of this process. It is removed when nothing refers to it any more, as after an
+    exception before its user had it.
     """
 
     def __init__(self, name: str, remove: Callable[[str], None]) -> None:
@@ -45,9 +45,7 @@ class _Fifo:
         self._pid = os.getpid()
 
     def is_ours(self) -> bool:
-        """Not in a forked child: there it is the parent's, and only the copy of its descriptor can
-        be closed.
-        """
+        """False in a forked child, which may only close its copy of the parent's descriptor."""
         return os.getpid() == self._pid
 
     def close(self) -> None:
@@ -60,7 +58,7 @@ class _Fifo:
         os.close(fd)
 
     def __del__(self) -> None:
-        # An exception may have come before it was anything.
+        # An exception may have come before it had any attribute.
         with contextlib.suppress(AttributeError):
             self.close()
 
@@ -81,7 +79,7 @@ class Fifos:
     def listen(
         self, topics: Sequence[str], keep_in_use: Callable[[], int] | None = None
     ) -> FdListener:
-        """Open an ear. It hears the topics, and its own address. `keep_in_use` is for
+        """A listener for the topics, and for its own address. `keep_in_use` is for
         `Listener.outlive`.
         """
         check_topics(topics)
@@ -94,12 +92,12 @@ class Fifos:
                 fifo.fd, f"@{fifo.name}", lambda: self._leave(fifo, folders), keep_in_use
             )
         except BaseException:
-            # Whoever listens through a full disk tries again and again.
+            # A listener on a full disk tries again and again.
             self._leave(fifo, folders)
             raise
 
     def notify(self, topic: str) -> None:
-        """Wake whoever hears the topic. Never raises: a wake-up is a hint."""
+        """Wake the listeners of a topic. Never raises: a wake-up is a hint."""
         if topic.startswith("@"):
             # Only what `_make` makes: an address may come from a record, and must not lead out of
             # the folder.
@@ -115,8 +113,8 @@ class Fifos:
             self._each(wake, os.path.basename(folder), self._signal)
 
     def close(self, *, forked: bool = False) -> None:
-        """Let the idle FIFOs go, and those still in use when their listeners leave. A forked child
-        only closes its copies, as the files are its parent's, and goes on with others.
+        """Remove the idle FIFOs, and those in use when their listeners leave. A forked child only
+        closes its copies, since the files are its parent's, and goes on with others.
         """
         self._closed = not forked
         with contextlib.suppress(IndexError):
@@ -124,7 +122,7 @@ class Fifos:
                 self._pool.pop().close()
 
     def _idle(self) -> _Fifo | None:
-        """One of those that wait for use, and still lie where notifiers look for them."""
+        """An idle FIFO that still lies where notifiers look for it."""
         with contextlib.suppress(IndexError):
             while True:
                 fifo = self._pool.pop()
@@ -142,37 +140,41 @@ class Fifos:
             make_one_folder(self._folder, self._access)
             with self._opened() as wake:
                 self._each(wake, ".", self._sweep)
-                # It gets its name once it is open: another's sweep would take it for one that a
-                # killed listener left.
                 make_node_in(wake, unfinished, stat.S_IFIFO, self._access)
-                _open_both(fifo, wake, unfinished)
+                # Opened for both directions, it reports no end of file when a notifier closes its
+                # side.
+                fifo.fd = os.open(
+                    unfinished,
+                    os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC,
+                    dir_fd=wake,
+                )
+                if not stat.S_ISFIFO(os.fstat(fifo.fd).st_mode):
+                    raise FileExistsError(errno.EEXIST, "another file was put in its place", name)
+                # It gets its name once it is open: before that, another's sweep would take it for
+                # one that a killed listener left.
                 os.rename(unfinished, name, src_dir_fd=wake, dst_dir_fd=wake)
             return fifo
         except OSError as error:
             raise opening_failed(self._folder / name, error) from None
 
     def _sweep(self, wake: int, folder: int, name: str) -> bool:
-        """Remove what a listener left behind that was killed: a FIFO that nobody has open takes no
-        writer.
-        """
+        """Remove what a killed listener left: a FIFO that nobody has open takes no writer."""
         if name.startswith(_TOPIC) and folder == wake:
             self._each(wake, name, self._sweep)
         elif name.startswith(_UNFINISHED):
             with contextlib.suppress(OSError):
-                if (
-                    time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime
-                    > _UNFINISHED_S
-                ):
+                changed = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime
+                if time.time() - changed > _UNFINISHED_S:
                     os.unlink(name, dir_fd=folder)
         elif _ADDRESS.match(f"@{name}"):
-            fd = self._reach(wake, folder, name)
+            fd = self._open_writer(wake, folder, name)
             if fd is None:
                 return False
             os.close(fd)
         return True
 
-    def _each(self, wake: int, name: str, work: "_Work") -> None:
-        """Do something with each FIFO of a topic, and remove the topic's folder if one of them is
+    def _each(self, wake: int, name: str, work: Callable[[int, int, str], bool]) -> None:
+        """Do the work with each FIFO of a topic, and remove the topic's folder if one of them is
         gone and none is left.
         """
         with contextlib.suppress(OSError):
@@ -187,12 +189,12 @@ class Fifos:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The wake-up folder, reached through no link of somebody else's. Raises OSError and
+        """The wake-up folder, reached through no link of another user. Raises OSError and
         StoreUnavailable.
         """
         if self._exposed is None:
             self._exposed = is_exposed(str(self._folder))
-        # Where nobody else can change the way there, its name will do, and costs a fifth.
+        # Where nobody else can change the path, its name is enough, and costs a fifth.
         if self._exposed:
             wake = in_folder(
                 self._folder, lambda around, name: os.open(name, _FOLDER, dir_fd=around)
@@ -205,8 +207,7 @@ class Fifos:
             os.close(wake)
 
     def _topic_folder(self, topic: str) -> str:
-        # Two topics that share a checksum wake each other's listeners in vain, which the port
-        # allows.
+        # Two topics with one checksum wake each other's listeners in vain, which the port allows.
         return f"{self._folder}/{_TOPIC}{zlib.crc32(f'{self._namespace}/{topic}'.encode()):08x}"
 
     def _link(self, name: str, topic: str) -> None:
@@ -249,14 +250,14 @@ class Fifos:
                         os.close(folder)
                     os.rmdir(topic, dir_fd=wake)
         if fifo in self._pool:
-            # An exception came between: it has left already.
+            # An exception came in between: it has left already.
             return
         if len(self._pool) >= _POOL_MAX:
             fifo.close()
             return
         self._pool.append(fifo)
         if self._closed:
-            # Looked at only now: of the one that leaves and the one that closes, one sees the
+            # Checked only now: of a listener that leaves and a store that closes, one sees the
             # other.
             self.close()
 
@@ -265,7 +266,7 @@ class Fifos:
             os.unlink(name, dir_fd=wake)
 
     def _signal(self, wake: int, folder: int, name: str) -> bool:
-        fd = self._reach(wake, folder, name)
+        fd = self._open_writer(wake, folder, name)
         if fd is None:
             return False
         with contextlib.suppress(OSError):
@@ -273,17 +274,16 @@ class Fifos:
         os.close(fd)
         return True
 
-    def _reach(self, wake: int, folder: int, name: str) -> int | None:
-        """The writing end of a listener's FIFO. None when nobody has it open: its listener died,
-        and what it left goes. None too for anything else that was put there.
+    def _open_writer(self, wake: int, folder: int, name: str) -> int | None:
+        """The writing end of a listener's FIFO. None when nobody has it open: then its listener
+        died, and what it left is removed. None too for anything else that was put there.
         """
         try:
             fd = os.open(
                 name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder
             )
         except OSError as error:
-            # One that is gone has left the topic since that was listed, and may live on by its
-            # address.
+            # A missing one has left the topic since it was listed, and may live on by its address.
             if error.errno == errno.ENXIO:
                 for place in (wake, folder):
                     with contextlib.suppress(OSError):
@@ -293,15 +293,3 @@ class Fifos:
             return fd
         os.close(fd)
         return None
-
-
-_Work = Callable[[int, int, str], bool]
-
-
-def _open_both(fifo: _Fifo, folder: int, name: str) -> None:
-    """Open a FIFO for both, so that it never reports an end of file when a notifier closes its
-    side. Raises OSError.
-    """
-    fifo.fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    if not stat.S_ISFIFO(os.fstat(fifo.fd).st_mode):
-        raise FileExistsError(errno.EEXIST, "another file was put in its place", name)

@@ -1,4 +1,4 @@
-"""Where a store may live, and with which permissions."""
+"""Where a store may lie, and how its files are made."""
 
 import contextlib
 import os
@@ -22,18 +22,17 @@ LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
     | {"tmpfs", "ramfs", "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs"}
 )
-"""File systems of one machine, with locks, shared memory and syncs that hold. SQLite's log needs
-all of them. Of any other it is not known: several machines may share it, each with a memory of its
-own.
+"""File systems of one machine whose locks, shared memory and syncs hold: SQLite's log needs all of
+them. Any other may be shared by several machines, each with a memory of its own.
 """
 
 UNKNOWN = "unknown"
 VARIABLE = "HOLDFAST_FILESYSTEMS"
-"""Names more of them, with commas in between, for whoever knows that they are as good."""
+"""Names more of them, separated by commas, for a user who knows that they are as good."""
 
 
-class Place:
-    """Where a file was when it was opened. SQLite goes on in a file that has no name any more, and
+class FileIdentity:
+    """Which file a path named when it was opened. SQLite goes on in a file that was deleted, and
     nobody would find there what was acknowledged.
     """
 
@@ -42,13 +41,12 @@ class Place:
         self._file = self._now()
 
     def check(self) -> None:
-        """Raises StoreUnavailable when another file is there, or none."""
+        """Raise StoreUnavailable when the path names another file, or none."""
         if self._now() != self._file:
             raise StoreUnavailable(
                 f"{self._path} is not the file any more that this process has open: it was moved, "
-                "deleted or replaced. Put it "
-                "back, or stop every program that uses it and run `holdfast store restore FILE`; "
-                "nothing was changed",
+                "deleted or replaced. Put it back, or stop every program that uses it and run "
+                "`holdfast store restore FILE`; nothing was changed",
                 path=self._path,
                 outcome="none",
             )
@@ -62,8 +60,7 @@ class Place:
 
 
 def prepare(path: Path, access: Access) -> None:
-    """Make the store's folder and an empty database file, for those who are to have access, unless
-    they are there.
+    """Make the store's folder and an empty database file, unless they exist.
 
     Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue
     for a path that is a folder or special file.
@@ -75,8 +72,7 @@ def prepare(path: Path, access: Access) -> None:
             check_shared(path.parent, access)
             sync_names(path.parent)
             make_empty(path, access)
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(path.stat().st_mode):
             raise InvalidValue(
                 f"{path} is not a plain file: give --store sqlite:PATH the path of a file",
                 path=str(path),
@@ -87,7 +83,7 @@ def prepare(path: Path, access: Access) -> None:
 
 
 def check_database(path: Path, access: Access) -> None:
-    """Before SQLite opens a database, and what it keeps beside it, by name: refuse what others put
+    """Before SQLite opens a database and the files beside it by name: refuse what other users put
     under one of these names. Raises StoreUnavailable and OSError.
     """
     check_names(
@@ -97,10 +93,7 @@ def check_database(path: Path, access: Access) -> None:
 
 def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
     """Raise StoreUnavailable if SQLite has followed a link to another file, before anything of it
-    is read.
-
-    SQLite makes out a path by itself; a link may have been put there after this program made it
-    out.
+    is read. The link may have been put there after this program resolved the path.
     """
     raw.text_factory = bytes
     try:
@@ -112,15 +105,14 @@ def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Make the names of the folder and of those above it survive a power loss: any of them may be
-    new.
+    """Make the names of the folder and of those above it survive a power loss: any may be new.
 
-    Done before the database file is made. So whoever finds that file knows that its folder lasts,
-    whichever process made it; and whoever finds only the folder does this again.
+    Done before the database file is made. So a process that finds the file knows that its folder
+    lasts, whoever made it; and a process that finds only the folder does this again.
     """
     device = folder.stat().st_dev
     for parent in folder.parents:
-        # A new folder is on the file system of its parent, so behind a mount point none is new.
+        # A new folder is on the file system of its parent, so above a mount point none is new.
         if parent.stat().st_dev != device:
             return
         try:
@@ -134,27 +126,22 @@ def sync_names(folder: Path) -> None:
 
 
 def make_empty(path: Path, access: Access) -> None:
-    """Make an empty file, unless there is one.
-
-    Without opening it: closing a descriptor of a database drops the locks that SQLite holds on it
-    in this process.
+    """Make an empty file, unless it exists, without opening it: closing a descriptor of a database
+    drops the locks that SQLite holds on it in this process.
     """
     with contextlib.suppress(FileExistsError):
         make_node(path, stat.S_IFREG, access)
 
 
 def refuse_network(folder: Path) -> None:
-    """Raise StoreUnavailable if the folder is on a file system that several machines may share, or
-    of which that is not known.
-    """
+    """Raise StoreUnavailable if several machines may share the folder's file system."""
     kind = type_of(folder)
     if not is_local(kind):
         raise StoreUnavailable(
             f"{folder} is on a file system of type {kind}, which is not known to be of this "
-            "machine alone, with locks and "
-            "shared memory that hold: use a local disk, or PostgreSQL (--store postgresql://...) "
-            "for several machines. If you "
-            f"know that it is as good as a local disk, set {VARIABLE}={kind}",
+            "machine alone, with locks and shared memory that hold: use a local disk, or "
+            "PostgreSQL (--store postgresql://...) for several machines. If you know that it is as "
+            f"good as a local disk, set {VARIABLE}={kind}",
             path=str(folder),
             filesystem=kind,
             outcome="none",
@@ -162,31 +149,29 @@ def refuse_network(folder: Path) -> None:
 
 
 def is_local(kind: str) -> bool:
-    """May a store live on a file system of this type?"""
+    """May a store lie on a file system of this type?"""
     return kind in LOCAL or kind in os.environ.get(VARIABLE, "").replace(" ", "").split(",")
 
 
 def type_of(folder: Path) -> str:
-    """The type of the file system a folder is on, from the mount table; `unknown` when that does
-    not tell. Raises OSError.
+    """The type of the folder's file system, from the mount table; `unknown` when that does not say.
+    Raises OSError.
     """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         device = os.fstat(fd).st_dev
-        said = Path(f"/proc/self/fdinfo/{fd}").read_text()
-        table = [
-            line.split(" ")
-            for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-        ]
+        fdinfo = Path(f"/proc/self/fdinfo/{fd}").read_text()
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
     except FileNotFoundError:
         # No /proc.
         return UNKNOWN
     finally:
         os.close(fd)
-    mount = next((line.split()[1] for line in said.splitlines() if line.startswith("mnt_id:")), "")
+    table = [line.split(" ") for line in mounts.splitlines()]
+    mount = next((line.split()[1] for line in fdinfo.splitlines() if line[:7] == "mnt_id:"), "")
     number = f"{os.major(device)}:{os.minor(device)}"
-    # By the mount first: parts of a btrfs have numbers of their own, which are in no table. In a
-    # chroot only the number may be.
+    # By the mount first: parts of a btrfs have device numbers that are in no table. In a chroot
+    # only the number may be.
     found = [words for words in table if words[0] == mount] or [
         words for words in table if words[2] == number
     ]

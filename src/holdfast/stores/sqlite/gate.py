@@ -1,8 +1,8 @@
 """The gate: one writer at a time among all threads and processes, in turn.
 
 SQLite's own busy handler polls, and under load some writers get nothing for seconds. A blocking
-flock on a side file sleeps in the kernel's queue instead. It knows no time limit, so where the gate
-is shut, a thread of its own blocks in it (gate_thread.py) while the callers wait with theirs.
+flock on a side file sleeps in the kernel's queue instead. flock has no time limit, so where the
+gate is shut a thread of its own blocks in it (gate_thread.py) while the callers wait with theirs.
 """
 
 import contextlib
@@ -28,40 +28,34 @@ T = TypeVar("T")
 _TRY = LOCK_EX | LOCK_NB
 
 
-class Beside(Protocol):
-    """Memory that all processes at the gate share."""
+class SharedMemory(Protocol):
+    """Memory that all processes at the gate share (counter.py)."""
 
-    def want(self) -> None:
-        """Say that the gate is wanted."""
-        ...
+    def want(self) -> None: ...
 
-    def wanted(self) -> bool:
-        """Did somebody find the gate shut a short while ago?"""
-        ...
+    def wanted(self) -> bool: ...
 
-    def close(self) -> None:
-        """Let go of everything."""
-        ...
+    def close(self) -> None: ...
 
 
 class Gate:
-    """A latch on a side file. Not re-entrant, and not a lock for users: it is held for one
-    transaction.
+    """A latch on a side file, held for one transaction. Not re-entrant. The locks of folders of the
+    files store are gates too.
 
-    `beside` is what only those inside use; it is closed with the gate. `tries` is how often a shut
-    gate is tried, giving way in between, before a thread is set to wait for it: where turns are
-    short, it is open again before a thread could be.
+    `memory` is used only by those inside, and is closed with the gate. `tries` is how often a shut
+    gate is tried, yielding in between, before a thread waits for it: where turns are short, it is
+    open again before a thread could be.
     """
 
     def __init__(
-        self, path: Path, access: Access, beside: Beside | None = None, *, tries: int = 1
+        self, path: Path, access: Access, memory: SharedMemory | None = None, *, tries: int = 1
     ) -> None:
         self.path = path
         self._tries = tries
-        self._beside = beside
+        self._memory = memory
         self._fd = self._opened(path, access)
         self._inside = owned_lock()
-        self._beginning = threading.Lock()
+        self._thread_start = threading.Lock()
         self._thread: GateThread | None = None
         self._closing = False
         _gates.add(self)
@@ -69,9 +63,9 @@ class Gate:
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         """Do the work while no other writer of any process is inside, and return what it returns.
 
-        It may run in another thread of this process. `sleepy` says that the caller itself sleeps or
-        gives way soon after. Raises LockTimeout when its turn did not come in time, naming the
-        process inside where the kernel tells it; work that has begun is waited for. Raises
+        The work may run in another thread of this process. `sleepy` says that the caller itself
+        sleeps or yields soon after. Raises LockTimeout when its turn did not come in time, naming
+        the process inside if the kernel says which; work that has begun is waited for. Raises
         InvalidValue inside of other work. What the work raises comes through.
         """
         inside = self._inside
@@ -83,9 +77,9 @@ class Gate:
         if self._thread is None or not self._thread.busy:
             mine = done = False
             try:
-                # Ctrl-C can come out of any call here. Python runs no signal's handler between the
+                # Ctrl-C can come out of any call here. Python runs no signal handler between the
                 # end of a `try` and the first C function that its `finally` calls, so however often
-                # it comes, both of these are called.
+                # it comes, both unlocks below are called.
                 try:
                     # An open gate costs one lock and two system calls. Threads of one process wait
                     # for each other right here.
@@ -99,18 +93,18 @@ class Gate:
                             result = work()
                             done = True
                             break
-                        if self._beside is not None:
-                            self._beside.want()
+                        if self._memory is not None:
+                            self._memory.want()
                         sched_yield()
                 finally:
                     if mine or inside._is_owned():
                         try:
                             flock(self._fd, LOCK_UN)
                         except (OSError, ValueError):
-                            # A child that was forked inside has let go of its parent's gate.
+                            # A child that was forked inside has closed its parent's gate.
                             pass
                         except BaseException:
-                            # Of memory that ran out just here; to unlock twice is harmless.
+                            # Memory ran out just here; unlocking twice is harmless.
                             flock(self._fd, LOCK_UN)
                             raise
                         finally:
@@ -122,8 +116,8 @@ class Gate:
                 if self._closing:
                     self._close_if_empty()
                 if not sleepy and self.crowded():
-                    # flock lets in whoever runs next; without this that would mostly be the one
-                    # that just left.
+                    # flock lets in the process that runs next; without this, mostly the one that
+                    # just left.
                     sched_yield()
                 return result
         if self._closing:
@@ -131,20 +125,18 @@ class Gate:
             raise closed()
         # Another process is inside.
         left_s = timeout_s - (monotonic() - began)
-        return self._begun_thread().run(work, left_s, lambda: self._late(timeout_s))
+        return self._started_thread().run(work, left_s, lambda: self._late(timeout_s))
 
     def crowded(self) -> bool:
-        """Should one who leaves give way? Always, where it is not known whether others wait."""
+        """Should the one who leaves yield? Always, where it is unknown whether others wait."""
         try:
-            return self._beside is None or self._beside.wanted()
+            return self._memory is None or self._memory.wanted()
         except ValueError:
             # The gate was closed meanwhile, and the memory with it.
             return False
 
     def is_empty(self) -> bool:
-        """Is there nothing in the side file? By its descriptor, which costs less than a look by
-        name. Raises OSError when it is closed.
-        """
+        """Is the side file empty? Raises OSError when the gate is closed."""
         return not os.pread(self._fd, 1, 0)
 
     def close(self) -> None:
@@ -155,14 +147,14 @@ class Gate:
         self._close_if_empty()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's gate, which this does not open."""
+        """In a forked child: close the copy of the parent's descriptor, which unlocks nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             # The program may have closed all descriptors, as daemons do.
             with contextlib.suppress(OSError):
                 os.close(fd)
-            if self._beside is not None:
-                self._beside.close()
+            if self._memory is not None:
+                self._memory.close()
 
     def _opened(self, path: Path, access: Access) -> int:
         try:
@@ -175,14 +167,13 @@ class Gate:
         its way out.
         """
         while self._inside._is_owned():
-            with contextlib.suppress(OSError, ValueError):
-                flock(self._fd, LOCK_UN)
+            self._unlock()
             self._inside.release()
         self._close_if_empty()
 
     def _close_if_empty(self) -> None:
-        """Close it if it should be and nobody is inside. Whoever leaves looks after leaving, so one
-        of both sees the other.
+        """Close the gate if it is closing and nobody is inside. The one who leaves looks after
+        leaving, so one of the two sees the other.
         """
         inside = self._inside
         if not self._closing or inside._is_owned():
@@ -194,8 +185,8 @@ class Gate:
             if inside._is_owned():
                 inside.release()
 
-    def _begun_thread(self) -> GateThread:
-        with self._beginning:
+    def _started_thread(self) -> GateThread:
+        with self._thread_start:
             if self._thread is None:
                 self._thread = GateThread(
                     self._flock, self._unlock, self._close_if_empty, self._inside
@@ -222,8 +213,7 @@ class Gate:
         who = f"process {holder} is" if holder else "another writer is"
         return LockTimeout(
             f"no turn to write {self.path.name} within {timeout_s:.3g} s: {who} inside a "
-            "transaction; nothing was changed. "
-            "If it is stopped, continue or kill it",
+            "transaction; nothing was changed. If it is stopped, continue or kill it",
             resource=str(self.path),
             holder_pid=holder,
             outcome="none",
@@ -234,9 +224,8 @@ _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child: a descriptor that it shares with its parent would keep the gate shut after
-    the parent's death, also that of a store which a thread was just opening.
-    """
+    # A descriptor shared with the parent would keep the gate shut after the parent's death, also
+    # that of a store which a thread was just opening.
     for gate in list(_gates):
         with contextlib.suppress(Exception):
             gate.abandon()
@@ -246,7 +235,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def flock_holder(path: Path) -> int | None:
-    """The process that has the flock, from /proc/locks; None when it cannot be seen from here."""
+    """The process that holds the flock, from /proc/locks; None when it cannot be seen from here."""
     with contextlib.suppress(OSError, ValueError):
         inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():

@@ -1,7 +1,8 @@
 """The thread that waits at a shut gate for the callers of this process.
 
-When the turn comes, it does the work at once, and what else of this process is waiting by then:
-handing the turn to the caller first would keep all other processes waiting for a change of threads.
+When the turn comes, the thread does the work itself, and the other work of this process that waits
+by then. Handing the turn to the caller first would make all other processes wait for a thread
+switch.
 """
 
 import contextlib
@@ -36,26 +37,24 @@ class Task:
         self._result: Any = None
         self._error: BaseException | None = None
         self._ended = False
-        # Bare locks as signals, which cost a tenth of an Event. This one is acquired until the work
-        # has ended.
+        # A bare lock as a signal costs a tenth of an Event. It is locked until the work has ended.
         self._signal = threading.Lock()
         self._signal.acquire()
         self._claimed: dict[None, int] = {}
 
     def claim(self) -> bool:
-        """Decide about it; False when another thread has. A second call has the same answer, so a
-        thread that was interrupted here asks again.
+        """Decide about the task; False when another thread has. The answer never changes, so a
+        thread that was interrupted here can ask again.
         """
         me = get_ident()
         return self._claimed.setdefault(None, me) == me
 
     def is_claimed(self) -> bool:
-        """Has anybody decided about it?"""
         return bool(self._claimed)
 
     def do(self) -> bool:
-        """Do the work, unless its caller has given up, and tell the caller. Raises only when it
-        could not be told.
+        """Do the work and wake the caller, unless it has given up. Raises only when the caller
+        could not be woken.
         """
         if not self.claim():
             return False
@@ -67,30 +66,29 @@ class Task:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Tell the caller, if it has not been told yet, that this was in the way."""
+        """Wake the caller with an error, unless the task has ended."""
         if not self._ended:
             self._error = error
             self._end()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended; False when it has not by then."""
+        """Wait until the task has ended; False when it has not by then."""
         deadline = monotonic() + timeout_s
         while not self._ended:
             left_s = deadline - monotonic()
-            # Looked at again and again: memory may run out just where the signal should be given.
+            # In short waits: memory may run out just where the signal should be given.
             if not self._signal.acquire(timeout=min(max(left_s, 0), _LOOK_AGAIN_S)) and left_s <= 0:
                 return self._ended
         return True
 
     def cancel(self) -> None:
-        """After an exception in its caller: what has not begun will not, and what has is let
-        finish, however often Ctrl-C is pressed. The caller's connection is in use until then.
+        """After an exception in the caller: work that has not begun never will; work that has is
+        waited for, however often Ctrl-C is pressed, because it uses the caller's connection.
         """
         while True:
             try:
-                if self.claim():
-                    return
-                self.wait(threading.TIMEOUT_MAX)
+                if not self.claim():
+                    self.wait(threading.TIMEOUT_MAX)
                 return
             except BaseException:  # noqa: BLE001 - the first one is raised by the caller
                 continue
@@ -102,7 +100,7 @@ class Task:
         return self._result
 
     def _end(self) -> None:
-        # In this order: a caller that was interrupted when it had the signal looks at this instead.
+        # In this order: a caller that was interrupted when it had the signal looks at the flag.
         self._ended = True
         if self._signal.locked():
             self._signal.release()
@@ -123,8 +121,8 @@ class GateThread:
         self._left = left
         self._inside = inside
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._turn_of: Task | None = None
-        """What it waits in the kernel's queue for, until its turn comes."""
+        self._first_task: Task | None = None
+        """The task for which the thread waits in the kernel's queue, until its turn comes."""
         self._over = False
         self.busy = False
         threads.start(threading.Thread(target=self._serve, name="holdfast-gate", daemon=True))
@@ -164,13 +162,13 @@ class GateThread:
                 continue
 
     def _serve_next(self) -> bool:
-        """Wait for a task, and take a turn for it. False when there is to be none any more."""
+        """Wait for a task, and take a turn for it. False when the thread is to end."""
         task: Task | None = None
         try:
             task = self._tasks.get()
             if task is None:
                 return False
-            self._turn_of = task
+            self._first_task = task
             if self._over:
                 self._refuse_all()
             if not task.is_claimed():
@@ -185,8 +183,7 @@ class GateThread:
         return True
 
     def _refuse_all(self) -> None:
-        """Tell the callers of all tasks that have not begun that the gate is closed."""
-        task = self._turn_of
+        task = self._first_task
         ending = False
         with contextlib.suppress(Empty):
             while True:
@@ -204,10 +201,10 @@ class GateThread:
             task: Task | None = first
             try:
                 self._flock(LOCK_EX)
-                self._turn_of = None
+                self._first_task = None
                 while task is not None:
                     done += task.do()
-                    task = self._another(done)
+                    task = self._next_in_turn(done)
                 self._unlock()
             except BaseException as error:
                 self._unlock()
@@ -216,8 +213,8 @@ class GateThread:
                     task.fail(error)
                 raise
 
-    def _another(self, done: int) -> Task | None:
-        """Another task that is waiting already, to share the turn."""
+    def _next_in_turn(self, done: int) -> Task | None:
+        """A task that waits already, to share the turn."""
         if done >= _TASKS_A_TURN_MAX:
             return None
         try:
@@ -230,5 +227,4 @@ class GateThread:
 
 
 def closed() -> StoreUnavailable:
-    """What a call gets when the gate is closed."""
     return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)

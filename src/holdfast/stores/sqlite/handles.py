@@ -1,12 +1,12 @@
 """The SQLite handles of this process. None may be open while it forks.
 
 SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks,
-and believe for ever that it has them: every connection that it opens to the same file, by whatever
-store, would trust locks that the kernel has not given, and others would delete the log under it.
-SQLite's mutexes may also be held by a thread that the child lacks, and then any call of SQLite
-hangs, whatever file it is for.
+and believe for ever that it has them: each of its connections to the same file would trust locks
+that the kernel has not given, and others would delete the log under it. SQLite's mutexes may also
+be held by a thread that the child lacks, and then any call of SQLite hangs, whatever file it is
+for.
 
-So a process that forks closes what is idle and waits for the rest. A child that is born while a
+So a process that forks closes its idle handles and waits for the rest. A child that is born while a
 handle is open uses no SQLite at all, nor do its own children: every open is refused, until another
 program is begun by exec.
 """
@@ -26,10 +26,10 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 FORK_WAIT_S = 2.0
 """How long a fork waits for the handles that are in use."""
 
-_LOOK_AGAIN_S = 0.001
-
 NOBODY = 0
 """No thread has this id."""
+
+_LOOK_AGAIN_S = 0.001
 
 
 class Handle:
@@ -41,8 +41,7 @@ class Handle:
         # The thread that uses it; NOBODY while it is idle. A fork does not wait for handles of its
         # own thread, so it must not mistake one that another thread has just picked up for its own.
         self.owner = get_ident()
-        # True once its thread may call SQLite. Before that, the handle makes no forked child
-        # unsound.
+        # True once its thread may call SQLite. Before that, the handle makes no child unsound.
         self.admitted = False
         self.raw: sqlite3.Connection | None = None
         # Freeing a cursor resets its statement, so it is kept as long as its connection.
@@ -56,10 +55,10 @@ class Handle:
         deadline = time.monotonic() + timeout_s
         while True:
             check()
-            # Added first and then looked: of a thread that opens and one that forks, one sees the
+            # Added first, then looked: of a thread that opens and one that forks, one sees the
             # other.
             _open.add(self)
-            # A thread that has one open already is waited for itself.
+            # The fork waits for a thread that has one open already, so that one must not wait.
             if not _forking or _count_of(self.owner) > 1:
                 self.admitted = True
                 return
@@ -75,9 +74,8 @@ class Handle:
         return self in _open
 
     def close(self) -> None:
-        """Close the connection. In a forked child that inherited it: leave it alone."""
-        # In this order: whoever forks takes an empty set for the proof that no thread is inside
-        # SQLite.
+        """Close the connection. A forked child that inherited it leaves it alone."""
+        # In this order: a fork takes an empty set as proof that no thread is inside SQLite.
         if self in _open:
             try:
                 if self.cursor is not None:
@@ -111,12 +109,11 @@ def check() -> None:
 
 
 def refusal() -> StoreUnavailable:
-    """What is raised in a process that was forked while SQLite was in use."""
+    """The error in a process that was forked while SQLite was in use."""
     return StoreUnavailable(
         "this process was forked while a thread of its parent was using the store, so SQLite "
-        "cannot be used here: begin it by "
-        "`spawn` or `forkserver` (multiprocessing.set_start_method), or as a program of its own; "
-        "nothing was changed",
+        "cannot be used here: begin it by `spawn` or `forkserver` "
+        "(multiprocessing.set_start_method), or as a program of its own; nothing was changed",
         outcome="none",
         forked=True,
     )
@@ -141,8 +138,8 @@ def opened(path: Path, *, mode: str | None = None, **options: Any) -> Iterator[s
 
 
 def begin_fork(close_idle: Callable[[], None]) -> None:
-    """Before this process forks: let nobody open a handle, and wait until none is open, but not for
-    long. `close_idle` closes what nobody uses.
+    """Before this process forks: let nobody open a handle, and wait a short while until none is
+    open. `close_idle` closes those that nobody uses.
     """
     global _forking
     _fork.acquire()
@@ -156,9 +153,9 @@ def begin_fork(close_idle: Callable[[], None]) -> None:
         # What this thread itself uses, inside a transaction, is not closed by waiting.
         if time.monotonic() > deadline or _count_of(get_ident()):
             break
-        # Nothing tells of a handle that was closed, and a fork waits for it once.
+        # Nobody is notified of a closed handle, and a fork waits for it once.
         time.sleep(_LOOK_AGAIN_S)
-    # For the child, which must not import it while a thread that it lacks may be at that.
+    # For the child, which must not import it while a thread that it lacks may be importing.
     import ctypes  # noqa: F401
 
 
@@ -194,7 +191,7 @@ def _after_fork_in_child() -> None:
     _fork = threading.RLock()
     _forked = threading.Event()
     if inherited:
-        # Never freed, also not when the interpreter ends: closing a connection of the parent's
+        # Never freed, not even when the interpreter ends: closing a connection of the parent's
         # would do harm, or hang.
         _inherited.append(inherited)
         import ctypes
@@ -203,6 +200,6 @@ def _after_fork_in_child() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
-# Hooks of children run in the order in which they were registered: this one comes before those of
-# the stores.
+# Hooks of children run in the order of their registration: this one comes before those of the
+# stores.
 os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

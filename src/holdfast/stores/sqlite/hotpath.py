@@ -1,10 +1,9 @@
-"""The port's one-statement paths on the volatile file: one statement that checks, changes and
-commits by itself.
+"""put_new and delete_if on the volatile file: one statement that checks, changes and commits.
 
-This is the usual case alone, told in a straight line since locks are taken through it. Every other
-case is declined: no idle connection, a bound that is reached or was moved (counter.py), a database
-that another program has locked, tables that are gone. Then nothing was changed, and a general
-transaction does it.
+Locks are taken through it, so it handles the usual case alone, in a straight line. It declines
+every other case: no idle connection, a bound that is reached or was moved (counter.py), a database
+that another program has locked, missing tables. Then nothing was changed, and a general transaction
+does the work.
 """
 
 import sqlite3
@@ -28,7 +27,7 @@ class Declined(Exception):
 
 
 class HotPath(Generic[R]):
-    """The way to the records of one volatile space, whose table is there."""
+    """The fast way to the records of one volatile space, whose table exists."""
 
     def __init__(
         self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]
@@ -71,7 +70,7 @@ class HotPath(Generic[R]):
             reach("sqlite.commit.after")
             return revision
 
-        return self._in_turn(connection, insert, timeout_s)
+        return self._in_gate(connection, insert, timeout_s)
 
     def delete_if(self, keys: Sequence[str], token: int, timeout_s: float) -> int:
         """Delete those of the keys whose record has the revision `token`; return how many there
@@ -91,26 +90,26 @@ class HotPath(Generic[R]):
             reach("sqlite.commit.after")
             return deleted
 
-        return self._in_turn(connection, delete, timeout_s)
+        return self._in_gate(connection, delete, timeout_s)
 
-    def _in_turn(self, connection: Connection, change: Callable[[], T], timeout_s: float) -> T:
+    def _in_gate(self, connection: Connection, change: Callable[[], T], timeout_s: float) -> T:
         """Make the change, which is one statement, inside the gate; and give the connection
         back.
         """
         database = self._database
         try:
             if connection.log.size() > LOG_BYTES_MAX:
-                # The general way begins it anew, or refuses the change.
+                # The general way restarts the log, or refuses the change.
                 raise Declined
             reach("sqlite.gate.before")
             result = self._gate.run(change, timeout_s)
-            database.tidy(connection)
+            database.checkpoint_if_due(connection)
         except sqlite3.Error as error:
             if busy(error):
                 database.give_back(connection)
                 raise Declined from None
             # The statement was its own commit, so an I/O error leaves its outcome unknown.
-            failure = database.failed(connection, error, committing=True)
+            failure = database.discard(connection, error, committing=True)
             raise (Declined if isinstance(failure, TablesChanged) else failure) from None
         except BaseException:
             database.give_back(connection)

@@ -1,7 +1,7 @@
 """Check, backup and restore of a SQLite store, through SQLite's own means.
 
-A database that others have open must not be copied or opened as a file: only SQLite knows what of
-it is in the log.
+A database that others have open must not be copied or opened as a file: only SQLite knows which
+part of it is in the log.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import Administration
 from holdfast.stores.copy import StoredRecord, entry_problem, record_problem
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
@@ -39,70 +40,75 @@ from holdfast.system.access import Access, access_like, make_folder, match_owner
 from holdfast.system.folder_walk import resolve
 
 
-def check(store: SqliteStore, spaces: Sequence[Space[Any]]) -> list[str]:
-    """Look at everything in the durable file and return what is wrong with it, a line each; nothing
-    is changed.
+class SqliteAdministration(Administration):
+    """Check and backup of the durable file; the volatile one ends with the boot."""
 
-    Finds damaged pages, records that do not decode, indexes that disagree with their record,
-    revisions beyond the counter, and damaged journal entries. Blocks no writer.
-    """
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-        raw = connection.raw
-        raw.execute("BEGIN")
-        try:
-            found = [
-                f"database: {row[0]}"
-                for row in raw.execute("PRAGMA integrity_check")
-                if row[0] != "ok"
-            ]
-            last = raw.execute(schema.LAST_REVISION).fetchone()[0]
-            present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
-            for space in spaces:
-                if space.name in present and not space.volatile:
-                    found += _check_space(raw, space, last)
-            found += _check_journal(raw)
-        finally:
-            raw.execute("ROLLBACK")
-    return found
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store.kind)
+        self._store = store
 
+    def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
+        """Finds damaged pages, records that do not decode, indexes that disagree with their record,
+        revisions beyond the counter, and damaged journal entries.
+        """
+        with self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            raw = connection.raw
+            raw.execute("BEGIN")
+            try:
+                found = [
+                    f"database: {row[0]}"
+                    for row in raw.execute("PRAGMA integrity_check")
+                    if row[0] != "ok"
+                ]
+                last = raw.execute(schema.LAST_REVISION).fetchone()[0]
+                present = {row[0] for row in raw.execute("SELECT name FROM spaces")}
+                for space in spaces:
+                    if space.name in present and not space.volatile:
+                        found += _check_space(raw, space, last)
+                rows = raw.execute("SELECT revision, data FROM journal")
+                found += [wrong for row in rows if (wrong := entry_problem(*row))]
+            finally:
+                raw.execute("ROLLBACK")
+        return found
 
-def backup(
-    store: SqliteStore, target: Path, complete: Callable[[sqlite3.Connection], None] | None = None
-) -> None:
-    """Write a copy of the durable file as of now to a new file, whole or not at all. Blocks no
-    writer.
+    def content(self, space: Space[Any], key: str) -> bytes:
+        store, found = self._store, None
+        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+            if schema.is_current(connection.raw, space):
+                sql = table_of(space, schema.DIALECT).get
+                found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
+        if found is None:
+            raise NotFound(
+                f"there is no {space.name}/{key} in namespace {store.namespace}",
+                space=space.name,
+                key=key,
+            )
+        return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
 
-    `complete` may put more into the copy before it is in its place. Raises InvalidValue when the
-    target exists or its folder does not, StoreUnavailable when it cannot be written.
-    """
-    if os.path.lexists(target):
-        raise InvalidValue(f"{target} exists: choose a new file for the backup", path=str(target))
-    if not target.absolute().parent.is_dir():
-        raise InvalidValue(
-            f"there is no folder {target.parent}: make it first, or choose another",
-            path=str(target),
-        )
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, whole(target) as temporary:
-        _copy(connection.raw, temporary)
-        if complete is not None:
-            with handles.opened(temporary) as raw, raw:
-                complete(raw)
-
-
-def content(store: SqliteStore, space: Space[Any], key: str) -> bytes:
-    """A record's bytes as they are stored, damaged or not. Raises NotFound."""
-    sql = table_of(space, schema.DIALECT).get
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-        found = None
-        if schema.is_current(connection.raw, space):
-            found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
-    if found is None:
-        raise NotFound(
-            f"there is no {space.name}/{key} in namespace {store.namespace}",
-            space=space.name,
-            key=key,
-        )
-    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
+    def backup(
+        self,
+        spaces: Sequence[Space[Any]],  # noqa: ARG002 - the whole file is copied
+        target: Path,
+        complete: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> None:
+        """Blocks no writer. `complete` may put more into the copy before it is in its place."""
+        if os.path.lexists(target):
+            raise InvalidValue(
+                f"{target} exists: choose a new file for the backup", path=str(target)
+            )
+        if not target.absolute().parent.is_dir():
+            raise InvalidValue(
+                f"there is no folder {target.parent}: make it first, or choose another",
+                path=str(target),
+            )
+        with (
+            self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection,
+            whole(target) as temporary,
+        ):
+            _copy(connection.raw, temporary)
+            if complete is not None:
+                with handles.opened(temporary) as raw, raw:
+                    complete(raw)
 
 
 class Saving(NamedTuple):
@@ -131,9 +137,9 @@ def restore(
     The replaced store is saved first, beside it as `<name>.replaced-<time>`: a sound one as a
     backup, a damaged one as it is, with its log. When it cannot be saved, nothing is changed
     (StoreUnavailable). `saving=None` saves nothing. No token given before or after the backup was
-    made is ever given again. Processes that have a healthy store open go on with the restored
-    state; a damaged or missing one is replaced only while nobody has it open (else Held). Raises
-    NotFound, StoreCorrupt or SchemaTooNew when the source is no sound backup.
+    made is ever given again. Processes that have a sound store open go on with the restored state;
+    a damaged or missing one is replaced only while nobody has it open (else Held). Raises NotFound,
+    StoreCorrupt or SchemaTooNew when the source is no sound backup.
     """
     path = Path(resolve(path))
     time_ = clock or SystemClock()
@@ -156,12 +162,6 @@ def _check_space(raw: sqlite3.Connection, space: Space[Any], last: int) -> Itera
     columns = ", ".join(["ns", "key", "rev", "value", *table.columns])
     for ns, key, rev, value, *places in raw.execute(f"SELECT {columns} FROM {table.name}"):
         if wrong := record_problem(StoredRecord(space, ns, key, rev, value), places, last):
-            yield wrong
-
-
-def _check_journal(raw: sqlite3.Connection) -> Iterator[str]:
-    for revision, data in raw.execute("SELECT revision, data FROM journal"):
-        if wrong := entry_problem(revision, data):
             yield wrong
 
 
@@ -189,7 +189,7 @@ def _sound_backup(source: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
-    """The store in place, if it is sound enough to be written through SQLite."""
+    """The store in place, if SQLite can write it."""
     if not path.exists():
         return None
     try:
@@ -210,16 +210,27 @@ def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
 def _overwrite(
     live: SqliteStore, prepared: Path, clock: Clock, saving: Saving | None
 ) -> Path | None:
-    """One write transaction over the whole database, so that those who have it open see all of it
-    or nothing.
+    """Replace the whole database in one write transaction, so that those who have it open see all
+    of it or nothing.
 
-    Inside the gate the store is saved, so that its copy has every change that was ever
-    acknowledged, and the new era is begun, beyond the last one of the store as it is then.
+    The store is saved inside the gate, so the copy has every change that was ever acknowledged. The
+    new era is begun there too, beyond the last one of the store.
     """
-    live.durable.certain(TRANSACT_TIMEOUT_S)
+    live.durable.repair_log(TRANSACT_TIMEOUT_S)
     with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
         def work() -> Path | None:
+            deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+
+            def in_time(status: int, *_: int) -> None:
+                # Python's backup would wait for another program's lock for ever.
+                locked = status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if locked and time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{live.path} is locked by another program: close it there and try again",
+                        outcome="none",
+                    )
+
             before = schema.last_era(connection.raw)
             _begin_era(
                 prepared,
@@ -232,33 +243,19 @@ def _overwrite(
             faults.reach("sqlite.restore.before")
             try:
                 with handles.opened(prepared) as source:
-                    source.backup(connection.raw, progress=_in_time(live.path), sleep=0.05)
+                    source.backup(connection.raw, progress=in_time, sleep=0.05)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     if saved is not None and schema.last_era(connection.raw) == before:
-                        # Nothing was replaced. On a full disk, each further try would leave one
-                        # more copy.
+                        # Nothing was replaced. On a full disk each try would leave one more copy.
                         saved.unlink()
                 raise
             faults.reach("sqlite.restore.after")
             return saved
 
-        saved = live.durable.alone(work, TRANSACT_TIMEOUT_S)
-        live.durable.settle(connection)
+        saved = live.durable.run_alone(work, TRANSACT_TIMEOUT_S)
+        live.durable.sync(connection)
     return saved
-
-
-def _in_time(path: Path) -> Callable[[int, int, int], None]:
-    """Python's backup would wait for another program's lock for ever."""
-    deadline = time.monotonic() + TRANSACT_TIMEOUT_S
-
-    def check_time(status: int, *_: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise StoreUnavailable(
-                f"{path} is locked by another program: close it there and try again", outcome="none"
-            )
-
-    return check_time
 
 
 def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> Path:
@@ -281,8 +278,7 @@ def _save(path: Path, raw: sqlite3.Connection, clock: Clock, saving: Saving) -> 
 def _unsaved(path: Path, error: Exception) -> StoreUnavailable:
     return StoreUnavailable(
         f"{path} could not be saved, so it was not replaced ({error}): free space in "
-        f"{path.parent}, or make it writable; "
-        "nothing was changed",
+        f"{path.parent}, or make it writable; nothing was changed",
         path=str(path),
         outcome="none",
     )
@@ -298,12 +294,10 @@ def _unused(path: Path, clock: Clock) -> Path:
 def _replace(
     path: Path, backup_: sqlite3.Connection, clock: Clock, saving: Saving | None
 ) -> Path | None:
-    """Put a new file in the place of a damaged or missing one, which nobody may have open
-    meanwhile.
-    """
+    """Put a new file in the place of a damaged or missing one, while nobody has it open."""
     users = Users(path, access_like(path))
     try:
-        users.be_alone()
+        users.exclude_others()
         with _temporary(path) as prepared:
             _copy(backup_, prepared)
             _begin_era(prepared, clock, _era_of_remains(path), None if path.exists() else 0)
@@ -311,8 +305,7 @@ def _replace(
                 match_owner(prepared, path)
             saved = None if saving is None else _set_aside(path, clock, saving)
             faults.reach("sqlite.restore.before")
-            # An old log must be gone before the new database is there: SQLite would play it into
-            # it.
+            # The old log must be gone before the new database is there, or SQLite would apply it.
             for leftover in (log_path(path), path.with_name(path.name + "-shm")):
                 leftover.unlink(missing_ok=True)
             _sync(path.parent)
@@ -329,7 +322,7 @@ def _replace(
 def _era_of_remains(path: Path) -> int:
     """The last era of what is in place, as far as it can still be read; 0 otherwise."""
     if path.exists():
-        # What is damaged may also lack the numbers.
+        # A damaged file may also lack the numbers.
         with (
             contextlib.suppress(sqlite3.Error, TypeError),
             handles.opened(path, mode="ro") as raw,
@@ -341,15 +334,17 @@ def _era_of_remains(path: Path) -> int:
 def _begin_era(
     prepared: Path, clock: Clock, known: int, journal: int | None, boot_id: str | None = None
 ) -> None:
-    """Bring a private copy into a new era, and make it last. Unless the store in place has the same
-    `journal`, or it cannot be told (None), its cursors are not to be taken for those of the store
-    that the backup was made of. `boot_id` is that of the volatile file in use, which those who have
-    the store open go on with.
+    """Bring a private copy into a new era, and sync it.
+
+    `known` is the last era of the store in place, and `journal` the number of its journal; None
+    where it cannot be read. With another number the copy begins a new journal: its cursors must not
+    pass for those of the store that the backup was made of. `boot_id` names the volatile file with
+    which those who have the store open go on.
     """
     with handles.opened(prepared, isolation_level=None) as raw:
         raw.execute("BEGIN IMMEDIATE")
         era = schema.begin_era(raw, clock, known=known)
-        raw.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+        raw.execute(schema.KEEP_REVISION, (token.first(era),))
         if journal is not None and journal != schema.journal_number(raw):
             schema.begin_journal(raw)
         schema.keep_boot(raw, boot_id)
@@ -358,8 +353,8 @@ def _begin_era(
 
 
 def _set_aside(path: Path, clock: Clock, saving: Saving) -> Path | None:
-    """Save a damaged file and its log under new names, at which SQLite would find the one with the
-    other. None if there is neither.
+    """Save a damaged file and its log under new names that belong together for SQLite. None if
+    there is neither.
     """
     there = [old for old in (path, log_path(path)) if old.exists()]
     if not there:
@@ -408,8 +403,8 @@ def whole(target: Path, access: Access | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _temporary(beside: Path, access: Access | None = None) -> Iterator[Path]:
-    """An empty file beside another, for whom that is if it is there and nobody else is named,
-    removed at the end.
+    """An empty file beside another, removed at the end. Without `access` it gets the owner and
+    group of the other, if that exists.
     """
     temporary = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}.tmp")
     try:

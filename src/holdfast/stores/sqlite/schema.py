@@ -1,16 +1,16 @@
 """Tables, versions and eras of one database file.
 
     meta      name -> number: `revision` (last given without entry), `era` (last begun), `journal`
-              (by which it knows its own cursors), and `boot <id>` (the era in which the boot began
-              that last used the file)
+              (identifies the journal in its cursors), and `boot <id>` (the era in which the boot
+              began that last used the file)
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry; its revision is the row's id
     s_<space> one row a record
 
-The next revision is one more than the greater of the journal's last and `meta.revision`: a
-transaction that tells of itself, as nearly all do, needs no counter row beside. In a volatile file
-that greater one is the bound of all revisions given, and which of them was the last is in shared
-memory (counter.py).
+The next revision is one more than the greater of the journal's last and `meta.revision`, so a
+transaction that appends an entry, as nearly all do, writes no counter row. In a volatile file that
+greater one is the bound of all revisions given; the last one given is in shared memory
+(counter.py).
 """
 
 import sqlite3
@@ -34,36 +34,39 @@ LAYOUT_VERSION = 1
 
 _MAGIC = b"SQLite format 3\0"
 
-# A bytearray is bound at once. Of bytes and None the driver asks first whether anything adapts
+# A bytearray is bound at once. For bytes and None the driver first asks whether anything adapts
 # them, which costs as much as a third of a small statement.
 DIALECT = Dialect(mark="?", schema="", dump=bytearray)
 
 _LAST = (
-    "max((SELECT number FROM meta WHERE name = 'revision'), (SELECT coalesce(max(revision), 0) "
-    "FROM journal))"
+    "max((SELECT number FROM meta WHERE name = 'revision'), "
+    "(SELECT coalesce(max(revision), 0) FROM journal))"
 )
 LAST_REVISION = f"SELECT {_LAST}"
 KEEP_REVISION = "UPDATE meta SET number = ? WHERE name = 'revision'"
+APPEND = (
+    "INSERT INTO journal (revision, ns, at, actor, kind, subject, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE spaces (name TEXT PRIMARY KEY, schema_version INTEGER NOT NULL, indexes TEXT "
-    "NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE spaces (name TEXT PRIMARY KEY, schema_version INTEGER NOT NULL, "
+    "indexes TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE journal (revision INTEGER PRIMARY KEY, ns TEXT NOT NULL, at INTEGER NOT NULL, "
-    "actor TEXT NOT NULL, "
-    "kind TEXT NOT NULL, subject TEXT NOT NULL, data BLOB NOT NULL)",
+    "actor TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, data BLOB NOT NULL)",
 )
 
 
 def layout_of(connection: sqlite3.Connection, path: Path) -> int:
-    """The file's layout version, 0 when it is new. Raises StoreCorrupt for another program's file,
+    """The file's layout version, 0 for a new file. Raises StoreCorrupt for another program's file,
     SchemaTooNew for a newer layout.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version == LAYOUT_VERSION:
         return version
-    # In this order: another process may make the tables at this moment, and then the id that is
-    # read after them is ours.
+    # In this order: another process may be making the tables now, and then the id that is read
+    # after them is ours.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     if application != APPLICATION_ID and (application or version or tables):
@@ -82,9 +85,7 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreCorrupt for a file of ours that lacks one of the tables that every store has, or
-    the numbers by which tokens are given.
-    """
+    """Raise StoreCorrupt for a file of ours that lacks a table or a number that every store has."""
     tables = {
         row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     }
@@ -100,14 +101,24 @@ def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a file that is no store of ours before anything is put beside it. Raises StoreCorrupt
+    """Refuse a file that is no store of ours, before anything is put beside it. Raises StoreCorrupt
     or SchemaTooNew.
-
-    Only looks where no store has been opened yet: a gate beside the file shows that one has.
     """
+    # A gate beside the file shows that a store was opened here before.
     if path.with_name(path.name + "-gate").exists() or path.stat().st_size == 0:
         return
-    _refuse_no_database(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError:
+        head = _MAGIC  # SQLite says better why it cannot be read.
+    if not _MAGIC.startswith(head):
+        # Not an error of SQLite's: that would advise to restore a backup over this file.
+        raise StoreCorrupt(
+            f"{path} is not a Holdfast store, nor any other database: give --store a path of its "
+            "own",
+            path=str(path),
+        )
     try:
         with handles.opened(path, mode="ro") as connection:
             layout_of(connection, path)
@@ -115,24 +126,6 @@ def refuse_foreign(path: Path) -> None:
         found = translated(path, error)
         if isinstance(found, StoreCorrupt):
             raise found from None
-
-
-def _refuse_no_database(path: Path) -> None:
-    """Raise StoreCorrupt for a file that no SQLite has made: to restore a backup over it is no
-    advice.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
-    except OSError:
-        # SQLite says better why.
-        return
-    if not _MAGIC.startswith(head):
-        raise StoreCorrupt(
-            f"{path} is not a Holdfast store, nor any other database: give --store a path of its "
-            "own",
-            path=str(path),
-        )
 
 
 def create(connection: sqlite3.Connection, era: int) -> None:
@@ -150,8 +143,8 @@ def begin_era(
 ) -> int:
     """Record and return a new era, inside a transaction of the durable file.
 
-    It passes `known`, another one that is certain, and `carried`, which was read from a file that
-    was never synced and is believed within reason only.
+    It passes `known`, another era that is certain, and `carried`. That one was read from a file
+    that was never synced, so it is believed within reason only.
     """
     last = max(last_era(connection), known)
     era = token.next_era(max(last, min(carried, last + token.STRIDE)), clock.now())
@@ -160,9 +153,7 @@ def begin_era(
 
 
 def boot_of(connection: sqlite3.Connection) -> str | None:
-    """The boot id that the volatile file in use is named by: of the boot that last began here. None
-    for a new store.
-    """
+    """The boot id that names the current volatile file; None for a new store."""
     found = connection.execute(
         "SELECT name FROM meta WHERE name LIKE 'boot %' ORDER BY number DESC LIMIT 1"
     ).fetchone()
@@ -170,9 +161,7 @@ def boot_of(connection: sqlite3.Connection) -> str | None:
 
 
 def keep_boot(connection: sqlite3.Connection, boot_id: str | None) -> None:
-    """Put the boot id of another file in place of this one's, inside a transaction: its volatile
-    file stays in use.
-    """
+    """Inside a transaction: record the boot id that names the current volatile file."""
     connection.execute("DELETE FROM meta WHERE name LIKE 'boot %'")
     if boot_id is not None:
         connection.execute(
@@ -184,46 +173,43 @@ def keep_boot(connection: sqlite3.Connection, boot_id: str | None) -> None:
 def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> None:
     """Go on in a new era, inside a transaction of the durable file.
 
-    A power loss may have taken back the last revisions, which followers and readers had seen before
-    they were synced. They are not given again, to anything else.
+    A power loss may have taken back the last revisions, which readers had seen before they were
+    synced. A new era never gives them again.
     """
     era = begin_era(connection, clock)
-    connection.execute("UPDATE meta SET number = ? WHERE name = 'revision'", (token.first(era),))
+    connection.execute(KEEP_REVISION, (token.first(era),))
     if not journal_number(connection):
         begin_journal(connection)
     keep_boot(connection, boot_id)
 
 
 def journal_number(connection: sqlite3.Connection) -> int:
-    """By which the journal knows its own cursors; 0 for that of a file from before there were such
-    numbers.
+    """The number that identifies the journal in its cursors; 0 in a file from before there were
+    such numbers.
     """
     found = connection.execute("SELECT number FROM meta WHERE name = 'journal'").fetchone()
     return 0 if found is None else int(found[0])
 
 
 def begin_journal(connection: sqlite3.Connection) -> None:
-    """From here on, cursors given before are another journal's. Inside a transaction."""
+    """Inside a transaction: make every cursor given so far one of another journal."""
     connection.execute(
         "INSERT OR REPLACE INTO meta (name, number) VALUES ('journal', ?)", (new_journal(),)
     )
 
 
 def last_era(connection: sqlite3.Connection) -> int:
-    """The last era known to this file, by its own tokens or because it began one for another
-    file.
-    """
+    """The last era that this file knows: of its own tokens, or begun for another file."""
     begun = connection.execute("SELECT number FROM meta WHERE name = 'era'").fetchone()[0]
     return int(max(begun, token.era(connection.execute(LAST_REVISION).fetchone()[0])))
 
 
 def carried_era(path: Path) -> int:
-    """How far the counter of an earlier boot's volatile file got, if it can be read at all; 0
-    otherwise.
-    """
+    """The era that the counter of a volatile file got to; 0 if the file cannot be read."""
     try:
         check_database(path, access_like(path))
-        # A look makes no file: it would have the modes of the umask, and become the store's own.
+        # mode=rw makes no file: a new one would have the modes of the umask, and become the
+        # store's own.
         with handles.opened(path, mode="rw") as old:
             return last_era(old)
     except (sqlite3.Error, StoreUnavailable, OSError, TypeError, ValueError):
@@ -232,8 +218,8 @@ def carried_era(path: Path) -> int:
 
 
 def is_current(connection: sqlite3.Connection, space: Space[Any]) -> bool:
-    """Is the space's table there and as this program declares it? Raises SchemaTooNew when a newer
-    one wrote it.
+    """Is the space's table as this program declares it? Raises SchemaTooNew when a newer program
+    wrote it.
     """
     found = connection.execute(
         "SELECT schema_version, indexes FROM spaces WHERE name = ?", (space.name,)
@@ -247,8 +233,7 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
     columns = "".join(f", {column} BLOB" for column in table.columns)
     connection.execute(
         f"CREATE TABLE IF NOT EXISTS {table.name} (ns TEXT NOT NULL, key TEXT NOT NULL, rev "
-        "INTEGER NOT NULL, "
-        f"value BLOB NOT NULL{columns}, PRIMARY KEY (ns, key)) WITHOUT ROWID"
+        f"INTEGER NOT NULL, value BLOB NOT NULL{columns}, PRIMARY KEY (ns, key)) WITHOUT ROWID"
     )
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")}
     for column in table.columns:
@@ -258,7 +243,18 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
             f"CREATE INDEX IF NOT EXISTS {table.name}_{column} ON {table.name} (ns, {column}) "
             f"WHERE {column} IS NOT NULL"
         )
-    _reindex(connection, space)
+    if table.columns:
+        sets = ", ".join(f"{column} = ?" for column in table.columns)
+        rows = connection.execute(f"SELECT ns, key, value FROM {table.name}").fetchall()
+        for ns, key, value in rows:
+            try:
+                places = space.index_keys(space.decode(key, value))
+            except RecordInvalid:
+                # It stays where `holdfast store check` finds it, and hides no other.
+                continue
+            connection.execute(
+                f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key)
+            )
     connection.execute(
         "INSERT OR REPLACE INTO spaces (name, schema_version, indexes) VALUES (?, ?, ?)",
         (space.name, space.schema_version, signature(space)),
@@ -267,12 +263,11 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
 
 @lru_cache(maxsize=1024)
 def put_new(space: Space[Any], items: int) -> str:
-    """Insert that many new records of a volatile space if the bound of revisions is still the one
-    that their revision is below (counter.py). Takes namespace, revision and bound, then each
-    record's key, value and places in the indexes.
+    """Insert that many new records of a volatile space if the file still has the bound of their
+    revision (counter.py). Takes namespace, revision and bound, then each record's key, value and
+    places in the indexes.
 
-    Breaks the constraint NOT NULL where the bound is another, and that of the primary key where a
-    key is taken.
+    Violates NOT NULL where the bound is another, and the primary key where a key is taken.
     """
     table = table_of(space, DIALECT)
     revision, rows = f"CASE {_LAST} WHEN ?3 THEN ?2 END", []
@@ -281,7 +276,7 @@ def put_new(space: Space[Any], items: int) -> str:
         key, *rest = (f"?{number}" for number in range(first, first + columns))
         rows.append(f"(?1, {key}, {revision}, {', '.join(rest)})")
         revision = "?2"
-    # Nothing else is open that the statement could be undone in.
+    # ROLLBACK ends the statement's own transaction: no other is open here.
     return (
         f"INSERT OR ROLLBACK INTO {table.name} ({', '.join(table.names)}) VALUES {', '.join(rows)}"
     )
@@ -291,19 +286,3 @@ def put_new(space: Space[Any], items: int) -> str:
 def delete_if(space: Space[Any], keys: int) -> str:
     """Delete that many keys if they have a revision."""
     return table_of(space, DIALECT).delete_if(keys, DIALECT)
-
-
-def _reindex(connection: sqlite3.Connection, space: Space[Any]) -> None:
-    table = table_of(space, DIALECT)
-    if not table.columns:
-        return
-    sets = ", ".join(f"{column} = ?" for column in table.columns)
-    for ns, key, value in connection.execute(f"SELECT ns, key, value FROM {table.name}").fetchall():
-        try:
-            places = space.index_keys(space.decode(key, value))
-        except RecordInvalid:
-            # It stays where `holdfast store check` finds it, and hides no other.
-            continue
-        connection.execute(
-            f"UPDATE {table.name} SET {sets} WHERE ns = ? AND key = ?", (*places, ns, key)
-        )

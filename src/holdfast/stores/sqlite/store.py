@@ -20,7 +20,18 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import BEGINNING, Batch, Cursor, ReadTx, Row, Scope, Tx
+from holdfast.kernel.store import (
+    BEGINNING,
+    Administration,
+    Batch,
+    Cursor,
+    Leftover,
+    ReadTx,
+    Row,
+    Scope,
+    SessionLock,
+    Tx,
+)
 from holdfast.stores.checks import Plan, check_keys, check_limit, plan_of, storable
 from holdfast.stores.listener import FdListener
 from holdfast.stores.sql import table_of
@@ -31,7 +42,7 @@ from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
 from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
-from holdfast.stores.sqlite.users import Users, leave_inherited
+from holdfast.stores.sqlite.users import Users, close_inherited
 from holdfast.system.access import PRIVATE, Access, access_like
 from holdfast.system.folder_walk import resolve
 
@@ -42,8 +53,8 @@ T = TypeVar("T")
 class SqliteStore:
     """A store in SQLite files on one machine.
 
-    Promised: the port, for every process of this machine that opens the same path, containers that
-    share the folder included, also those with a boot id of their own. Volatile spaces live in
+    Promised: the port, for every process of this machine that opens the same path, also in
+    containers that share the folder and have a boot id of their own. Volatile spaces live in
     `<name>.locks-<boot_id>.sqlite` beside the durable file and end with the boot. A child that was
     forked while SQLite was in use is refused (handles.py). Not promised: network file systems,
     which are refused; and a time limit on a disk that does not answer a sync.
@@ -51,6 +62,7 @@ class SqliteStore:
 
     kind = "sqlite"
     embedded = True
+    ephemeral = False
 
     def __init__(
         self,
@@ -61,14 +73,14 @@ class SqliteStore:
         clock: Clock | None = None,
         access: Access = PRIVATE,
     ) -> None:
-        # SQLite keeps the log beside what a link points at, and so must everything else be.
-        self.path = Path(resolve(path))
+        # SQLite keeps the log beside the target of a link, so everything else must lie there too.
+        self.path = self.anchor = Path(resolve(path))
         self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
         self._clock = clock or SystemClock()
         self._begin_process()
         prepare(self.path, access)
-        # A store that is there is for whom it was made.
+        # An existing store keeps its owner and group.
         self.access = access_like(self.path)
         schema.refuse_foreign(self.path)
         # Before the first connection: from here on nobody replaces the files.
@@ -80,7 +92,7 @@ class SqliteStore:
                 access=self.access,
                 synced=True,
                 create=self._create_durable,
-                forget=self._forget,
+                failed=self._forget_tables,
             )
             undone.callback(self.durable.close)
             self._begin_boot()
@@ -101,6 +113,33 @@ class SqliteStore:
     def passing(self) -> Passing:
         return self._clock.passing()
 
+    def side_folder(self, purpose: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{purpose}")
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
+        return None
+
+    def may_have_records(self, space: Space[Any]) -> bool:
+        return not space.volatile or self.volatile_path().exists()
+
+    def session_lock(self, name: str) -> SessionLock:
+        from holdfast.system.flock import FlockLock
+
+        lock = self.path.with_name(f"{self.path.name}-{name}-{self.namespace}.lock")
+        return FlockLock(lock, self.access)
+
+    @property
+    def administration(self) -> Administration:
+        from holdfast.stores.sqlite.maintenance import SqliteAdministration
+
+        return SqliteAdministration(self)
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
+
     def transact(
         self,
         body: Callable[[Tx], T],
@@ -114,16 +153,16 @@ class SqliteStore:
         try:
             return self._transact(body, plan, deadline, durable)
         except TablesChanged:
-            return self._again_if_changed(self._transact, body, plan, deadline, durable)
+            return self._retry_if_changed(self._transact, body, plan, deadline, durable)
 
     def _transact(
         self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True
     ) -> T:
         database = self._database(plan.volatile, deadline)
         if durable:
-            database.certain(_left(deadline))
+            database.repair_log(_left(deadline))
         with database.connection(_left(deadline)) as connection:
-            database.bound_log(connection, _left(deadline))
+            database.limit_log(connection, _left(deadline))
             self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
@@ -138,8 +177,7 @@ class SqliteStore:
                     result = body(tx)
                     tx.finish()
                     if not connection.handle.is_ours():
-                        # The body has forked, and this is the child: what it did is its parent's to
-                        # commit.
+                        # The body has forked, and this is the child: only its parent may commit.
                         raise handles.refusal()
                 finally:
                     tx.end()
@@ -152,8 +190,8 @@ class SqliteStore:
             for topic in tx.topics:
                 self._fifos.notify(topic)
             faults.reach("sqlite.notify.after")
-            database.end_turn(connection, durable=durable)
-            database.tidy(connection)
+            database.finish_write(connection, durable=durable)
+            database.checkpoint_if_due(connection)
         return result
 
     def read(
@@ -175,11 +213,11 @@ class SqliteStore:
             database = self._database(plan.volatile, deadline)
             with database.connection(_left(deadline)) as connection:
                 self._declare(database, connection, plan.spaces, deadline)
-                return database.reading(
+                return database.read(
                     connection, lambda _: snapshot(connection.cursor), _left(deadline)
                 )
 
-        return self._again_if_changed(run)
+        return self._retry_if_changed(run)
 
     def get(
         self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
@@ -193,14 +231,14 @@ class SqliteStore:
                 self._declare(database, connection, [space], deadline)
                 if not storable(key):
                     return None
-                found: tuple[Any, ...] | None = database.reading(
+                found: tuple[Any, ...] | None = database.read(
                     connection,
                     lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(),
                     _left(deadline),
                 )
                 return found
 
-        found = self._again_if_changed(run)
+        found = self._retry_if_changed(run)
         return None if found is None else Row(key, space.decode(key, found[0]), found[1])
 
     def put_new(
@@ -224,7 +262,7 @@ class SqliteStore:
             return tx.revision
 
         try:
-            return self._again_if_changed(self._transact, insert, plan_of((space,)), deadline)
+            return self._retry_if_changed(self._transact, insert, plan_of((space,)), deadline)
         except KeyTaken:
             return None
 
@@ -248,7 +286,7 @@ class SqliteStore:
         def delete(tx: SqliteTx) -> int:
             return tx.change(sql, (self.namespace, token, *keys))
 
-        return self._again_if_changed(self._transact, delete, plan_of((space,)), deadline)
+        return self._retry_if_changed(self._transact, delete, plan_of((space,)), deadline)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
@@ -258,15 +296,15 @@ class SqliteStore:
         self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
     ) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
-        # Who only changes something has no use for it, nor for what it needs.
-        from holdfast.stores.sqlite import transaction
+        # A command that only changes something does not need it.
+        from holdfast.stores.sqlite.journal import read
 
         self._check_open()
         check_limit(limit)
         files = [self.durable]
         if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
-        return transaction.read(files, self.namespace, cursor, limit, reverse=reverse)
+        return read(files, self.namespace, cursor, limit, reverse=reverse)
 
     def close(self) -> None:
         if self._closed:
@@ -280,14 +318,14 @@ class SqliteStore:
         self._users.close()
 
     def after_fork(self) -> None:
-        """In a forked child: begin with no connection, descriptor or lock of the parent's. Where
-        that fails it is closed.
+        """In a forked child: start without the parent's connections, descriptors and locks. A store
+        for which that fails is closed.
         """
         closed, volatile, users = self._closed, self._volatile, self._users
         files = [self.durable] if volatile is None else [self.durable, volatile]
         self._begin_process()
         self._closed = True
-        # The program may have closed descriptors that it does not know, as daemons do.
+        # The program may have closed all descriptors, as daemons do.
         for file in files:
             with contextlib.suppress(Exception):
                 file.after_fork()
@@ -297,7 +335,7 @@ class SqliteStore:
             if closed:
                 return
             self._users = Users(self.path, self.access, self._boot_id)
-            # The parent's mark is closed last: without any, another boot could begin a volatile
+            # The parent's locks are closed last: without any, another boot could begin a volatile
             # file of its own.
             self._users.share_volatile()
         finally:
@@ -308,9 +346,7 @@ class SqliteStore:
         self._closed = False
 
     def before_fork(self) -> None:
-        """Before this process forks: close every connection that nobody uses, since none may be
-        open then.
-        """
+        """Before this process forks: close every idle connection, since none may be open then."""
         self.durable.close_idle()
         if self._volatile is not None:
             self._volatile.close_idle()
@@ -318,9 +354,9 @@ class SqliteStore:
     def boot_in_use(self, boot_id: str) -> bool:
         return self._users.has_boot(boot_id)
 
-    def _again_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run; and once more if a restore by another process has put older tables in place of those
-        that were known.
+    def _retry_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run; and once more if a restore by another process has replaced the known tables by older
+        ones.
         """
         for _ in range(2):
             try:
@@ -350,16 +386,16 @@ class SqliteStore:
             if self._volatile is None:
                 path = self.volatile_path()
                 prepare(path, self.access)
-                self.durable.certain(_left(deadline))
-                # Lent before, since `create` may run in the gate's thread, which cannot open one
-                # while this thread does.
+                self.durable.repair_log(_left(deadline))
+                # Lent before: `create` may run in the gate's thread, which cannot open a connection
+                # while this thread opens one.
                 with self.durable.connection(_left(deadline)) as connection:
                     self._volatile = Database(
                         path,
                         access=self.access,
                         synced=False,
                         create=lambda raw: self._create_volatile(raw, connection, deadline),
-                        forget=self._forget,
+                        failed=self._forget_tables,
                         timeout_s=_left(deadline),
                     )
         finally:
@@ -376,27 +412,21 @@ class SqliteStore:
             return
         for space in spaces:
             is_current = partial(schema.is_current, space=space)
-            if not database.reading(connection, is_current, _left(deadline)):
-                bring_up = partial(self._bring_up, connection, space)
-                database.write(connection, bring_up, _left(deadline))
+            if not database.read(connection, is_current, _left(deadline)):
+                declare = partial(_declare_if_needed, connection.raw, space)
+                database.write(connection, declare, _left(deadline))
             self._declared.add(space)
             if database.counter is not None:
                 self._hot[space] = HotPath(database, database.counter, self.namespace, space)
 
-    def _bring_up(self, connection: Connection, space: Space[Any]) -> None:
-        if not schema.is_current(connection.raw, space):
-            schema.declare(connection.raw, space)
-
-    def _forget(self) -> None:
-        """After an error of SQLite's: what was known of the tables may no longer hold, as after a
-        restore by another.
-        """
+    def _forget_tables(self) -> None:
+        """After an error of SQLite: another process may have restored other tables."""
         self._declared.clear()
         self._hot.clear()
 
     def _begin_boot(self) -> None:
-        """Find the volatile file in use. All who have the store open use the same one, whatever
-        their boot ids are; its name is kept in the durable file, and changes only while nobody uses
+        """Find the current volatile file. All processes that have the store open use the same one,
+        whatever their boot ids; its name is in the durable file, and changes only while nobody uses
         it.
         """
 
@@ -407,34 +437,32 @@ class SqliteStore:
         with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
 
             def is_mine() -> bool:
-                return (
-                    self.durable.reading(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
-                )
+                return self.durable.read(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
 
-            # Once this mark is there the name stays, so it is read again.
+            # Once this process is a user the name stays, so it is read again.
             if is_mine() and self._users.share_volatile() and is_mine():
                 self._volatile_boot = self._boot_id
                 return
             self._users.leave_volatile()
-            self.durable.certain(TRANSACT_TIMEOUT_S)
+            self.durable.repair_log(TRANSACT_TIMEOUT_S)
             try:
                 self._volatile_boot = self.durable.write(
                     connection,
                     lambda: self._begin_boot_in(connection.raw),
                     TRANSACT_TIMEOUT_S,
                     sleepy=True,
-                    # Still at the gate: the next one that comes there must find this one among the
+                    # Still inside the gate: the next one there must find this process among the
                     # users.
-                    committed=lambda _: self._share_volatile(),
+                    committed=self._share_volatile,
                 )
             except BaseException:
                 self._users.leave_volatile()
                 raise
-            self.durable.settle(connection)
+            self.durable.sync(connection)
 
     def _begin_boot_in(self, raw: sqlite3.Connection) -> str:
         recorded = schema.boot_of(raw)
-        # Locks prove that their holders run on this kernel, so a file that has users is as good as
+        # The locks of users prove that they run on this kernel, so a file with users is as good as
         # one of this boot.
         if recorded is not None and recorded != self._boot_id and not self._users.own_volatile():
             return recorded
@@ -442,7 +470,7 @@ class SqliteStore:
             schema.begin_boot(raw, self._boot_id, self._clock)
         return self._boot_id
 
-    def _share_volatile(self) -> None:
+    def _share_volatile(self, _: object) -> None:
         self._users.share_volatile()
 
     def _create_durable(self, raw: sqlite3.Connection) -> None:
@@ -452,7 +480,7 @@ class SqliteStore:
     def _create_volatile(
         self, raw: sqlite3.Connection, connection: Connection, deadline: float
     ) -> None:
-        """Begin a durable era for the new file's tokens, before the first of them can be given."""
+        """Begin a durable era for the new file's tokens, before the first one can be given."""
         carried = self._end_other_boots()
         try:
             era = self.durable.write(
@@ -461,20 +489,20 @@ class SqliteStore:
                 _left(deadline),
                 sleepy=True,
             )
-            self.durable.settle(connection)
+            self.durable.sync(connection)
         except sqlite3.DatabaseError as error:
             if corrupt(error):
-                # Whoever opens the new file would take it for the damaged one.
+                # Reported here, or the new file would be reported as the damaged one.
                 raise translated(self.path, error) from None
             raise
         schema.create(raw, era)
 
     def _end_other_boots(self) -> int:
-        """Remove the files of earlier boots, which nobody has open any more, since all who have the
-        store open use this one; return the last era of their tokens, whose counters may have
-        carried beyond the one they were begun in.
+        """Remove the volatile files of earlier boots; return the last era of their tokens, whose
+        counters may have run beyond the era that they began in. Nobody has them open: all users of
+        the store use the current file.
         """
-        # Once a boot.
+        # Needed once a boot.
         import glob
 
         known = 0
@@ -489,7 +517,7 @@ class SqliteStore:
         return known
 
     def volatile_path(self) -> Path:
-        """Where the volatile file in use is, or would be: this boot's, unless a process with
+        """Where the current volatile file is, or would be: that of this boot, unless a process with
         another boot id was first.
         """
         return self.path.with_name(f"{self.path.name}.locks-{self._volatile_boot}.sqlite")
@@ -506,6 +534,11 @@ def _committed(done: tuple[SqliteTx, Any]) -> None:
     done[0].committed()
 
 
+def _declare_if_needed(raw: sqlite3.Connection, space: Space[Any]) -> None:
+    if not schema.is_current(raw, space):
+        schema.declare(raw, space)
+
+
 def _left(deadline: float) -> float:
     left_s = deadline - time.monotonic()
     return left_s if left_s > 0 else 0.0
@@ -515,11 +548,12 @@ _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    def close_idle() -> None:
-        for store in _all_stores():
-            store.before_fork()
+    handles.begin_fork(_close_idle)
 
-    handles.begin_fork(close_idle)
+
+def _close_idle() -> None:
+    for store in _all_stores():
+        store.before_fork()
 
 
 def _all_stores() -> list[SqliteStore]:
@@ -533,11 +567,11 @@ def _all_stores() -> list[SqliteStore]:
 
 def _after_fork() -> None:
     for store in _all_stores():
-        # One store that fails, in whatever way, must not leave the next with its parent's
+        # A store that fails, in whatever way, must not leave the next one with its parent's
         # connections.
         with contextlib.suppress(Exception):
             store.after_fork()
-    leave_inherited()
+    close_inherited()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

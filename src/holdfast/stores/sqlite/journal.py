@@ -1,0 +1,76 @@
+"""Reading the journal, which lies in the durable and the volatile file."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from heapq import merge
+from itertools import islice
+
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.store import Batch, Cursor, Entry
+from holdfast.stores.checks import cursor_at, places_of
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.database import Database
+from holdfast.stores.sqlite.transaction import EPOCH
+
+_SELECT = (
+    "SELECT revision, at, actor, kind, subject, data FROM journal WHERE ns = ? AND revision > ? "
+    "ORDER BY revision"
+)
+
+
+def read(
+    files: Sequence[Database], namespace: str, cursor: Cursor, limit: int, *, reverse: bool
+) -> Batch:
+    """The entries of all files behind the cursor, merged by time; or the last ones. The cursor has
+    a place in each file.
+
+    Raises RecordInvalid for a damaged entry, InvalidValue for a cursor of another journal,
+    StoreUnavailable when a file is not where it was opened.
+    """
+    for database in files:
+        database.identity.check()
+    # Read each time: a restore by another process may change it.
+    with files[0].connection(TRANSACT_TIMEOUT_S) as connection:
+        number = files[0].read(connection, schema.journal_number, TRANSACT_TIMEOUT_S)
+    places = places_of(cursor, 2, number)
+    # From the end at least one of each file, whose place is the cursor.
+    most = max(limit, 1) if reverse else limit
+    found = [
+        _entries(database, namespace, place, most, reverse)
+        for database, place in zip(files, places, strict=False)
+    ]
+    # Merging keeps the order within each file, whatever a stepped clock says.
+    numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
+    merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
+    for file, entries in enumerate(found):
+        seen = entries if reverse else [entry for origin, entry in merged if origin == file]
+        places[file] = max((entry.revision for entry in seen), default=places[file])
+    return Batch([entry for _, entry in merged], cursor_at(number, places))
+
+
+def _entries(
+    database: Database, namespace: str, after: int, limit: int, reverse: bool
+) -> list[Entry]:
+    sql, after = (f"{_SELECT} DESC LIMIT ?", 0) if reverse else (f"{_SELECT} LIMIT ?", after)
+    with database.connection(TRANSACT_TIMEOUT_S) as connection:
+        rows = database.read(
+            connection,
+            lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall(),
+            TRANSACT_TIMEOUT_S,
+        )
+    if not rows:
+        return []
+    # Loaded when there is an entry: a short command such as `jobs pick` mostly finds none.
+    from holdfast.stores.copy import entry_data
+
+    return [
+        Entry(
+            revision=revision,
+            at=EPOCH + timedelta(microseconds=at),
+            actor=actor,
+            kind=kind,
+            subject=subject,
+            data=entry_data(revision, data),
+        )
+        for revision, at, actor, kind, subject, data in rows
+    ]
