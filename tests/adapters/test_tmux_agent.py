@@ -283,7 +283,7 @@ def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(
 def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tmux_delivery, "_enter_later", lambda *_: "wait-for -S lost")
+    monkeypatch.setattr(tmux_delivery, "enter_later", lambda *_: "wait-for -S lost")
     with hurried(agent):
         # The first try is that which waits for the timer.
         agent.deliver("hello", instance(agent))

@@ -14,7 +14,7 @@ from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import Ambiguous, Held
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_address import Served, to_be_served
+from holdfast.runtime.gateway_address import Served, resolve_served
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_of
 
@@ -36,7 +36,7 @@ class World:
         )
 
     def asked(self, word: str) -> Served:
-        return to_be_served(word, self.hf.settings, by_manifest=False)
+        return resolve_served(word, self.hf.settings, by_manifest=False)
 
     def open(self, served: Served) -> GatewayParts:
         spec = CommandSpec(argv=("cat",))

@@ -123,7 +123,7 @@ class Mirror:
             return journal(self._cursor)
         except InvalidValue:
             # The last line has a cursor of another store: the queue was moved, and its journal
-            # begins anew.
+            # starts at its beginning.
             _log.warning(
                 "the journal is another one: all of its events follow agent=%s", self._gateway.agent
             )

@@ -37,6 +37,15 @@ from holdfast.adapters.pane_owner import (
     recorded_agent,
 )
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, Screen, TmuxServer, is_silent
+from holdfast.adapters.tmux_step import (
+    enter_later,
+    enter_once,
+    has_mark,
+    is_pane,
+    is_unsent,
+    press,
+    runs_same,
+)
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
 from holdfast.kernel import faults
@@ -47,14 +56,6 @@ from holdfast.processes.procfs import Procfs
 from holdfast.system.access import in_private_folder, open_file
 
 _BUFFER_PREFIX = "holdfast-"
-_KEY_BUFFER = "holdfast_key"
-"""The buffer that carries a key. It exists only within one step of the tmux server."""
-_KEY_BYTES = {"C-c": r"\003", "Escape": r"\033", "Enter": r"\015"}
-"""The byte that a terminal sends for a key, as tmux writes it between quotes."""
-_ENTER_AFTER_S = 0.3
-"""The delay of Enter after a paste: some programs take an Enter that comes at once for a part of
-the paste.
-"""
 _ENTER_WITHIN_S = 1.0
 """How long to wait for that timer before it counts as lost."""
 _TMUX_SINCE = (3, 2)
@@ -64,8 +65,6 @@ _STAY_S = 5.0
 """A program that keeps the foreground for so long is the agent, though it was never seen ready."""
 _SAMPLE_S = 0.1
 _NOT_FOREGROUND = "the agent's process is not in the foreground of pane {0.pane_id}: {0.program} is"
-_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
-"""A program's name without a meaning in tmux's formats."""
 _UNBRACKETED_BYTES_MAX = 4000
 """A terminal in line mode keeps 4095 bytes of one line, and drops the rest."""
 
@@ -208,7 +207,7 @@ class TmuxAgent:
         screen, agent = self._same(instance_id)
         if not agent.ready and not agent.busy:
             raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
-        self._run_guarded(screen, _press(screen, self._spec.interrupt_key), _is(screen))
+        self._run_guarded(screen, press(screen, self._spec.interrupt_key), is_pane(screen))
         return True
 
     def close(self) -> None:
@@ -216,7 +215,7 @@ class TmuxAgent:
         if self._marked is not None:
             unmark = f"set-option -pu -t {self._marked.pane_id} {MARK}"
             with contextlib.suppress(UpstreamUnavailable):
-                self._run_if(_has_mark(str(self._mark)), self._marked, unmark)
+                self._run_if(has_mark(str(self._mark)), self._marked, unmark)
 
     def _look(self) -> Screen | None:
         return self._server.screen(self._spec.session)
@@ -279,7 +278,7 @@ class TmuxAgent:
                 unmark = f"{screen.tmux} set-option -pu -t {screen.pane_id} {MARK}"
                 raise marked_by(self._spec.session, found, liveness, unmark)
         # Compare and set in one step of the server. A text that is no mark is simply replaced.
-        unchanged = _has_mark(screen.mark) if found is not None or not screen.mark else "1"
+        unchanged = has_mark(screen.mark) if found is not None or not screen.mark else "1"
         mark = f"set-option -p -t {screen.pane_id} {MARK} {self._mark}"
         if not self._run_if(unchanged, screen, mark):
             raise UpstreamUnavailable(
@@ -299,7 +298,7 @@ class TmuxAgent:
         """Note in tmux which process is the agent, for this gateway and the next."""
         if screen.agent != (note := note_of(agent, screen, self._processes)):
             remember = f"set-option -p -t {screen.pane_id} {AGENT} {note}"
-            self._run_if(_has_mark(str(self._mark)), screen, remember)
+            self._run_if(has_mark(str(self._mark)), screen, remember)
 
     def _note(self, screen: Screen) -> None:
         """Note since when the screen has not changed."""
@@ -349,9 +348,9 @@ class TmuxAgent:
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
         note = f"set-option -p -t {screen.pane_id} {UNSENT} {paste}"
         put = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
-        step = f"{note} ; {put} ; {_enter_later(screen, paste)}"
+        step = f"{note} ; {put} ; {enter_later(screen, paste)}"
         try:
-            self._run_guarded(screen, step, _runs(screen))
+            self._run_guarded(screen, step, runs_same(screen))
         except Fenced:
             self._delete_stray()
             raise
@@ -404,7 +403,7 @@ class TmuxAgent:
         and UpstreamUnavailable when nobody knows.
         """
         soon = f"#{{<=:#{{T:#{{l:%s}}}},{int(time.time()) + TMUX_PASTE_S}}}"
-        condition = f"#{{&&:{soon},#{{&&:{_has_mark(str(self._mark))},{pane}}}}}"
+        condition = f"#{{&&:{soon},#{{&&:{has_mark(str(self._mark))},{pane}}}}}"
         try:
             done = self._run_if(condition, screen, command)
         except UpstreamUnavailable as error:
@@ -429,9 +428,9 @@ class TmuxAgent:
         """
         with contextlib.suppress(UpstreamUnavailable):
             self._server.run("wait-for", paste, limit_s=_ENTER_WITHIN_S)
-        still = f"if-shell -F -t {screen.pane_id} '{_is_unsent(paste)}' '{_REFUSAL}'"
+        still = f"if-shell -F -t {screen.pane_id} '{is_unsent(paste)}' '{_REFUSAL}'"
         try:
-            sent = self._run_if("1", screen, f"{_enter_once(screen, paste)} ; {still}")
+            sent = self._run_if("1", screen, f"{enter_once(screen, paste)} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
                 f"pasted, and perhaps not sent: {error.message}", outcome="unknown"
@@ -451,62 +450,6 @@ class TmuxAgent:
 def _new_file(folder: int, name: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, 0o600, dir_fd=folder)
-
-
-def _is(screen: Screen) -> str:
-    """The condition that a pane is the one on that screen, and takes input."""
-    process = (
-        f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
-    )
-    return f"#{{&&:{process},#{{!=:#{{pane_input_off}},1}}}}"
-
-
-def _runs(screen: Screen) -> str:
-    """The condition that a pane is the one on that screen, with a program of the same name in the
-    foreground.
-    """
-    if not _PLAIN.fullmatch(screen.program):
-        # The name would be part of the condition's syntax. The process was checked a moment ago.
-        return _is(screen)
-    return f"#{{&&:{_is(screen)},#{{==:#{{pane_current_command}},{screen.program}}}}}"
-
-
-def _has_mark(mark: str) -> str:
-    """The condition that a pane has this mark."""
-    return f"#{{==:#{{{MARK}}},{mark}}}"
-
-
-def _is_unsent(paste: str) -> str:
-    """The condition that no Enter was sent behind a paste."""
-    return f"#{{==:#{{{UNSENT}}},{paste}}}"
-
-
-def _enter_later(screen: Screen, paste: str) -> str:
-    """The tmux command that starts the timer for the Enter behind a paste, and signals when the
-    Enter was sent.
-    """
-    # run-shell expands formats when it starts the timer. Doubled, they are expanded when it fires.
-    later = f"{_enter_once(screen, paste)} ; wait-for -S {paste}".replace("#", "##")
-    # As one word of a tmux command.
-    quoted = later.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
-    return f'run-shell -b -d {_ENTER_AFTER_S} -C "{quoted}"'
-
-
-def _enter_once(screen: Screen, paste: str) -> str:
-    """The tmux command that sends Enter for a paste: once, and only to the program that got the
-    paste. The shell that an agent exits to would run the paste as a command.
-    """
-    pane = f"-t {screen.pane_id}"
-    owed = f"#{{&&:{_runs(screen)},{_is_unsent(paste)}}}"
-    return (
-        f"if-shell -F {pane} '{owed}' 'set-option -pu {pane} {UNSENT} ; {_press(screen, 'Enter')}'"
-    )
-
-
-def _press(screen: Screen, key: str) -> str:
-    """The tmux command that gives a key's byte to the pane's program, and to nothing else."""
-    put = f"paste-buffer -r -d -b {_KEY_BUFFER} -t {screen.pane_id}"
-    return f'set-buffer -b {_KEY_BUFFER} "{_KEY_BYTES[key]}" ; {put}'
 
 
 def _too_old(version: str) -> bool:

@@ -45,7 +45,7 @@ Adapt = Callable[[AdapterSpec], AdapterSpec]
 """Changes the settings of a manifest's adapter, as the user's options say."""
 
 
-def to_be_served(
+def resolve_served(
     agent: str, settings: Settings, *, by_manifest: bool, adapt: Adapt = lambda spec: spec
 ) -> Served:
     """The agent of that name or id; `by_manifest`, also the settings of its adapter.

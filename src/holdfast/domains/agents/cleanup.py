@@ -137,11 +137,11 @@ class Cleanup:
         ]
         leftovers = [] if self._debris is None else self._debris.leftovers(AGENTS)
         others = [self._item(one.key, one, now, None) for one in leftovers]
-        # A link or a closed folder is told of once, not as a damaged record too.
-        told = {item.agent_id for item in others if item.why in (Why.LINK, Why.UNREADABLE)}
+        # A link or a closed folder is listed once, not as a damaged record too.
+        listed = {item.agent_id for item in others if item.why in (Why.LINK, Why.UNREADABLE)}
         for damage in damaged:
             item = self._item(str(damage.fields.get("key", "")), damage, now, None, damage.message)
-            if item.why is not Why.DAMAGED or item.agent_id not in told:
+            if item.why is not Why.DAMAGED or item.agent_id not in listed:
                 items.append(item)
         return items + others
 

@@ -1,4 +1,4 @@
-"""Renews an agent's lease for as long as it runs, and tells at once when the lease is lost."""
+"""Renews an agent's lease for as long as it runs, and reports at once that the lease is lost."""
 
 import math
 import threading

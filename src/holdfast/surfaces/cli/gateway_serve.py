@@ -127,7 +127,7 @@ def serve(
     manifest says how it is reached; options override what it says. For another agent, say it with
     --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
-    from holdfast.runtime.gateway_address import document_in, to_be_served
+    from holdfast.runtime.gateway_address import document_in, resolve_served
 
     if kind is not None and manifest is not None:
         raise InvalidValue(
@@ -143,7 +143,7 @@ def serve(
     elif manifest is not None:
         spec = adapt(spec_of_manifest(document_in(manifest)))
     settings = settings_here()
-    served = to_be_served(agent, settings, by_manifest=spec is None, adapt=adapt)
+    served = resolve_served(agent, settings, by_manifest=spec is None, adapt=adapt)
     reach = spec or served.spec
     assert reach is not None
     # Here, so that no other command loads a server.

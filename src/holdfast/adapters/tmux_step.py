@@ -1,0 +1,76 @@
+"""Conditions and commands that the tmux server checks and runs in one step.
+
+A condition is a tmux format, for `if-shell -F`. A command is a text of tmux's command language. No
+other command of any client comes between the parts of one step.
+"""
+
+import re
+
+from holdfast.adapters.tmux_pane import MARK, UNSENT, Screen
+
+_KEY_BUFFER = "holdfast_key"
+"""The buffer that carries a key. It exists only within one step of the tmux server."""
+_KEY_BYTES = {"C-c": r"\003", "Escape": r"\033", "Enter": r"\015"}
+"""The byte that a terminal sends for a key, as tmux writes it between quotes."""
+_ENTER_AFTER_S = 0.3
+"""The delay of Enter after a paste: some programs take an Enter that comes at once for a part of
+the paste.
+"""
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
+"""A program's name without a meaning in tmux's formats."""
+
+
+def is_pane(screen: Screen) -> str:
+    """The condition that a pane is the one on that screen, and takes input."""
+    process = (
+        f"#{{&&:#{{==:#{{pid}},{screen.server_pid}}},#{{==:#{{pane_pid}},{screen.pane_pid}}}}}"
+    )
+    return f"#{{&&:{process},#{{!=:#{{pane_input_off}},1}}}}"
+
+
+def runs_same(screen: Screen) -> str:
+    """The condition that a pane is the one on that screen, with a program of the same name in the
+    foreground.
+    """
+    if not _PLAIN.fullmatch(screen.program):
+        # The name would be part of the condition's syntax. The process was checked a moment ago.
+        return is_pane(screen)
+    return f"#{{&&:{is_pane(screen)},#{{==:#{{pane_current_command}},{screen.program}}}}}"
+
+
+def has_mark(mark: str) -> str:
+    """The condition that a pane has this mark."""
+    return f"#{{==:#{{{MARK}}},{mark}}}"
+
+
+def is_unsent(paste: str) -> str:
+    """The condition that no Enter was sent behind a paste."""
+    return f"#{{==:#{{{UNSENT}}},{paste}}}"
+
+
+def enter_later(screen: Screen, paste: str) -> str:
+    """The tmux command that starts the timer for the Enter behind a paste, and signals when the
+    Enter was sent.
+    """
+    # run-shell expands formats when it starts the timer. Doubled, they are expanded when it fires.
+    later = f"{enter_once(screen, paste)} ; wait-for -S {paste}".replace("#", "##")
+    # As one word of a tmux command.
+    quoted = later.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'run-shell -b -d {_ENTER_AFTER_S} -C "{quoted}"'
+
+
+def enter_once(screen: Screen, paste: str) -> str:
+    """The tmux command that sends Enter for a paste: once, and only to the program that got the
+    paste. The shell that an agent exits to would run the paste as a command.
+    """
+    pane = f"-t {screen.pane_id}"
+    owed = f"#{{&&:{runs_same(screen)},{is_unsent(paste)}}}"
+    return (
+        f"if-shell -F {pane} '{owed}' 'set-option -pu {pane} {UNSENT} ; {press(screen, 'Enter')}'"
+    )
+
+
+def press(screen: Screen, key: str) -> str:
+    """The tmux command that gives a key's byte to the pane's program, and to nothing else."""
+    put = f"paste-buffer -r -d -b {_KEY_BUFFER} -t {screen.pane_id}"
+    return f'set-buffer -b {_KEY_BUFFER} "{_KEY_BYTES[key]}" ; {put}'
