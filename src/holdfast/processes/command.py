@@ -8,6 +8,7 @@ itself if the wrapper dies before that.
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,12 +48,11 @@ class Claim(Plain, frozen=True, kw_only=True):
     """Is the tree ended when the claim is lost?"""
 
 
-class Caretaker:
+class Caretaker(NamedTuple):
     """The program that a guardian executes to renew the claim when its wrapper was killed."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.words = list(words)
-        self.environment = dict(environment)
+    words: list[str]
+    environment: dict[str, str]
 
 
 class SavedCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,8 @@ class Command:
     no effect if this process has children now, since it could not tell them apart; and this process
     must start no others while the command lives. `hands_on` gives the command every descriptor of
     this process, as a shell does. `environment` replaces this process's own. With `within`, the
-    command's tree is the part `tree` of a tree that this process shares among its commands.
+    command's tree is the part `tree` of a tree that this process shares among its commands. A
+    resumed command has a `guardian` already.
     """
 
     def __init__(
@@ -101,46 +102,10 @@ class Command:
         stderr: Stream = None,
         tree: str | None = None,
         within: SharedTree | None = None,
-    ) -> None:
-        tree = new_id() if tree is None else tree
-        orphans = Orphans(grace_s) if adopts and not has_children() else None
-        if orphans is not None:
-            become_subreaper()
-        inherited = os.environ if environment is None else environment
-        outer = inherited.get(MARK)
-        named = tree if within is None else f"{within.id}:{tree}"
-        marks = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
-        try:
-            guardian = GuardianProcess.start(
-                {**inherited, **marks},
-                leader=leader,
-                hands_on=hands_on,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-            )
-        except BaseException:
-            if orphans is not None:
-                orphans.close()
-            raise
-        self._set(words, tree, guardian, orphans, grace_s, mask, bound, cwd, within)
-
-    def _set(
-        self,
-        words: Sequence[str],
-        tree: str,
-        guardian: GuardianProcess,
-        orphans: Orphans | None,
-        grace_s: float,
-        mask: Collection[int] = (),
-        bound: bool = False,
-        cwd: str | None = None,
-        within: SharedTree | None = None,
+        guardian: GuardianProcess | None = None,
     ) -> None:
         self._words = list(words)
-        self.tree = tree
-        self._guardian = guardian
-        self._orphans = orphans
+        self.tree = new_id() if tree is None else tree
         self.grace_s = grace_s
         self._mask = mask
         self._bound = bound
@@ -160,6 +125,30 @@ class Command:
         """Was the guardian killed before it reported the exit status? Then `wait` returns that of
         SIGKILL.
         """
+        self._orphans: Orphans | None = None
+        if guardian is not None or (adopts and not has_children()):
+            self._orphans = Orphans(grace_s)
+            become_subreaper()
+        if guardian is not None:
+            self._guardian = guardian
+            return
+        inherited = os.environ if environment is None else environment
+        outer = inherited.get(MARK)
+        named = self.tree if within is None else f"{within.id}:{self.tree}"
+        marks = {MARK: f"{outer}:{named}" if outer else named, GUARDIAN: named}
+        try:
+            self._guardian = GuardianProcess.start(
+                {**inherited, **marks},
+                leader=leader,
+                hands_on=hands_on,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        except BaseException:
+            if self._orphans is not None:
+                self._orphans.close()
+            raise
 
     @classmethod
     def resume(cls, words: Sequence[str], saved: SavedCommand) -> "Command":
@@ -171,8 +160,7 @@ class Command:
         if saved.status is None:
             guardian.watch_command(saved.pid)
         guardian.status, guardian.left, guardian.executed = saved.status, saved.left, True
-        command = cls.__new__(cls)
-        command._set(words, saved.tree, guardian, Orphans(saved.grace_s), saved.grace_s)
+        command = cls(words, tree=saved.tree, grace_s=saved.grace_s, guardian=guardian)
         command.path = os.fsdecode(saved.path)
         command.began = True
         return command
