@@ -4,8 +4,7 @@ records.py         a job, its states, the table of transitions, its broker
 draft.py           a new job, checked before anything is stored, and the bounds of its record
 transitions.py     what a record becomes by a step, why a step is refused, late verdicts
 registry.py        the public operations: register, pick, finish, cancel, retry, list
-picker.py          how a job is claimed, at once or when one comes
-claims.py          claims whose commit was not confirmed
+picker.py          how a job is claimed, and claims whose commit was not confirmed
 reaper.py          ends or requeues running jobs whose worker died or whose time is over
 leftovers.py       processes that earlier attempts left on this machine
 work.py            what a worker is asked to do; the worker is in runtime/worker.py

@@ -13,8 +13,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from holdfast.domains.jobs.broker_address import check_broker
-from holdfast.domains.jobs.records import JOBS, Broker, Job, default_prefix
-from holdfast.kernel.codec import Plain, cut, json_bytes
+from holdfast.domains.jobs.records import JOBS, Job, default_prefix
+from holdfast.kernel.codec import cut, json_bytes
 from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.limits import (
     JOB_ATTEMPTS_MAX,
@@ -48,95 +48,70 @@ _IN_ORDER = bytes.maketrans(
 """From Base64 to what is safe in a URL, in the order in which stores compare it."""
 
 
-class JobDraft(Plain, frozen=True, kw_only=True):
-    """A job as its registrant asks for it."""
-
-    prompt: str
-    agent: str
-    agent_session: str
-    timeout_sec: float
-    idle_timeout_sec: float | None
-    expected_artifacts: tuple[str, ...]
-    workdir: str | None
-    priority: int
-    max_attempts: int
-    broker: Broker
-    topic_prefix: str | None
-    signed: bool
-    job_id: str | None
-
-    def check(self) -> None:
-        """Raises InvalidName and InvalidValue."""
-        check_new_label(self.agent, "agent")
-        check_new_label(self.agent_session, "agent session")
-        if self.job_id is not None:
-            # Stricter than what is read: a command would take a leading - for an option.
-            check_id(self.job_id, "job id")
-        if not self.prompt.strip():
-            raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
-        check_text(self.prompt, "prompt")
-        if (size := json_bytes(self.prompt)) > JOB_PROMPT_BYTES_MAX:
+def check_draft(job: Job, job_id: str | None, topic_prefix: str | None) -> None:
+    """Raises InvalidName and InvalidValue for a new job that may not be registered, with the id and
+    the topic prefix that its registrant chose.
+    """
+    check_new_label(job.agent, "agent")
+    check_new_label(job.agent_session, "agent session")
+    if job_id is not None:
+        # Stricter than what is read: a command would take a leading - for an option.
+        check_id(job_id, "job id")
+    if not job.prompt.strip():
+        raise InvalidValue("the prompt is empty: say what is to be done", field="prompt")
+    check_text(job.prompt, "prompt")
+    if (size := json_bytes(job.prompt)) > JOB_PROMPT_BYTES_MAX:
+        raise InvalidValue(
+            f"the prompt has {size} bytes as JSON and may have {JOB_PROMPT_BYTES_MAX}: put long "
+            "input into a file and pass its path",
+            field="prompt",
+            bytes=size,
+            bytes_max=JOB_PROMPT_BYTES_MAX,
+        )
+    for path in job.expected_artifacts:
+        _check_path(path, "expected artifact")
+    if job.workdir is not None:
+        _check_path(job.workdir, "workdir")
+        if not os.path.isabs(job.workdir):
+            # The worker may run in any folder.
             raise InvalidValue(
-                f"the prompt has {size} bytes as JSON and may have {JOB_PROMPT_BYTES_MAX}: put "
-                "long input into a file and pass its path",
-                field="prompt",
-                bytes=size,
-                bytes_max=JOB_PROMPT_BYTES_MAX,
+                f"workdir is {job.workdir[:80]!a}, which is not absolute: give the whole path",
+                field="workdir",
             )
-        for path in self.expected_artifacts:
-            _check_path(path, "expected artifact")
-        if self.workdir is not None:
-            _check_path(self.workdir, "workdir")
-            if not os.path.isabs(self.workdir):
-                # The worker may run in any folder.
-                raise InvalidValue(
-                    f"workdir is {self.workdir[:80]!a}, which is not absolute: give the whole path",
-                    field="workdir",
-                )
-        _check_number("timeout_sec", self.timeout_sec, JOB_TIMEOUT_MAX_S)
-        if self.idle_timeout_sec is not None:
-            _check_number("idle_timeout_sec", self.idle_timeout_sec, JOB_TIMEOUT_MAX_S)
-        _check_number("max_attempts", self.max_attempts, JOB_ATTEMPTS_MAX)
-        if not -PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
-            raise InvalidValue(
-                f"priority is {self.priority}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
-                field="priority",
-            )
-        check_broker(self.broker)
-        if self.topic_prefix is not None:
-            _check_topic(self.topic_prefix)
+    _check_number("timeout_sec", job.timeout_sec, JOB_TIMEOUT_MAX_S)
+    if job.idle_timeout_sec is not None:
+        _check_number("idle_timeout_sec", job.idle_timeout_sec, JOB_TIMEOUT_MAX_S)
+    _check_number("max_attempts", job.max_attempts, JOB_ATTEMPTS_MAX)
+    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+        raise InvalidValue(
+            f"priority is {job.priority}: give one from -{PRIORITY_MAX} to {PRIORITY_MAX}",
+            field="priority",
+        )
+    check_broker(job.broker)
+    if topic_prefix is not None:
+        _check_topic(topic_prefix)
 
 
-def new_job(tx: Tx, draft: JobDraft, about: datetime) -> Job:
-    """The job of a draft, pending, inside the transaction that registers it `about` this time.
-    Raises Collision when its id is taken, and InvalidValue when it is too large.
+def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
+    """The job of a draft, inside the transaction that registers it; an empty id or topic prefix
+    gets a value. Raises Collision when its id is taken, and InvalidValue when it is too large.
     """
     # Not the transaction's time: to know that, a store may have to begin first.
-    job_id = draft.job_id or _new_id(about)
+    job_id = draft.job_id or _new_id(draft.created_at)
     while tx.get(JOBS, job_id, expected=False) is not None:
-        if draft.job_id is not None:
+        if draft.job_id:
             raise Collision(
                 f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id
             )
         job_id = _new_id(tx.now)
-    idle_s = draft.idle_timeout_sec
-    job = Job(
+    job = replace(
+        draft,
         job_id=job_id,
         created_at=tx.now,
         updated_at=tx.now,
-        prompt=draft.prompt,
-        agent=draft.agent,
-        agent_session=draft.agent_session,
-        priority=draft.priority,
         arrival=tx.revision,
-        broker=draft.broker,
         topic_prefix=draft.topic_prefix or default_prefix(job_id),
-        timeout_sec=float(draft.timeout_sec),
-        idle_timeout_sec=None if idle_s is None else float(idle_s),
-        expected_artifacts=draft.expected_artifacts,
-        workdir=draft.workdir,
-        max_attempts=draft.max_attempts,
-        auth_token=_new_key() if draft.signed else None,
+        auth_token=_new_key() if signed else None,
     )
     if (size := json_bytes(job)) > JOB_REGISTERED_BYTES_MAX:
         prompt, artifacts = json_bytes(job.prompt), json_bytes(job.expected_artifacts)

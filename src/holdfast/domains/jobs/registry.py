@@ -144,31 +144,30 @@ class Jobs:
         anything is stored.
         """
         # Imported here, as elsewhere in this module: a pick must start fast and needs none of it.
-        from holdfast.domains.jobs.draft import JobDraft, new_job
+        from holdfast.domains.jobs.draft import check_draft, new_job
 
-        limits = self._limits
-        draft = JobDraft(
+        now, limits = self._store.now(), self._limits
+        idle_s = limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec
+        draft = Job(
+            job_id=job_id or "",
+            created_at=now,
+            updated_at=now,
             prompt=prompt,
             agent=agent,
             agent_session=agent_session,
-            timeout_sec=limits.timeout_sec if timeout_sec is None else timeout_sec,
-            idle_timeout_sec=(
-                limits.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec
-            ),
+            priority=priority,
+            broker=broker or Broker(),
+            topic_prefix=topic_prefix or "",
+            timeout_sec=float(limits.timeout_sec if timeout_sec is None else timeout_sec),
+            idle_timeout_sec=None if idle_s is None else float(idle_s),
             expected_artifacts=tuple(expected_artifacts),
             workdir=workdir,
-            priority=priority,
             max_attempts=max_attempts,
-            broker=broker or Broker(),
-            topic_prefix=topic_prefix,
-            signed=signed,
-            job_id=job_id,
         )
-        draft.check()
-        about = self._store.now()
+        check_draft(draft, job_id, topic_prefix)
 
         def body(tx: Tx) -> Job:
-            job = new_job(tx, draft, about)
+            job = new_job(tx, draft, signed=signed)
             tx.put(JOBS, job.job_id, job)
             self._journal.append(
                 tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session}
