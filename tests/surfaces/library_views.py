@@ -12,7 +12,7 @@ from holdfast.domains.workflows.registry import Reconciled
 from holdfast.operations import locks, workflows
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
-from holdfast.primitives.locks.records import Hold
+from holdfast.primitives.locks.records import LockHold
 from holdfast.runtime.connection import Holdfast
 
 
@@ -28,7 +28,7 @@ def grant_view(grant: Grant) -> locks.GrantView:
     )
 
 
-def renewed_view(hold: Hold) -> locks.Renewed:
+def renewed_view(hold: LockHold) -> locks.Renewed:
     return locks.Renewed(
         token=hold.token,
         names=hold.names,
@@ -38,7 +38,7 @@ def renewed_view(hold: Hold) -> locks.Renewed:
     )
 
 
-def kicked_view(kicked: Iterable[Hold]) -> locks.Kicked:
+def kicked_view(kicked: Iterable[LockHold]) -> locks.Kicked:
     return locks.Kicked(
         kicked=[
             locks.KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process)

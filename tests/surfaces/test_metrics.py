@@ -317,7 +317,7 @@ def test_a_damaged_part_hides_no_other(embedded: Holdfast, monkeypatch: pytest.M
     assert ("holdfast_registry_hosts",) not in found
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_gateway_is_asked_and_a_dead_or_stopped_one_is_a_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
