@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.domains.workflows import Workflow
 from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.doctor.examination import within
 from holdfast.runtime.doctor.finding import Verdict
 from holdfast.runtime.doctor.records import leftovers
 from tests.custody.trees import end_left
@@ -294,7 +295,7 @@ def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
     first, (guardian, load, child) = bench.load()
     assert [found.verdict for found in leftovers(bench.hf)] == [Verdict.OK]
     killed(guardian, first.pid)
-    [found] = leftovers(bench.hf)
+    [found] = within(PATIENCE_S, "leftovers", lambda: leftovers(bench.hf))
     assert (found.check, found.verdict) == ("leftovers", Verdict.WARN)
     assert f"{load} python" in found.says and f"{child} python" in found.says
     # The command that it names does what it says. Looking did not.
