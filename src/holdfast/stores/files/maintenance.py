@@ -390,7 +390,7 @@ def _complete(prepared: Path, part: Part, spaces: Spaces, boot_id: str) -> None:
     folders, locks = part.cabinet.folders, _locks(part, spaces)
     spots = [*_spots(part, spaces), *_sheets(part, spaces)]
     with closing(SqliteStore(prepared, boot_id=boot_id, namespace=part.namespace)) as copy:
-        with copy.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        with copy.durable.connection() as connection:
             if not schema.is_current(connection.raw, GENERATIONS):
                 raise StoreCorrupt(
                     "this is a backup of another kind of store: give one of a files store"
