@@ -240,7 +240,7 @@ def test_a_closed_connection_has_no_file_open_though_its_statement_failed(path: 
     end.
     """
     with closing(SqliteStore(path, boot_id="boot-1")) as store:
-        connection = store.durable.lend(PATIENCE_S)
+        connection = store.durable.lend()
         connection.cursor.execute("CREATE TEMP TABLE once (key PRIMARY KEY)")
         connection.cursor.execute("INSERT INTO once VALUES (1)")
         with pytest.raises(sqlite3.IntegrityError):

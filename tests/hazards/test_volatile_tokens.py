@@ -87,7 +87,7 @@ def _grow(given: list[int]) -> bool:
 def test_the_pair_is_two_statements_that_commit_by_themselves(store: SqliteStore) -> None:
     _pair(store)
     statements: list[str] = []
-    with store._volatile.connection(1) as connection:  # type: ignore[union-attr]
+    with store._volatile.connection() as connection:  # type: ignore[union-attr]
         connection.raw.set_trace_callback(statements.append)
     token = store.put_new(VOLATILE, [("a", Thing())])
     assert token is not None

@@ -21,7 +21,11 @@ def no_gate(draw: random.Random) -> None:
     from holdfast.stores.sqlite.database import Database
 
     def write(
-        self: Any, connection: Any, work: Callable[[], Any], timeout_s: float, **more: Any
+        self: Any,
+        connection: Any,
+        work: Callable[[], Any],
+        deadline: float | None = None,
+        **more: Any,
     ) -> Any:
         # Each statement by itself, and somebody else between them.
         connection.cursor.execute("PRAGMA busy_timeout = 5000")

@@ -329,6 +329,19 @@ class Debris(Protocol):
         ...
 
 
+class NoLayouts:
+    """What a store answers about files that people read if it has none."""
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has none
+        return None
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
+
+
 class Store(Debris, Protocol):
     """Where records live. Safe for threads; safe after fork; `close` ends it.
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import InvalidName, InvalidValue
+from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
 from holdfast.kernel.space import Rows, Space
 from holdfast.kernel.store import BEGINNING, Cursor, spaces_of
@@ -30,6 +30,18 @@ def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
     """
     spaces = spaces_of(scope)
     return Plan(spaces, frozenset(space.name for space in spaces), same_residence(spaces))
+
+
+def closed() -> StoreUnavailable:
+    """The store was used after `close`."""
+    return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)
+
+
+def no_record(space: Space[Any], key: str, namespace: str) -> NotFound:
+    """A record that is asked for by name does not exist."""
+    return NotFound(
+        f"there is no {space.name}/{key} in namespace {namespace}", space=space.name, key=key
+    )
 
 
 def has_ended() -> InvalidValue:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, Passing, SystemClock
-from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound, StoreUnavailable
+from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
@@ -27,7 +27,7 @@ from holdfast.kernel.store import (
     Cursor,
     Damage,
     Entry,
-    Leftover,
+    NoLayouts,
     ReadTx,
     Row,
     Scope,
@@ -41,6 +41,7 @@ from holdfast.stores.checks import (
     check_key,
     check_limit,
     check_texts,
+    closed,
     cursor_at,
     has_ended,
     index_number,
@@ -76,7 +77,7 @@ class _State(NamedTuple):
     revision: int
 
 
-class MemoryStore:
+class MemoryStore(NoLayouts):
     kind = "memory"
     embedded = True
     ephemeral = True
@@ -112,9 +113,6 @@ class MemoryStore:
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
         return None
 
-    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has no files
-        return None
-
     def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look costs nothing
         return True
 
@@ -124,12 +122,6 @@ class MemoryStore:
     @property
     def administration(self) -> Administration:
         return Administration(self.kind)
-
-    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
-        return []
-
-    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
-        return False
 
     def transact(
         self,
@@ -240,9 +232,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable(
-                "the store is closed: connect again", outcome="none", closed=True
-            )
+            raise closed()
 
 
 class AbsentStore(MemoryStore):

@@ -25,10 +25,11 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.checks import closed
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connection import Again, Connection, Deadline
-from holdfast.stores.postgres.errors import closed, is_lost, is_transient, out_of_time, translated
+from holdfast.stores.postgres.errors import is_lost, is_transient, out_of_time, translated
 
 T = TypeVar("T")
 
@@ -114,8 +115,9 @@ class Connections:
             raise translated(self.address, error) from None
         return raw
 
-    def run(self, work: Callable[[Connection], T], deadline: Deadline) -> T:
+    def run(self, work: Callable[[Connection], T], deadline: Deadline | None = None) -> T:
         """Do the work on a connection, again when it was lost before it could take effect."""
+        deadline = deadline or Deadline.after(TRANSACT_TIMEOUT_S)
         pause_s, losses = _PAUSE_S, 0
         while True:
             try:

@@ -12,6 +12,7 @@ from holdfast.kernel.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
+from holdfast.stores.checks import closed
 from holdfast.stores.postgres.address import Address
 
 _SHUT_DOWN = {"57P01", "57P02", "57P03", "57P05", "25P03"}
@@ -109,7 +110,3 @@ def out_of_time() -> LockTimeout:
         "connections; nothing was changed. Try again, or allow more time",
         outcome="none",
     )
-
-
-def closed() -> StoreUnavailable:
-    return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)

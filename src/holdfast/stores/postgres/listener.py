@@ -16,11 +16,12 @@ import psycopg
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.stores.checks import closed
 from holdfast.stores.listener import FdListener, Switchboard, readable
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import Connections
-from holdfast.stores.postgres.errors import closed, unreachable
+from holdfast.stores.postgres.errors import unreachable
 
 _CHANNEL = "holdfast"
 _TOPIC_CHARS_MAX = 256

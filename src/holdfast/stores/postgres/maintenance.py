@@ -2,17 +2,18 @@
 pg_basebackup.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
 from holdfast.kernel import faults, token
-from holdfast.kernel.errors import Collision, NotFound
+from holdfast.kernel.errors import Collision
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration, LongTransaction
+from holdfast.stores.checks import no_record
 from holdfast.stores.copy import (
     Contents,
     StoredEntry,
@@ -35,8 +36,6 @@ _ENTRIES = (
 )
 _LAST_REVISION = "SELECT last_value FROM holdfast.revision"
 _BATCH = 500
-
-T = TypeVar("T")
 
 _LONG = (
     "SELECT DISTINCT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, "
@@ -71,17 +70,20 @@ class PostgresAdministration(Administration):
                 "synchronous_standby": standbys or "none",
             }
 
-        return self._ask(ask)
+        return self._store.connections.run(ask)
 
     def long_transactions(self, seconds: float) -> list[LongTransaction]:
-        rows = self._ask(lambda raw: raw.execute(_LONG, (seconds,)).fetchall())
+        rows = self._store.connections.run(lambda raw: raw.execute(_LONG, (seconds,)).fetchall())
         return [LongTransaction(*row) for row in rows]
 
     def strangers(self) -> list[str]:
         """The roles that may connect to the database and not use the store: by advisory locks they
         could stop all its writers.
         """
-        return [row[0] for row in self._ask(lambda raw: raw.execute(_STRANGERS).fetchall())]
+        return [
+            row[0]
+            for row in self._store.connections.run(lambda raw: raw.execute(_STRANGERS).fetchall())
+        ]
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
         """Looks at every record, index and journal entry of every namespace. Pages are the server's
@@ -111,23 +113,16 @@ class PostgresAdministration(Administration):
             found = raw.execute(sql, (namespace, key)).fetchone()
             return None if found is None else str(found[0])
 
-        value = self._ask(look)
+        value = self._store.connections.run(look)
         if value is None:
-            raise NotFound(
-                f"there is no {space.name}/{key} in namespace {namespace}",
-                space=space.name,
-                key=key,
-            )
+            raise no_record(space, key, namespace)
         return value.encode()
 
     def begin_era(self) -> int:
         """For a server whose files were put back as they once were, which it cannot notice
         itself.
         """
-        return self._ask(incarnation.advance_era)
-
-    def _ask(self, question: Callable[[Connection], T]) -> T:
-        return self._store.connections.run(question, Deadline.after(TRANSACT_TIMEOUT_S))
+        return self._store.connections.run(incarnation.advance_era)
 
 
 @contextmanager

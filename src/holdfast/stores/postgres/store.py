@@ -26,7 +26,7 @@ from holdfast.kernel.store import (
     Batch,
     Cursor,
     Entry,
-    Leftover,
+    NoLayouts,
     ReadTx,
     Row,
     Scope,
@@ -35,6 +35,7 @@ from holdfast.kernel.store import (
 from holdfast.stores.checks import (
     check_keys,
     check_limit,
+    closed,
     cursor_at,
     no_cursor,
     places_of,
@@ -48,7 +49,7 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import passing_s
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.connections import Connections
-from holdfast.stores.postgres.errors import closed, translated
+from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.listener import Listening
 from holdfast.stores.postgres.messages import bound, exchange
 from holdfast.stores.postgres.session_lock import SessionLock
@@ -72,7 +73,7 @@ _BACKWARD = f"{_SELECT} ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s
 T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(NoLayouts):
     """A store in a PostgreSQL database, for any number of machines.
 
     Promised: the port, for every process that opens the same database and namespace. Its clock is
@@ -116,9 +117,6 @@ class PostgresStore:
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it lies on another machine
         return None
 
-    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
-        return None
-
     def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look makes nothing
         return True
 
@@ -127,12 +125,6 @@ class PostgresStore:
         from holdfast.stores.postgres.maintenance import PostgresAdministration
 
         return PostgresAdministration(self)
-
-    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
-        return []
-
-    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
-        return False
 
     def transact(
         self,
@@ -240,7 +232,7 @@ class PostgresStore:
                 end = cursor_at(raw.journal, rows[-1][:3] if rows else places)
             return Batch([_entry(*row[2:]) for row in rows], end)
 
-        return self.connections.run(look, Deadline.after(TRANSACT_TIMEOUT_S))
+        return self.connections.run(look)
 
     def session_lock(self, name: str) -> SessionLock:
         """A lock that ends with the connection of whoever has it."""
@@ -269,9 +261,7 @@ class PostgresStore:
 
     def _ask_now(self) -> datetime:
         question = f"SELECT {latches.NOW}"
-        micros = self.connections.run(
-            lambda raw: raw.execute(question).fetchall()[0][0], Deadline.after(TRANSACT_TIMEOUT_S)
-        )
+        micros = self.connections.run(lambda raw: raw.execute(question).fetchall()[0][0])
         return schema.instant(micros)
 
     def _migrate(self) -> None:

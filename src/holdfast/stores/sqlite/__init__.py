@@ -1,6 +1,7 @@
 """SQLite, embedded: one machine, nothing to start. The default store.
 
 store.py        the port, over a durable and a volatile file
+boot.py         which volatile file is the current one
 handles.py      the SQLite handles of this process, and forks
 database.py     one file: connections, write turns, durable commits, checkpoints
 gate.py         one writer at a time, fairly, among threads and processes

@@ -9,7 +9,6 @@ from typing import Any
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.stores.copy import Contents, StoredEntry, StoredRecord, known_spaces
 from holdfast.stores.sql import table_of
@@ -30,7 +29,7 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
     The journal of the volatile file is part of it; its locks are not. Raises SchemaTooNew for an
     unknown space.
     """
-    with store.durable.connection(TRANSACT_TIMEOUT_S) as connection, _volatile(store) as volatile:
+    with store.durable.connection() as connection, _volatile(store) as volatile:
         raw = connection.raw
         raw.execute("BEGIN")
         try:

@@ -107,14 +107,14 @@ class Connection:
 class Lent:
     """A connection for the block of a `with`. A class, since every call uses it."""
 
-    __slots__ = ("_connection", "_database", "_timeout_s")
+    __slots__ = ("_connection", "_database", "_deadline")
 
-    def __init__(self, database: "Database", timeout_s: float) -> None:
+    def __init__(self, database: "Database", deadline: float | None) -> None:
         self._database = database
-        self._timeout_s = timeout_s
+        self._deadline = deadline
 
     def __enter__(self) -> Connection:
-        self._connection = self._database.lend(self._timeout_s)
+        self._connection = self._database.lend(self._deadline)
         return self._connection
 
     def __exit__(
@@ -128,6 +128,8 @@ class Lent:
 class Database:
     """A file of a store. `create` fills a new one, inside its first transaction; `failed` is called
     after each error of SQLite.
+
+    A `deadline` is on the monotonic clock; without one a call has TRANSACT_TIMEOUT_S.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Database:
         synced: bool,
         create: Callable[[sqlite3.Connection], None],
         failed: Callable[[], None],
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+        deadline: float | None = None,
     ) -> None:
         self.path = path
         self.identity = FileIdentity(path)
@@ -148,7 +150,7 @@ class Database:
         self._create = create
         self.begin_process()
         try:
-            with self.connection(timeout_s):
+            with self.connection(deadline):
                 pass
         except BaseException:
             self.gate.close()
@@ -170,13 +172,13 @@ class Database:
         self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._generation = 0
 
-    def connection(self, timeout_s: float) -> Lent:
+    def connection(self, deadline: float | None = None) -> Lent:
         """Lend a connection for a `with` block. SQLite's errors leave it as Holdfast's."""
-        return Lent(self, timeout_s)
+        return Lent(self, deadline)
 
-    def lend(self, timeout_s: float) -> Connection:
+    def lend(self, deadline: float | None = None) -> Connection:
         """A connection of the current generation, for the caller to give back."""
-        return self.lend_idle() or self._open(timeout_s)
+        return self.lend_idle() or self._open(deadline or _default_deadline())
 
     def lend_idle(self) -> Connection | None:
         """An open connection that is not in use."""
@@ -216,31 +218,34 @@ class Database:
             return TablesChanged(str(error))
         return translated(self.path, error, committing=committing)
 
-    def run_alone(self, work: Callable[[], T], timeout_s: float) -> T:
+    def run_alone(self, work: Callable[[], T], deadline: float | None = None) -> T:
         """Do the work inside the gate, where no other writer of any process is."""
         faults.reach("sqlite.gate.before")
-        return self.gate.run(work, timeout_s)
+        return self.gate.run(work, _left_s(deadline or _default_deadline()))
 
     def read(
-        self, connection: Connection, work: Callable[[sqlite3.Connection], T], timeout_s: float
+        self,
+        connection: Connection,
+        work: Callable[[sqlite3.Connection], T],
+        deadline: float | None = None,
     ) -> T:
         """Run one read, again if another connection was just recovering or closing the log."""
-        return self._retry(lambda: work(connection.raw), time.monotonic() + timeout_s)
+        return self._retry(lambda: work(connection.raw), deadline or _default_deadline())
 
     def write(
         self,
         connection: Connection,
         work: Callable[[], T],
-        timeout_s: float,
+        deadline: float | None = None,
         *,
         sleepy: bool = False,
-        committed: Callable[[T], None] | None = None,
+        committed: Callable[[T], object] | None = None,
     ) -> T:
         """Do the work inside the gate and a transaction; commit at its end, roll back if it raises.
         After the commit, still inside the gate, `committed` gets what the work returned. For
         `sleepy` see Gate.run.
         """
-        deadline = time.monotonic() + timeout_s
+        until = deadline or _default_deadline()
         if self._synced:
             self.identity.check()
         raw = connection.raw
@@ -252,7 +257,7 @@ class Database:
                 try:
                     execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError:
-                    self._retry(lambda: execute("BEGIN IMMEDIATE"), deadline)
+                    self._retry(lambda: execute("BEGIN IMMEDIATE"), until)
                 result = work()
                 faults.reach("sqlite.commit.before")
                 try:
@@ -274,7 +279,7 @@ class Database:
 
         try:
             faults.reach("sqlite.gate.before")
-            return self.gate.run(transaction, timeout_s, sleepy=sleepy)
+            return self.gate.run(transaction, _left_s(until), sleepy=sleepy)
         except BaseException:
             # A second exception may have come while the first was handled.
             if connection.handle.is_ours() and raw.in_transaction:
@@ -313,23 +318,22 @@ class Database:
             outcome="unknown",
         )
 
-    def repair_log(self, timeout_s: float) -> None:
+    def repair_log(self, deadline: float | None = None) -> None:
         """Before a durable change: if a sync of the log has failed, copy the log into the database
         and restart it. Raises StoreUnavailable where that cannot be done yet; then nothing was
         changed.
         """
         if not self._synced or not wal.is_marked(self.gate):
             return
-        deadline = time.monotonic() + timeout_s
+        until = deadline or _default_deadline()
         # The descriptors of older connections would still report the failure.
         self.close_idle()
-        with self.connection(timeout_s) as connection:
+        with self.connection(until) as connection:
             self.run_alone(
-                lambda: wal.restart_marked_log(self.path, self.gate, connection.raw, deadline),
-                timeout_s,
+                lambda: wal.restart_marked_log(self.path, self.gate, connection.raw, until), until
             )
 
-    def limit_log(self, connection: Connection, timeout_s: float) -> None:
+    def limit_log(self, connection: Connection, deadline: float) -> None:
         """Before a change: restart a log that is at its size limit. Raises StoreUnavailable, naming
         the reader, while a stopped one prevents that.
         """
@@ -339,7 +343,7 @@ class Database:
         def restart() -> bool:
             return not connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
-        if not self.run_alone(restart, timeout_s):
+        if not self.run_alone(restart, deadline):
             raise too_long(self.path, connection.log.size())
 
     def checkpoint_if_due(self, connection: Connection) -> None:
@@ -364,7 +368,7 @@ class Database:
                 faults.reach("sqlite.checkpoint.between")
                 # The few frames that came meanwhile: with none left, the next writer restarts the
                 # log.
-                self.run_alone(checkpoint, _BUSY_SLEEP_MAX_S)
+                self.run_alone(checkpoint, time.monotonic() + _BUSY_SLEEP_MAX_S)
 
     def close_idle(self) -> None:
         """Close every idle connection, and the others once they come back."""
@@ -387,12 +391,11 @@ class Database:
             with contextlib.suppress(OSError):
                 connection.log.close()
 
-    def _open(self, timeout_s: float) -> Connection:
-        deadline = time.monotonic() + timeout_s
+    def _open(self, deadline: float) -> Connection:
         handle = Handle()
         generation = self._generation
         try:
-            handle.begin(self.path, timeout_s)
+            handle.begin(self.path, _left_s(deadline))
             self.identity.check()
             check_database(self.path, self._access)
             refuse_truncated(self.path)
@@ -434,7 +437,7 @@ class Database:
             mode = self._retry(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
             if mode == "wal":
                 return
-        self.gate.run(lambda: self._make(raw, deadline), max(deadline - time.monotonic(), 0))
+        self.gate.run(lambda: self._make(raw, deadline), _left_s(deadline))
 
     def _make(self, raw: sqlite3.Connection, deadline: float) -> None:
         """Inside the gate: turn the log on, and fill a new file."""
@@ -467,3 +470,11 @@ class Database:
                 connection.close()
         finally:
             self._open_ones.discard(connection)
+
+
+def _default_deadline() -> float:
+    return time.monotonic() + TRANSACT_TIMEOUT_S
+
+
+def _left_s(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)

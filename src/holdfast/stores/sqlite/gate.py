@@ -18,9 +18,10 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout
+from holdfast.stores.checks import closed
 from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.sqlite.errors import opening_failed
-from holdfast.stores.sqlite.gate_thread import GateThread, closed
+from holdfast.stores.sqlite.gate_thread import GateThread
 from holdfast.system.access import Access, open_file
 
 T = TypeVar("T")

@@ -16,7 +16,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from holdfast.kernel import threads
-from holdfast.kernel.errors import LockTimeout, StoreUnavailable
+from holdfast.kernel.errors import LockTimeout
+from holdfast.stores.checks import closed
 from holdfast.stores.owned_lock import OwnedLock
 
 T = TypeVar("T")
@@ -224,7 +225,3 @@ class GateThread:
         if task is None:
             self._tasks.put(None)
         return task
-
-
-def closed() -> StoreUnavailable:
-    return StoreUnavailable("the store is closed: connect again", outcome="none", closed=True)

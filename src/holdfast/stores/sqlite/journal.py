@@ -5,7 +5,6 @@ from datetime import timedelta
 from heapq import merge
 from itertools import islice
 
-from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Batch, Cursor, Entry
 from holdfast.stores.checks import cursor_at, places_of
 from holdfast.stores.sqlite import schema
@@ -30,8 +29,8 @@ def read(
     for database in files:
         database.identity.check()
     # Read each time: a restore by another process may change it.
-    with files[0].connection(TRANSACT_TIMEOUT_S) as connection:
-        number = files[0].read(connection, schema.journal_number, TRANSACT_TIMEOUT_S)
+    with files[0].connection() as connection:
+        number = files[0].read(connection, schema.journal_number)
     places = places_of(cursor, 2, number)
     # From the end at least one of each file, whose place is the cursor.
     most = max(limit, 1) if reverse else limit
@@ -52,11 +51,9 @@ def _entries(
     database: Database, namespace: str, after: int, limit: int, reverse: bool
 ) -> list[Entry]:
     sql, after = (f"{_SELECT} DESC LIMIT ?", 0) if reverse else (f"{_SELECT} LIMIT ?", after)
-    with database.connection(TRANSACT_TIMEOUT_S) as connection:
+    with database.connection() as connection:
         rows = database.read(
-            connection,
-            lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall(),
-            TRANSACT_TIMEOUT_S,
+            connection, lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall()
         )
     if not rows:
         return []

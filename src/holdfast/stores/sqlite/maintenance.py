@@ -28,6 +28,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration
+from holdfast.stores.checks import no_record
 from holdfast.stores.copy import StoredRecord, entry_problem, record_problem
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
@@ -51,7 +52,7 @@ class SqliteAdministration(Administration):
         """Finds damaged pages, records that do not decode, indexes that disagree with their record,
         revisions beyond the counter, and damaged journal entries.
         """
-        with self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        with self._store.durable.connection() as connection:
             raw = connection.raw
             raw.execute("BEGIN")
             try:
@@ -73,16 +74,12 @@ class SqliteAdministration(Administration):
 
     def content(self, space: Space[Any], key: str) -> bytes:
         store, found = self._store, None
-        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        with store.durable.connection() as connection:
             if schema.is_current(connection.raw, space):
                 sql = table_of(space, schema.DIALECT).get
                 found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
         if found is None:
-            raise NotFound(
-                f"there is no {space.name}/{key} in namespace {store.namespace}",
-                space=space.name,
-                key=key,
-            )
+            raise no_record(space, key, store.namespace)
         return found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
 
     def backup(
@@ -101,10 +98,7 @@ class SqliteAdministration(Administration):
                 f"there is no folder {target.parent}: make it first, or choose another",
                 path=str(target),
             )
-        with (
-            self._store.durable.connection(TRANSACT_TIMEOUT_S) as connection,
-            whole(target) as temporary,
-        ):
+        with self._store.durable.connection() as connection, whole(target) as temporary:
             _copy(connection.raw, temporary)
             if complete is not None:
                 with handles.opened(temporary) as raw, raw:
@@ -199,7 +193,7 @@ def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
     except Corrupt:
         return None
     try:
-        with store.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+        with store.durable.connection() as connection:
             schema.last_era(connection.raw)
     except Corrupt:
         store.close()
@@ -216,8 +210,8 @@ def _overwrite(
     The store is saved inside the gate, so the copy has every change that was ever acknowledged. The
     new era is begun there too, beyond the last one of the store.
     """
-    live.durable.repair_log(TRANSACT_TIMEOUT_S)
-    with live.durable.connection(TRANSACT_TIMEOUT_S) as connection:
+    live.durable.repair_log()
+    with live.durable.connection() as connection:
 
         def work() -> Path | None:
             deadline = time.monotonic() + TRANSACT_TIMEOUT_S
@@ -253,7 +247,7 @@ def _overwrite(
             faults.reach("sqlite.restore.after")
             return saved
 
-        saved = live.durable.run_alone(work, TRANSACT_TIMEOUT_S)
+        saved = live.durable.run_alone(work)
         live.durable.sync(connection)
     return saved
 
@@ -323,10 +317,7 @@ def _era_of_remains(path: Path) -> int:
     """The last era of what is in place, as far as it can still be read; 0 otherwise."""
     if path.exists():
         # A damaged file may also lack the numbers.
-        with (
-            contextlib.suppress(sqlite3.Error, TypeError),
-            handles.opened(path, mode="ro") as raw,
-        ):
+        with contextlib.suppress(sqlite3.Error, TypeError), handles.opened(path, mode="ro") as raw:
             return schema.last_era(raw)
     return 0
 

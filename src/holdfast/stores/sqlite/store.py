@@ -25,19 +25,19 @@ from holdfast.kernel.store import (
     Administration,
     Batch,
     Cursor,
-    Leftover,
+    NoLayouts,
     ReadTx,
     Row,
     Scope,
     SessionLock,
     Tx,
 )
-from holdfast.stores.checks import Plan, check_keys, check_limit, plan_of, storable
+from holdfast.stores.checks import Plan, check_keys, check_limit, closed, plan_of, storable
 from holdfast.stores.listener import FdListener
 from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite import handles, schema
+from holdfast.stores.sqlite import boot, handles, schema
 from holdfast.stores.sqlite.database import Connection, Database
-from holdfast.stores.sqlite.errors import TablesChanged, corrupt, translated
+from holdfast.stores.sqlite.errors import TablesChanged
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import prepare
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(NoLayouts):
     """A store in SQLite files on one machine.
 
     Promised: the port, for every process of this machine that opens the same path, also in
@@ -95,7 +95,7 @@ class SqliteStore:
                 failed=self._forget_tables,
             )
             undone.callback(self.durable.close)
-            self._begin_boot()
+            self._volatile_boot = boot.join(self.durable, self._users, boot_id, self._clock)
             undone.pop_all()
         self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace, self.access)
         _stores.add(self)
@@ -116,9 +116,6 @@ class SqliteStore:
     def side_folder(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}-{purpose}")
 
-    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - all records lie in tables
-        return None
-
     def may_have_records(self, space: Space[Any]) -> bool:
         return not space.volatile or self.volatile_path().exists()
 
@@ -133,12 +130,6 @@ class SqliteStore:
         from holdfast.stores.sqlite.maintenance import SqliteAdministration
 
         return SqliteAdministration(self)
-
-    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
-        return []
-
-    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
-        return False
 
     def transact(
         self,
@@ -160,9 +151,9 @@ class SqliteStore:
     ) -> T:
         database = self._database(plan.volatile, deadline)
         if durable:
-            database.repair_log(_left(deadline))
-        with database.connection(_left(deadline)) as connection:
-            database.limit_log(connection, _left(deadline))
+            database.repair_log(deadline)
+        with database.connection(deadline) as connection:
+            database.limit_log(connection, deadline)
             self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
@@ -184,7 +175,7 @@ class SqliteStore:
                 return tx, result
 
             tx, result = database.write(
-                connection, run, _left(deadline), sleepy=True, committed=_committed
+                connection, run, deadline, sleepy=True, committed=_committed
             )
             faults.reach("sqlite.notify.before")
             for topic in tx.topics:
@@ -211,11 +202,9 @@ class SqliteStore:
 
         def run() -> T:
             database = self._database(plan.volatile, deadline)
-            with database.connection(_left(deadline)) as connection:
+            with database.connection(deadline) as connection:
                 self._declare(database, connection, plan.spaces, deadline)
-                return database.read(
-                    connection, lambda _: snapshot(connection.cursor), _left(deadline)
-                )
+                return database.read(connection, lambda _: snapshot(connection.cursor), deadline)
 
         return self._retry_if_changed(run)
 
@@ -227,14 +216,14 @@ class SqliteStore:
 
         def run() -> tuple[Any, ...] | None:
             database = self._database(space.volatile, deadline)
-            with database.connection(_left(deadline)) as connection:
+            with database.connection(deadline) as connection:
                 self._declare(database, connection, [space], deadline)
                 if not storable(key):
                     return None
                 found: tuple[Any, ...] | None = database.read(
                     connection,
                     lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(),
-                    _left(deadline),
+                    deadline,
                 )
                 return found
 
@@ -321,7 +310,7 @@ class SqliteStore:
         """In a forked child: start without the parent's connections, descriptors and locks. A store
         for which that fails is closed.
         """
-        closed, volatile, users = self._closed, self._volatile, self._users
+        was_closed, volatile, users = self._closed, self._volatile, self._users
         files = [self.durable] if volatile is None else [self.durable, volatile]
         self._begin_process()
         self._closed = True
@@ -332,7 +321,7 @@ class SqliteStore:
         with contextlib.suppress(Exception):
             self._fifos.close(forked=True)
         try:
-            if closed:
+            if was_closed:
                 return
             self._users = Users(self.path, self.access, self._boot_id)
             # The parent's locks are closed last: without any, another boot could begin a volatile
@@ -377,7 +366,7 @@ class SqliteStore:
         return self._volatile
 
     def _open_volatile(self, deadline: float) -> None:
-        if not self._mutex.acquire(timeout=_left(deadline)):
+        if not self._mutex.acquire(timeout=max(deadline - time.monotonic(), 0)):
             raise LockTimeout(
                 "the volatile file could not be opened in time: another thread is at it",
                 outcome="none",
@@ -386,17 +375,19 @@ class SqliteStore:
             if self._volatile is None:
                 path = self.volatile_path()
                 prepare(path, self.access)
-                self.durable.repair_log(_left(deadline))
+                self.durable.repair_log(deadline)
                 # Lent before: `create` may run in the gate's thread, which cannot open a connection
                 # while this thread opens one.
-                with self.durable.connection(_left(deadline)) as connection:
+                with self.durable.connection(deadline) as connection:
                     self._volatile = Database(
                         path,
                         access=self.access,
                         synced=False,
-                        create=lambda raw: self._create_volatile(raw, connection, deadline),
+                        create=lambda raw: boot.create_volatile(
+                            raw, path, self.durable, connection, self._clock, deadline
+                        ),
                         failed=self._forget_tables,
-                        timeout_s=_left(deadline),
+                        deadline=deadline,
                     )
         finally:
             self._mutex.release()
@@ -412,9 +403,9 @@ class SqliteStore:
             return
         for space in spaces:
             is_current = partial(schema.is_current, space=space)
-            if not database.read(connection, is_current, _left(deadline)):
+            if not database.read(connection, is_current, deadline):
                 declare = partial(_declare_if_needed, connection.raw, space)
-                database.write(connection, declare, _left(deadline))
+                database.write(connection, declare, deadline)
             self._declared.add(space)
             if database.counter is not None:
                 self._hot[space] = HotPath(database, database.counter, self.namespace, space)
@@ -424,110 +415,20 @@ class SqliteStore:
         self._declared.clear()
         self._hot.clear()
 
-    def _begin_boot(self) -> None:
-        """Find the current volatile file. All processes that have the store open use the same one,
-        whatever their boot ids; its name is in the durable file, and changes only while nobody uses
-        it.
-        """
-
-        def recorded(raw: sqlite3.Connection) -> str | None:
-            schema.refuse_gutted(raw, self.path)
-            return schema.boot_of(raw)
-
-        with self.durable.connection(TRANSACT_TIMEOUT_S) as connection:
-
-            def is_mine() -> bool:
-                return self.durable.read(connection, recorded, TRANSACT_TIMEOUT_S) == self._boot_id
-
-            # Once this process is a user the name stays, so it is read again.
-            if is_mine() and self._users.share_volatile() and is_mine():
-                self._volatile_boot = self._boot_id
-                return
-            self._users.leave_volatile()
-            self.durable.repair_log(TRANSACT_TIMEOUT_S)
-            try:
-                self._volatile_boot = self.durable.write(
-                    connection,
-                    lambda: self._begin_boot_in(connection.raw),
-                    TRANSACT_TIMEOUT_S,
-                    sleepy=True,
-                    # Still inside the gate: the next one there must find this process among the
-                    # users.
-                    committed=self._share_volatile,
-                )
-            except BaseException:
-                self._users.leave_volatile()
-                raise
-            self.durable.sync(connection)
-
-    def _begin_boot_in(self, raw: sqlite3.Connection) -> str:
-        recorded = schema.boot_of(raw)
-        # The locks of users prove that they run on this kernel, so a file with users is as good as
-        # one of this boot.
-        if recorded is not None and recorded != self._boot_id and not self._users.own_volatile():
-            return recorded
-        if recorded != self._boot_id:
-            schema.begin_boot(raw, self._boot_id, self._clock)
-        return self._boot_id
-
-    def _share_volatile(self, _: object) -> None:
-        self._users.share_volatile()
-
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
         schema.begin_boot(raw, self._boot_id, self._clock)
-
-    def _create_volatile(
-        self, raw: sqlite3.Connection, connection: Connection, deadline: float
-    ) -> None:
-        """Begin a durable era for the new file's tokens, before the first one can be given."""
-        carried = self._end_other_boots()
-        try:
-            era = self.durable.write(
-                connection,
-                lambda: schema.begin_era(connection.raw, self._clock, carried=carried),
-                _left(deadline),
-                sleepy=True,
-            )
-            self.durable.sync(connection)
-        except sqlite3.DatabaseError as error:
-            if corrupt(error):
-                # Reported here, or the new file would be reported as the damaged one.
-                raise translated(self.path, error) from None
-            raise
-        schema.create(raw, era)
-
-    def _end_other_boots(self) -> int:
-        """Remove the volatile files of earlier boots; return the last era of their tokens, whose
-        counters may have run beyond the era that they began in. Nobody has them open: all users of
-        the store use the current file.
-        """
-        # Needed once a boot.
-        import glob
-
-        known = 0
-        mine = self.volatile_path()
-        for path in sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.locks-*")):
-            if path.name.startswith(mine.name):
-                continue
-            if path.suffix == ".sqlite":
-                known = max(known, schema.carried_era(path))
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        return known
 
     def volatile_path(self) -> Path:
         """Where the current volatile file is, or would be: that of this boot, unless a process with
         another boot id was first.
         """
-        return self.path.with_name(f"{self.path.name}.locks-{self._volatile_boot}.sqlite")
+        return boot.volatile_path(self.path, self._volatile_boot)
 
     def _check_open(self) -> None:
         if self._closed:
             handles.check()
-            raise StoreUnavailable(
-                "the store is closed: connect again", outcome="none", closed=True
-            )
+            raise closed()
 
 
 def _committed(done: tuple[SqliteTx, Any]) -> None:
@@ -537,11 +438,6 @@ def _committed(done: tuple[SqliteTx, Any]) -> None:
 def _declare_if_needed(raw: sqlite3.Connection, space: Space[Any]) -> None:
     if not schema.is_current(raw, space):
         schema.declare(raw, space)
-
-
-def _left(deadline: float) -> float:
-    left_s = deadline - time.monotonic()
-    return left_s if left_s > 0 else 0.0
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
