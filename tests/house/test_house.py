@@ -63,17 +63,16 @@ KIND_CHECKS = re.compile(
     r"""store\.kind\s*(==|!=|in\b|not in\b)|getattr\([\w.]*store\b|isinstance\([\w.]*store,"""
     r"""|(url|store)[\w.() "]*\.(startswith|removeprefix|partition)\(["(]"""
 )
-STILL_IN_SURFACES = {"cli/agents/starting.py", "cli/connection.py"}
 
 
 def test_only_the_stores_know_what_kind_of_store_it_is() -> None:
     source = Path(holdfast.__path__[0])
-    found = {
-        str(path.relative_to(source)).removeprefix("surfaces/")
+    found = [
+        str(path.relative_to(source))
         for path in source.rglob("*.py")
         if not path.is_relative_to(source / "stores") and KIND_CHECKS.search(path.read_text())
-    }
-    assert found <= STILL_IN_SURFACES
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)

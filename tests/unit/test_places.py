@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.paths import gateway_root, gateways_here
 
@@ -21,7 +21,7 @@ def test_the_gateways_of_this_machine_are_known_by_their_folders(tmp_path: Path)
 
 def test_a_folder_of_gateways_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "default").touch()
-    with pytest.raises(StoreUnavailable, match="folder of the gateways"):
+    with pytest.raises(EnvironmentUnavailable, match="folder of the gateways"):
         gateways_here(Settings(gateway_root=str(tmp_path)))
 
 

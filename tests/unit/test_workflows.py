@@ -583,7 +583,7 @@ def test_a_damaged_record_hides_no_other_and_is_not_swapped_under(world: World) 
 def damage(store: Store, space: str, key: str, data: bytes) -> None:
     """Spoil a record as no program of ours would."""
     if isinstance(store, MemoryStore):
-        records = store._world.shelves[space].records
+        records = store._state.tables[space].records
         records[key] = records[key]._replace(data=data)
     elif isinstance(store, SqliteStore):
         with closing(sqlite3.connect(store.path)) as connection, connection:

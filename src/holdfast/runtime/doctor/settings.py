@@ -73,7 +73,3 @@ def _installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _is_postgres(found: Settings) -> bool:
-    return (found.store or "").startswith("postgres")

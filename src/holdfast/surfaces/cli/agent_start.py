@@ -95,7 +95,7 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
             field="command",
         )
     with connected() as hf:
-        if hf.store.kind == "memory":
+        if hf.store.ephemeral:
             raise InvalidValue(
                 "an agent in tmux is another process, and cannot share a memory: store",
                 field="store",

@@ -22,7 +22,7 @@ AREAS = {
 
 ALONE = {
     ("agents", "run"): "agent_run",
-    ("jobs", "run"): "job_worker",
+    ("jobs", "run"): "job_run",
     ("locks", "run"): "lock_run",
     ("workflows", "run"): "workflow_run",
 }

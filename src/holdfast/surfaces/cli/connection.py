@@ -88,7 +88,7 @@ def connected(*, create: bool = True) -> Holdfast:
     if said.registry is not None:
         return _registry(said, said.registry, create=create)
     hf = connect(said.store, namespace=said.namespace, create=create)
-    if create and hf.store.kind == "memory":
+    if create and hf.store.ephemeral:
         remark(
             "memory: is seen by this process alone, and ends with it: it keeps nobody apart and no "
             "work"
