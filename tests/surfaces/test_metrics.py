@@ -153,8 +153,9 @@ def test_counting_jobs_reads_none_of_them(
     from holdfast.domains.jobs.records import JOBS
 
     register(embedded, 3)
-    monkeypatch.setattr(JOBS, "decode", lambda *_: pytest.fail("a job was read"))
-    assert embedded.jobs.counts()[JobStatus.PENDING] == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(JOBS, "decode", lambda *_: pytest.fail("a job was read"))
+        assert embedded.jobs.counts()[JobStatus.PENDING] == 3
 
 
 def test_leases_say_how_long_they_are_still_believed(hf: Holdfast, tmp_path: Path) -> None:
