@@ -685,7 +685,7 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
     def killed(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(maintenance.upkeep, "backup", killed)
+    monkeypatch.setattr(maintenance.maintenance.SqliteAdministration, "backup", killed)
     monkeypatch.setattr(redo, "clear", lambda _: None)
     with pytest.raises(SystemExit):
         maintenance.backup(store, ALL, tmp_path / "saved")
