@@ -122,7 +122,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._in_hand = 0
         """A revision that was taken after everything latched so far."""
         self._taken = 0
-        """The last revision up to which the sequence gave none to others since the first."""
+        """From the first revision taken up to this one, all are this transaction's."""
         self._spare: list[int] = []
         self._appended = 0
         self._failure: psycopg.Error | None = None
