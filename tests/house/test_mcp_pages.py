@@ -12,7 +12,7 @@ from holdfast.kernel.limits import (
     MCP_WAIT_MAX_S,
 )
 from holdfast.surfaces.mcp.answers import NoticeKind
-from holdfast.surfaces.mcp.serving import INSTRUCTIONS
+from holdfast.surfaces.mcp.server import INSTRUCTIONS
 from holdfast.surfaces.mcp.tools import TOOLS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()

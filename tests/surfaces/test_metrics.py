@@ -24,7 +24,7 @@ from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
-from holdfast.stores.timing import OPERATIONS
+from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.metrics import metrics_routes
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -417,7 +417,7 @@ def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
 
 
 def test_forked_children_begin_with_no_times() -> None:
-    from holdfast.stores.timing import Times
+    from holdfast.stores.durations import Times
 
     times = Times()
     times.add("read", 0.1)

@@ -24,14 +24,14 @@ from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp import lines
+from holdfast.surfaces.mcp.cancellation import Call, Stop
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.identity import identify
 from holdfast.surfaces.mcp.job_claim import JobClaim
 from holdfast.surfaces.mcp.lines import Lines
 from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
-from holdfast.surfaces.mcp.serving import Desk
-from holdfast.surfaces.mcp.stopping import Call, Stop
+from holdfast.surfaces.mcp.server import Desk
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.surfaces.mcp.tools.locks import AcquireArguments, WaitArguments, acquire, wait

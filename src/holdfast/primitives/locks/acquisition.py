@@ -28,14 +28,7 @@ from holdfast.primitives.deadline import Deadline, earliest
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.policy import Obstruction, obstruction_of
-from holdfast.primitives.locks.records import (
-    LOCKS,
-    Lock,
-    LockHold,
-    Outcome,
-    Waiter,
-    lock_in,
-)
+from holdfast.primitives.locks.records import LOCKS, Lock, LockHold, Outcome, Waiter, lock_in
 from holdfast.primitives.locks.request import (
     LockRequest,
     deadlock_error,

@@ -37,12 +37,7 @@ from holdfast.primitives.locks.inspect import (
 )
 from holdfast.primitives.locks.policy import Obstruction, obstruction_of
 from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, lock_in
-from holdfast.primitives.locks.request import (
-    check_names,
-    check_request,
-    check_ttl,
-    make_draft,
-)
+from holdfast.primitives.locks.request import check_names, check_request, check_ttl, make_draft
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import (

@@ -40,7 +40,7 @@ from holdfast.runtime.metrics.families import (
 )
 from holdfast.runtime.metrics.text import gauge, gauges, need_library, text_of
 from holdfast.runtime.paths import gateway_root
-from holdfast.stores.timing import measured
+from holdfast.stores.durations import measured
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -48,7 +48,7 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
         )
     # Here, so that no other command loads the SDK.
     try:
-        from holdfast.surfaces.mcp.serving import serve
+        from holdfast.surfaces.mcp.server import serve
     except ImportError as error:
         raise Unavailable(
             f"the MCP server needs {error.name}: {installing('mcp')}", outcome="none"

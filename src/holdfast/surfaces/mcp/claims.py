@@ -14,7 +14,7 @@ from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice
-from holdfast.surfaces.mcp.attending import Attendant
+from holdfast.surfaces.mcp.heartbeat import Attendant
 from holdfast.surfaces.mcp.identity import Identity
 
 

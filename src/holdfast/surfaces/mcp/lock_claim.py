@@ -9,7 +9,7 @@ from holdfast.primitives.locks.grant import lost
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Holding, Notice
-from holdfast.surfaces.mcp.stopping import Call
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.turn import Turn
 
 

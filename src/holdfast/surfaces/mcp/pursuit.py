@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from holdfast.kernel.errors import HoldfastError
-from holdfast.surfaces.mcp.stopping import Call, Stop
+from holdfast.surfaces.mcp.cancellation import Call, Stop
 
 T = TypeVar("T")
 

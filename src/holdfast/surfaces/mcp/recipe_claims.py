@@ -3,19 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.domains.workflows.description import describe_orphan_load
-from holdfast.domains.workflows.records import (
-    CurrentRecipe,
-    OrphanLoad,
-    SwapMarker,
-    Workflow,
-    who,
-)
+from holdfast.domains.workflows.records import CurrentRecipe, OrphanLoad, SwapMarker, Workflow, who
 from holdfast.domains.workflows.swap import Obstacle, Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import Ahead, Holding, Notice
-from holdfast.surfaces.mcp.stopping import Call
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.turn import Turn
 
 

@@ -9,7 +9,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import MCP_WAIT_MAX_S
 from holdfast.surfaces.mcp.answers import Answer
-from holdfast.surfaces.mcp.stopping import Call
+from holdfast.surfaces.mcp.cancellation import Call
 
 if TYPE_CHECKING:
     from holdfast.surfaces.mcp.claims import Hand

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from holdfast.kernel.errors import HoldfastError, LeaseLost, StoreUnavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.pursuit import Pursuit
-from holdfast.surfaces.mcp.stopping import Call
 
 T = TypeVar("T")
 

@@ -31,6 +31,7 @@ from holdfast.testing.conformance.harness import (
 )
 from holdfast.testing.conformance.hostile import Hostile
 from holdfast.testing.conformance.journal import Journal
+from holdfast.testing.conformance.listener import Waiting
 from holdfast.testing.conformance.order import Order
 from holdfast.testing.conformance.steps import (
     append,
@@ -42,7 +43,6 @@ from holdfast.testing.conformance.steps import (
     take_all,
 )
 from holdfast.testing.conformance.transactions import Transactions
-from holdfast.testing.conformance.waiting import Waiting
 
 __all__ = [
     "ALL",

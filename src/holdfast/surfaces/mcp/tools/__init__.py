@@ -4,7 +4,7 @@ from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools.agents import AGENT_TOOLS
 from holdfast.surfaces.mcp.tools.jobs import JOB_TOOLS
 from holdfast.surfaces.mcp.tools.locks import LOCK_TOOLS
-from holdfast.surfaces.mcp.tools.looking import LOOKING_TOOLS
+from holdfast.surfaces.mcp.tools.overview import LOOKING_TOOLS
 from holdfast.surfaces.mcp.tools.recipes import RECIPE_TOOLS
 
 TOOLS: dict[str, Tool] = {

@@ -14,9 +14,9 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.limits import ID_CHARS_MAX, MCP_LIST_MAX, PROMPT_BYTES_MAX
 from holdfast.surfaces.mcp.answers import AgentView, Found, Sent
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.pursuit import Pursuit
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool, WaitS
 
 AgentName = Annotated[

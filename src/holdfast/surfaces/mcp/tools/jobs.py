@@ -21,9 +21,9 @@ from holdfast.kernel.limits import (
 )
 from holdfast.operations.jobs import mirror
 from holdfast.surfaces.mcp.answers import JobAnswer, job_view
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.job_claim import JobClaim, job_handle
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool, WaitS
 
 _DETAIL_CHARS_MAX = 8000

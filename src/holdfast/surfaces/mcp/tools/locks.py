@@ -11,10 +11,10 @@ from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.request import check_names
 from holdfast.surfaces.mcp.answers import Ahead, LockAnswer, Released, Waited
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.lock_claim import LockClaim
 from holdfast.surfaces.mcp.recipe_claims import SwapClaim
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Handle, Tool, WaitS
 from holdfast.surfaces.mcp.tools.recipes import NOT_NEEDED, ready
 

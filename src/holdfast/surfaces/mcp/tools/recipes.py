@@ -9,9 +9,9 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import EAgain, HoldfastError, InvalidValue, LeaseLost, Unavailable
 from holdfast.kernel.limits import LABEL_CHARS_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, SWAP_WHY_CHARS_MAX
 from holdfast.surfaces.mcp.answers import RecipeAnswer
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand
 from holdfast.surfaces.mcp.recipe_claims import RecipeClaim, SwapClaim
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Handle, Tool, WaitS
 
 _SECONDS_MAX = 24 * 3600.0

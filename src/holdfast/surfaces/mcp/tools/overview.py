@@ -11,8 +11,8 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import ID_CHARS_MAX, LABEL_CHARS_MAX
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.surfaces.mcp.answers import Holding, Me, Status, job_view, recipes_view
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool, WaitS
 
 

@@ -23,10 +23,10 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
 from holdfast.surfaces.mcp.answers import Notice
+from holdfast.surfaces.mcp.cancellation import Call
 from holdfast.surfaces.mcp.claims import Hand, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
 from holdfast.surfaces.mcp.results import Complete, answered, bug, refused
-from holdfast.surfaces.mcp.stopping import Call
 from holdfast.surfaces.mcp.tool import Tool
 from holdfast.surfaces.mcp.tools import TOOLS
 
