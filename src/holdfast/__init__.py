@@ -15,17 +15,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.adapters.durable_write import atomic_durable_write
     from holdfast.domains.agents import Agent
-    from holdfast.domains.jobs import Job, JobStatus
-    from holdfast.domains.workflows import Workflow
+    from holdfast.domains.agents.renewal import AgentRenewal
+    from holdfast.domains.jobs import Broker, Job, JobStatus
+    from holdfast.domains.jobs.work import WorkReport
+    from holdfast.domains.workflows import Work, Workflow
     from holdfast.kernel import errors
     from holdfast.kernel.errors import (
         HoldfastError,
         LockTimeout,
         RegistryCollision,
         RegistryCorruption,
+        RegistryDeadlock,
         RegistryError,
+        RegistryHeld,
         RegistryLockTimeout,
+        RegistryLost,
         RegistryNotFound,
+        RegistryUnavailable,
     )
     from holdfast.primitives.locks import Grant, Mode
     from holdfast.runtime.connection import Holdfast, connect
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Agent",
+    "AgentRenewal",
+    "Broker",
     "Grant",
     "Holdfast",
     "HoldfastError",
@@ -43,10 +51,16 @@ __all__ = [
     "Mode",
     "RegistryCollision",
     "RegistryCorruption",
+    "RegistryDeadlock",
     "RegistryError",
+    "RegistryHeld",
     "RegistryLockTimeout",
+    "RegistryLost",
     "RegistryManager",
     "RegistryNotFound",
+    "RegistryUnavailable",
+    "Work",
+    "WorkReport",
     "Workflow",
     "__version__",
     "atomic_durable_write",
@@ -56,22 +70,30 @@ __all__ = [
 
 _HOMES = {
     "Agent": "holdfast.domains.agents",
+    "AgentRenewal": "holdfast.domains.agents.renewal",
+    "Broker": "holdfast.domains.jobs",
     "Grant": "holdfast.primitives.locks",
     "Holdfast": "holdfast.runtime.connection",
+    "HoldfastError": "holdfast.kernel.errors",
     "Job": "holdfast.domains.jobs",
     "JobStatus": "holdfast.domains.jobs",
     "LockTimeout": "holdfast.kernel.errors",
     "Mode": "holdfast.primitives.locks",
+    "RegistryCollision": "holdfast.kernel.errors",
+    "RegistryCorruption": "holdfast.kernel.errors",
+    "RegistryDeadlock": "holdfast.kernel.errors",
+    "RegistryError": "holdfast.kernel.errors",
+    "RegistryHeld": "holdfast.kernel.errors",
+    "RegistryLockTimeout": "holdfast.kernel.errors",
+    "RegistryLost": "holdfast.kernel.errors",
+    "RegistryManager": "holdfast.runtime.registry_manager",
+    "RegistryNotFound": "holdfast.kernel.errors",
+    "RegistryUnavailable": "holdfast.kernel.errors",
+    "Work": "holdfast.domains.workflows",
+    "WorkReport": "holdfast.domains.jobs.work",
     "Workflow": "holdfast.domains.workflows",
     "atomic_durable_write": "holdfast.adapters.durable_write",
     "connect": "holdfast.runtime.connection",
-    "HoldfastError": "holdfast.kernel.errors",
-    "RegistryCollision": "holdfast.kernel.errors",
-    "RegistryCorruption": "holdfast.kernel.errors",
-    "RegistryError": "holdfast.kernel.errors",
-    "RegistryLockTimeout": "holdfast.kernel.errors",
-    "RegistryManager": "holdfast.runtime.registry_manager",
-    "RegistryNotFound": "holdfast.kernel.errors",
     "errors": "holdfast.kernel",
 }
 
