@@ -1,4 +1,4 @@
-"""Command line and HTTP: parse, call one domain method, render.
+"""Command line, HTTP with its page, and MCP: parse, call an operation, render.
 
-Belongs here: flags, routes, colours and words. No rule lives in a surface.
+Flags, routes, colours and words are here. No rule is.
 """

@@ -1,4 +1,18 @@
-"""Locks on resources: who holds them, and who is next."""
+"""Locks on resources: who holds them, and who is next.
+
+records.py      the rows: held locks and waiters
+policy.py       who may hold a lock, who is next, what keeps a request waiting
+table.py        the rows that one decision reads and writes
+transaction.py  request, release, hand over, reap and kick inside one transaction
+request.py      a caller's request, checked, and the errors that refuse it
+acquisition.py  one acquire from the request to the grant, top-down
+wait.py         sleeping until woken by a hand-over or by a death just ahead
+grant.py        what a holder has: tokens, expiry, suspension, durable copies
+context.py      what all calls of a process share; renewal
+manager.py      `Locks`: what callers use
+inspect.py      status, graph and explanation
+statistics.py   counts and histograms
+"""
 
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.manager import Locks

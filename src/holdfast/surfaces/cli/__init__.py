@@ -8,7 +8,7 @@ connection.py     the connection that a command works on, and its options
 output.py         standard output and standard error
 render.py         tables for people, JSON for programs
 custody.py        commands that run another program under a claim
-agents.py  runtime/doctor.py  gateway.py  holds.py  jobs.py  locks.py  log.py  mcp.py  metrics.py
+agents.py  doctor.py  gateway.py  holds.py  jobs.py  locks.py  log.py  mcp.py  metrics.py
     network.py  serve.py  store.py  swap.py  token.py  tour/  workflows.py    an area each
 agent_*.py, gateway_*.py, job_*.py, lock_*.py, serve_process.py, workflow_*.py
                   parts of an area: programs that it runs, waiting, words

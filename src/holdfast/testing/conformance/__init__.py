@@ -9,7 +9,7 @@ A Harness opens stores on the same place. A test is skipped when the store lacks
 it needs; `skipped_by` lists those tests, so that a project can pin the list.
 
     harness.py  steps.py                                     what a harness gives, and shared steps
-    transactions.py  order.py  hostile.py  journal.py  waiting.py  concurrency.py         the tests
+    transactions.py  order.py  hostile.py  journal.py  listener.py  concurrency.py        the tests
 """
 
 from holdfast.testing.conformance.concurrency import Concurrency
