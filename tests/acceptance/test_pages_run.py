@@ -137,7 +137,8 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, environment: dict[
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
-        env=environment,
+        # proof/ is in the checkout alone.
+        env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

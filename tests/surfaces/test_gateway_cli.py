@@ -287,7 +287,7 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
     [
         ([], "--adapter"),
         (["--adapter", "tmux"], "--adapter tmux needs --session"),
-        (["--session", "a"], "say how yours is reached with --adapter"),
+        (["--session", "a"], "describe yours with --adapter"),
         (
             ["--adapter", "tmux", "--session", "a", "--", "ls"],
             "means nothing beside --adapter tmux",
