@@ -125,7 +125,7 @@ class LineFuse(Fuse):
         deeply.
         """
         while self._error is RecursionError and frame is not None:
-            if frame.f_code.co_filename.endswith(("files/pile.py", "files/sheet.py")):
+            if frame.f_code.co_filename.endswith(("files/records.py", "files/documents.py")):
                 return True
             frame = frame.f_back
         return False

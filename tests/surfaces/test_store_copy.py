@@ -329,7 +329,7 @@ def test_check_finds_damage_on_postgresql_and_remove_takes_it_out(postgres_url: 
     for words, number in (
         (job_id, 1),
         ("disagrees with its indexes", 2),
-        ("beyond the last one given", 1),
+        ("after the store's last one", 1),
         ("journal entry", 1),
     ):
         assert len([line for line in found if words in line]) == number, (words, found)

@@ -115,8 +115,8 @@ class JobEvents:
             after, stored = self._store_event(tx, after, kind, detail, data)
             return Published(self._write(tx, job, after), stored)
 
-        self.unlogged = True
         published = self._store.transact(body, scope=_SCOPE)
+        self.unlogged = True
         self._end_if_cancelled(kind, seen)
         if isinstance(published, LateRefusal):
             raise published.error
@@ -253,8 +253,8 @@ class JobEvents:
             seen[:] = [job]
             return Received(event, None, news=True)
 
-        self.unlogged = True
         received = self._store.transact(body, scope=_SCOPE)
+        self.unlogged = True
         self._end_if_cancelled(event.event, seen)
         return received
 

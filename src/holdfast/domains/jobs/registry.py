@@ -315,10 +315,10 @@ class Jobs:
             done = write(tx, self._journal, job, done)
             return done, None if row is None else self._picker.begin(tx, row.record, holder)
 
-        self.unlogged = True
         finished = self._picker.claims.claim(
             body, _picked, scope=JOBS_ALONE if also is None else also.scope
         )
+        self.unlogged = True
         self._picker.warn_of(damaged)
         if isinstance(finished, LateRefusal):
             raise finished.error
@@ -503,8 +503,9 @@ class Jobs:
         """Put back the jobs of dead workers, end those past their limits, and return both as they
         are now.
         """
+        reaped = self._reaper.sweep().reaped
         self.unlogged = True
-        return self._reaper.sweep().reaped
+        return reaped
 
     def abandoned(self) -> list[Job]:
         """The running jobs that the next pick or list would reap: nobody works on them. Changes
@@ -525,8 +526,7 @@ class Jobs:
         """
         from holdfast.domains.jobs.retention import prune
 
-        self.unlogged = True
-        return prune(
+        removed = prune(
             self._store,
             self._journal,
             keep=self._keep.keep_finished if keep_finished is None else keep_finished,
@@ -535,6 +535,8 @@ class Jobs:
             keep_least=JOBS_KEEP_LEAST if keep_s is None else 0,
             adopted=adopted,
         )
+        self.unlogged = True
+        return removed
 
     def get_job(self, job_id: str) -> Job:
         """Return a job, reaped if it must be. Raises NotFound."""
@@ -608,8 +610,10 @@ class Jobs:
         return self._store.read(counts, scope=[JOBS])
 
     def _change(self, body: Callable[[Tx], T], also: Also | None = None) -> T:
+        changed = self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
+        # Only after a commit: a store that refuses the change gets no log beside it.
         self.unlogged = True
-        return self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
+        return changed
 
     def _reap_before_reading(self) -> None:
         try:
