@@ -217,7 +217,7 @@ def page(noticed: Mapping[str, str]) -> str:
         "",
         "Each rule of kernel and primitives, broken on purpose, and the first test that noticed. "
         "Written by `make mutate`,",
-        "which makes each change of `tools/mutants` in a copy of the project, runs the tests "
+        "which makes each change of `proof/mutation` in a copy of the project, runs the tests "
         "nearest to it but for those on",
         "SQLite and PostgreSQL, and stops at the first failure. A rule that nothing notices is a "
         "survivor.",
