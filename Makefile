@@ -37,7 +37,7 @@ test: setup ## Run the gate: what everybody runs who changes a line (under 5 min
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## Run the rules alone, on the fast stores (under a minute)
+test-quick: setup ## Run the rules alone, on the fast stores (about a minute)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -k 'not postgres and not files' tests/unit tests/house
 
 prove: setup ## Run what is long or statistical: kills, power loss, crowds, browser (about 20 minutes)
