@@ -311,20 +311,18 @@ class Leftover(NamedTuple):
 
 @runtime_checkable
 class Debris(Protocol):
-    """What lies among the folders of a space and is no record. Links are never followed: what one
-    leads to stays as it is. A store without such folders has none.
+    """What lies among the folders of a space and is no record. Links are never followed. A store
+    without such folders has none.
     """
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What is there beside records. What cannot be looked at is told as unreadable, and hides
-        nothing else.
-        """
+        """What is there besides records. What cannot be read is listed as unreadable."""
         ...
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove a folder that still has no record and did not change for so long, or a link itself
-        however young, in one step with that check against whoever writes one. False when it is not
-        so any more. Raises HoldfastError when it cannot be done.
+        """Remove a folder that still has no record and did not change for so long, or a link of any
+        age. The check and the removal are one step, against writers. False when it has changed.
+        Raises HoldfastError when it cannot be removed.
         """
         ...
 

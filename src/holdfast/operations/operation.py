@@ -129,7 +129,6 @@ class Operation:
         http: str,
         *,
         cli: str | None,
-        mcp: str | None,
         errors: tuple[type[HoldfastError], ...],
         outside: bool,
         undo: Undo | None,
@@ -141,8 +140,6 @@ class Operation:
         self.handler = handler
         self.cli = cli
         """The command, such as `jobs requeue`; None where the command line has none."""
-        self.mcp = mcp
-        """The tool of MCP."""
         self.errors = errors
         """What it raises beyond what every operation may raise."""
         self.outside = outside
@@ -202,7 +199,6 @@ def operation(
     http: str,
     *,
     cli: str | None = None,
-    mcp: str | None = None,
     errors: tuple[type[HoldfastError], ...] = (),
     outside: bool = False,
     undo: Undo | None = None,
@@ -210,6 +206,6 @@ def operation(
     """Make an operation of a handler. `http` is a method and a path."""
 
     def make(handler: Callable[..., Any]) -> Operation:
-        return Operation(handler, http, cli=cli, mcp=mcp, errors=errors, outside=outside, undo=undo)
+        return Operation(handler, http, cli=cli, errors=errors, outside=outside, undo=undo)
 
     return make

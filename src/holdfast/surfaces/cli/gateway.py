@@ -21,7 +21,7 @@ from holdfast.operations import gateways as operations
 from holdfast.operations.operation import Operation
 from holdfast.runtime.connection import connected
 from holdfast.runtime.gateway_identity import gateway_key, gateway_place
-from holdfast.runtime.paths import gateway_agent
+from holdfast.runtime.paths import gateway_agent, gateways_here
 from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
@@ -62,8 +62,8 @@ class Here:
         return GatewayClient(agent, root=root, url=self._url, token=self._token)
 
     def gateways(self) -> list[str]:
-        """The command line does not list them."""
-        raise NotImplementedError
+        """The agents that have, or had, a gateway on this machine."""
+        return gateways_here(settings_here())
 
 
 def _key(agent: str, settings: Settings) -> str:
