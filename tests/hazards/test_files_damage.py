@@ -29,7 +29,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.files import disk, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
-from tests.disk import mounted
+from tests.harness.disk import mounted
 from tests.stores.files_spaces import (
     ALL,
     CARDS,

@@ -11,7 +11,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.runtime.doctor import Verdict, examine, store
 from holdfast.stores.sqlite import database, hotpath, wal
 from holdfast.stores.sqlite.wal import log_size
-from tests.stopped import StoppedInside
+from tests.harness.stopped_processes import StoppedInside
 
 BOUND = 2 << 20
 

@@ -37,14 +37,14 @@ from holdfast.runtime.metrics import sources
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.wal import log_size
 from holdfast.testing.clock import ManualClock
-from tests.disk import mounted
+from tests.harness.disk import mounted
+from tests.harness.stopped_processes import StoppedInside, stop_outside
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
-from tests.stopped import StoppedInside, stop_outside
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
-from tests.tmux_server import tmux_server
 
 NOBODY = 65534
 

@@ -21,7 +21,7 @@ from holdfast.kernel.store import Batch, Entry
 from holdfast.primitives.queue import RequestState
 from holdfast.surfaces.http.access import bearer_token, same_token, served_hosts
 from holdfast.surfaces.http.events import behind, event_id, place_of
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
 

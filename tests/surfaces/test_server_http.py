@@ -33,7 +33,7 @@ from holdfast.surfaces.http.access import served_hosts
 from holdfast.surfaces.http.events import event_id
 from holdfast.surfaces.http.http_server import BoundedConnection, Crowd
 from holdfast.surfaces.http.server.sessions import Sessions
-from tests.patience import NEVER_S, PATIENCE_S, until
+from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
 from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
 

@@ -20,7 +20,7 @@ from holdfast.operations.page.timeline import Stretch, timeline
 from holdfast.operations.page.workflows import advice, swap_picture, why_swap, why_workflow
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.custody.trees import deaths, guardian_of, parent, quiet
-from tests.custody.users import ONE, TWO, User, needs_users, room
-from tests.patience import until
+from tests.harness.timeouts import until
+from tests.processes.trees import deaths, guardian_of, parent, quiet
+from tests.processes.users import ONE, TWO, User, needs_users, room
 from tests.surfaces.locking import HOLDING, end, line, remark
 
 pytestmark = [pytest.mark.prove, needs_users]

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.custody.trees import (
+from tests.processes.trees import (
     KEPT,
     deaths,
     fifos,

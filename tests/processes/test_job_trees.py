@@ -27,10 +27,10 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.paths import tree_folder_of
-from tests.custody.trees import needs_groups
-from tests.patience import PATIENCE_S, until
-from tests.processes import children, state_of, used_by, used_since
-from tests.stopped import stop_outside
+from tests.harness.processes import children, state_of, used_by, used_since
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.processes.trees import needs_groups
 from tests.surfaces.command import ENTRY, CommandLine
 
 pytestmark = pytest.mark.prove

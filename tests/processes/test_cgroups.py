@@ -16,7 +16,8 @@ from holdfast.processes import cgroup
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
-from tests.custody.trees import (
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.processes.trees import (
     bench_on,
     deaths,
     groups_of,
@@ -26,7 +27,6 @@ from tests.custody.trees import (
     quiet,
     tree_of,
 )
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested
 

@@ -17,9 +17,9 @@ from holdfast.domains.agents import Agent
 from holdfast.kernel.errors import NotFound, ProcessDead, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.operations.page.agents import line_of, why_agent
-from tests.custody.trees import Death
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.processes.trees import Death
 from tests.surfaces.agent_bench import AgentBench, agent_bench
 from tests.surfaces.locking import line
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.custody.test_terminal import RUN, Shell
-from tests.custody.trees import KEPT, bench_on, deaths, guardian_of, parent, quiet, report
-from tests.patience import until
+from tests.harness.timeouts import until
+from tests.processes.test_terminal import RUN, Shell
+from tests.processes.trees import KEPT, bench_on, deaths, guardian_of, parent, quiet, report
 from tests.surfaces.locking import HOLDING, Bench, end, line, remark, trapping
 
 pytestmark = pytest.mark.prove

@@ -16,10 +16,10 @@ import pytest
 from holdfast.processes.scan import stat
 from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
-from tests.custody.trees import end_left, needs_groups
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import GatewayProcess
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
+from tests.processes.trees import end_left, needs_groups
 
 pytestmark = pytest.mark.prove
 

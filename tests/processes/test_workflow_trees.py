@@ -17,9 +17,9 @@ from holdfast.runtime.connection import Holdfast, connect
 from holdfast.runtime.doctor.examination import within
 from holdfast.runtime.doctor.finding import Verdict
 from holdfast.runtime.doctor.records import leftovers
-from tests.custody.trees import end_left
-from tests.patience import PATIENCE_S, until
-from tests.processes import children, state_of, used_by, used_since
+from tests.harness.processes import children, state_of, used_by, used_since
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.processes.trees import end_left
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, put_down, remark
 

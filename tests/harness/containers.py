@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE_S
-from tests.processes import children
+from tests.harness.processes import children
+from tests.harness.timeouts import PATIENCE_S
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parent.parent.parent
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOUNT_BOOT_ID = f'mount --bind "$1" {_BOOT_ID} && shift && exec "$@"'
 

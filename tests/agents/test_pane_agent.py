@@ -20,8 +20,8 @@ from holdfast.domains.gateway.adapter import TmuxSpec
 from holdfast.kernel.errors import Fenced, UpstreamUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.processes.procfs import Procfs
-from tests.patience import until
-from tests.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
+from tests.harness.timeouts import until
+from tests.harness.tmux_server import LISTENER, TmuxServer, delivered, tmux_server
 
 pytestmark = pytest.mark.prove
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.custody.trees import bench_on
+from tests.processes.trees import bench_on
 from tests.surfaces.locking import Bench
 
 

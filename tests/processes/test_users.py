@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.custody.test_hazards import DAEMON
-from tests.custody.test_terminal import RUN, Shell
-from tests.custody.trees import (
+from tests.processes.test_hazards import DAEMON
+from tests.processes.test_terminal import RUN, Shell
+from tests.processes.trees import (
     READ_ONLY_GROUPS,
     deaths,
     guardian_of,
@@ -25,7 +25,7 @@ from tests.custody.trees import (
     report,
     runs,
 )
-from tests.custody.users import ONE, TWO, Room, User, needs_users, room
+from tests.processes.users import ONE, TWO, Room, User, needs_users, room
 from tests.surfaces.locking import end, line, remark
 
 pytestmark = [pytest.mark.prove, needs_users]

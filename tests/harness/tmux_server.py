@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lacking import lacking
-from tests.patience import PATIENCE_S, until
+from tests.harness.requirements import lacking
+from tests.harness.timeouts import PATIENCE_S, until
 
-LISTENER = Path(__file__).parent / "adapters" / "listener.py"
+LISTENER = Path(__file__).parent.parent / "agents" / "listener.py"
 
 
 class TmuxServer:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.custody.trees import bench_on
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
+from tests.processes.trees import bench_on
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench
 

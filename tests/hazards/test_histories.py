@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.limits import WAIT_RECHECK_S
+from proof.crowd import crowd
+from proof.crowd.crowd import Crowd
 from proof.histories import (
     ClaimSpecification,
     CountSpecification,
@@ -23,8 +25,6 @@ from proof.histories import (
     check,
 )
 from proof.histories.search import Undecided
-from tests.histories import crowd
-from tests.histories.crowd import Crowd
 
 pytestmark = pytest.mark.prove
 

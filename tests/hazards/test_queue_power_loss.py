@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
+from proof.crowd.worker import seen_in
 from proof.histories import FifoSpecification, Operation, check
 from proof.histories.recorder import parsed
 from proof.powerloss import Report, Verdict, examine, record, why_not
-from tests.histories.powerloss_queue import QUEUE, STORE, queue_in
-from tests.histories.worker import seen_in
-from tests.lacking import lacking
+from tests.harness.requirements import lacking
+from tests.hazards.powerloss_queue import QUEUE, STORE, queue_in
 
 pytestmark = pytest.mark.prove
 
@@ -48,7 +48,7 @@ def examined(folder: Path, planted: str, *, states: int) -> Report:
         lacking(reason)
     plan = {"planted": planted, "seed": SEED, "changes": 8, "processes": 3}
     try:
-        command = [sys.executable, "-m", "tests.histories.powerloss_queue", json.dumps(plan)]
+        command = [sys.executable, "-m", "tests.hazards.powerloss_queue", json.dumps(plan)]
         recording = record(command, folder=folder)
     except subprocess.CalledProcessError as error:
         pytest.fail(f"the workload failed:\n{error.stderr}")

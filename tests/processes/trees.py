@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.processes import cgroup
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, Process
 

@@ -16,7 +16,9 @@ import pytest
 
 from holdfast.kernel.holder import Liveness
 from holdfast.runtime.connection import connect
-from tests.custody.trees import (
+from tests.harness.processes import children, state_of
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.processes.trees import (
     bench_on,
     deaths,
     fifos,
@@ -30,8 +32,6 @@ from tests.custody.trees import (
     tree_of,
     without_groups,
 )
-from tests.patience import PATIENCE_S, until
-from tests.processes import children, state_of
 from tests.surfaces.command import ENTRY
 from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 

@@ -20,8 +20,8 @@ from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
 from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
 
 pytestmark = pytest.mark.prove
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from proof.crowd.worker import Plan
 from proof.histories import Operation, died, read
-from tests.crowds import over
-from tests.histories.worker import Plan
-from tests.patience import PATIENCE_S
+from tests.harness.crowds import over
+from tests.harness.timeouts import PATIENCE_S
 
 
 class Crowd(NamedTuple):
@@ -46,7 +46,7 @@ class _Process:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.name = plan.process
-        command = [sys.executable, "-m", "tests.histories.worker", json.dumps(plan._asdict())]
+        command = [sys.executable, "-m", "proof.crowd.worker", json.dumps(plan._asdict())]
         self.child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -14,7 +14,7 @@ from holdfast.adapters.upstream import on_loopback
 from holdfast.domains.gateway import Answer, Sighting, Surface
 from holdfast.domains.gateway.adapter import ManagedSpec, RestSpec
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
-from tests.adapters.agent_servers import World, serving
+from tests.agents.agent_servers import World, serving
 
 HOSTILE = 'it\'s "x" & y=z ? # + %20 $(touch pwned)\n\tä 🙂'
 

@@ -1,6 +1,6 @@
 """One process of a crowd whose history is recorded: threads that use one kind of object at random.
 
-    python -m tests.histories.worker '{"store": ..., "folder": ..., "kind": "locks", ...}'
+    python -m proof.crowd.worker '{"store": ..., "folder": ..., "kind": "locks", ...}'
 
 It says when it is ready, and begins when it is told until when, on the monotonic clock. All
 processes go on to new keys at the same instants, so that the history falls into small parts.
@@ -30,7 +30,7 @@ from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.records import Receipt
 from holdfast.runtime.connection import Holdfast
 from proof.histories import Recorder
-from tests.crowds import run_all
+from tests.harness.crowds import run_all
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     part_s: float = 0.25
     """For how long a key is used."""
     bug: str = ""
-    """A fault to plant: see `tests.histories.bugs`."""
+    """A fault to plant: see `proof.crowd.bugs`."""
 
 
 class Player:
@@ -140,6 +140,7 @@ def _acquire(
     timeout_s: float | None = None,
 ) -> Any:
     locks = player.hf.locks
+    held: holdfast.Grant | None
     limit_s = player.draw.choice([0.05, 5.0]) if timeout_s is None else timeout_s
     with player.call("acquire", names, by=player.name, mode=mode, wait=wait, ttl_s=ttl_s) as told:
         try:
@@ -371,7 +372,7 @@ KINDS: dict[str, Callable[[Player, str], None]] = {
 def main(plan: Plan) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if plan.bug:
-        from tests.histories.bugs import plant
+        from proof.crowd.bugs import plant
 
         plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
     recorder = Recorder(Path(plan.folder) / f"{plan.process}.history", process=plan.process)

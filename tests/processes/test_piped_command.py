@@ -15,8 +15,8 @@ from holdfast.processes.command import Command
 from holdfast.processes.piped_command import PipedCommand
 from holdfast.processes.trees import Trees
 from holdfast.system.access import PRIVATE
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
 
 
 class Heard:

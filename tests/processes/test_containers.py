@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers import needs_containers
-from tests.custody.test_hazards import DAEMON
-from tests.custody.trees import deaths, report
-from tests.custody.users import ONE, User, needs_users, room
-from tests.processes import children
+from tests.harness.containers import needs_containers
+from tests.harness.processes import children
+from tests.processes.test_hazards import DAEMON
+from tests.processes.trees import deaths, report
+from tests.processes.users import ONE, User, needs_users, room
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 
 pytestmark = [pytest.mark.prove, needs_users, needs_containers]

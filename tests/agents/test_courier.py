@@ -14,7 +14,7 @@ from holdfast.domains.jobs import Broker, event_stream
 from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.domains.jobs.records import HOST, JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 class Brokers:
