@@ -10,7 +10,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
@@ -159,5 +159,5 @@ class EmbeddedStore(BaseStore):
     def now(self) -> datetime:
         return self._clock.now()
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
