@@ -8,7 +8,7 @@ touches a file; so if no generation has changed, the files read belong to the sn
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Rows, Space
@@ -22,6 +22,7 @@ from holdfast.stores.files.repair import GONE
 from holdfast.stores.files.transaction import FilesReadTx, Revisions, SpaceView
 from holdfast.stores.port import plan_of
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.transaction import SqliteReadTx
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class SnapshotReader:
             if eager:
                 for view in views.values():
                     view.overlay.records()
-            mine = FilesReadTx(tx, scope.names, views)
+            mine = FilesReadTx(cast(SqliteReadTx, tx), scope.names, views)
             try:
                 return body(mine)
             finally:

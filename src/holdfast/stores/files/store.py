@@ -60,6 +60,7 @@ from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.transaction import SqliteTx
 from holdfast.system.access import PRIVATE, Access, make_folder
 
 T = TypeVar("T")
@@ -317,7 +318,7 @@ class FilesStore(EmbeddedStore):
     ) -> _Committed:
         views = self._reader.views(tx, plan, {}, lambda: None)
         tracking = TrackingTx(tx, self._signs)
-        mine = FilesTx(cast(Tx, tracking), plan.names, views)
+        mine = FilesTx(cast(SqliteTx, tracking), plan.names, views)
         try:
             result = body(mine)
             files = file_changes(mine.mark_changed(), self.cache)

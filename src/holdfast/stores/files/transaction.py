@@ -11,7 +11,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Damage, ReadTx, Row, Tx
+from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Location
@@ -19,8 +19,10 @@ from holdfast.stores.files.documents import ParsedFile, members, render, with_do
 from holdfast.stores.files.folders import file_layout, lock_path
 from holdfast.stores.files.records import Entry, Overlay
 from holdfast.stores.files.redo import GENERATIONS, Change, Mark, revision_space
+from holdfast.stores.query import Query, QueryTx
+from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
-X = TypeVar("X", bound=ReadTx)
+X = TypeVar("X", bound=SqliteReadTx)
 
 ADOPTED = 1
 """The revision of a record that a person or another program has put in a file: below every token.
@@ -86,7 +88,7 @@ class SpaceView(NamedTuple, Generic[R]):
         return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
 
-class FilesReadTx(Generic[X]):
+class FilesReadTx(QueryTx, Generic[X]):
     """A snapshot of files and inner store."""
 
     def __init__(self, tx: X, names: frozenset[str], views: Mapping[str, SpaceView[Any]]) -> None:
@@ -108,17 +110,11 @@ class FilesReadTx(Generic[X]):
             return None
         return view.rows([(key, view.overlay.record(key, entry))], self._own_revision)[0]
 
-    def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
+    def select(self, space: Space[R], query: Query, damaged: Damage | None) -> list[Row[R]]:
         view = self._view(space)
         if view is None:
-            return self._tx.range(space, **how)
-        return view.rows(view.overlay.range(**how), self._own_revision)
-
-    def find(self, space: Space[R], index: str, match: Parts = (), **how: Any) -> list[Row[R]]:
-        view = self._view(space)
-        if view is None:
-            return self._tx.find(space, index, match, **how)
-        return view.rows(view.overlay.find(index, match, **how), self._own_revision)
+            return self._tx.select(space, query, damaged)
+        return view.rows(view.overlay.select(query, damaged), self._own_revision)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         view = self._view(space)
@@ -143,7 +139,7 @@ class FilesReadTx(Generic[X]):
         raise AssertionError("a snapshot has changed nothing")
 
 
-class FilesTx(FilesReadTx[Tx]):
+class FilesTx(FilesReadTx[SqliteTx]):
     """A transaction over files and inner store."""
 
     @property
@@ -170,19 +166,12 @@ class FilesTx(FilesReadTx[Tx]):
         self._tx.delete(revision_space(space), key)
         return True
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
+    def _take_first(
+        self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
         if self._view(space) is None:
-            return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
-        found = self.find(space, index, match, limit=1 + len(but_for), damaged=damaged)
-        return next((row for row in found if row.key not in but_for), None)
+            return self._tx._take_first(space, query, but_for, damaged)
+        return super()._take_first(space, query, but_for, damaged)
 
     def append(
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
