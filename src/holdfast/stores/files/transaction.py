@@ -1,25 +1,35 @@
 """The port's transaction over files and the inner store, and the files that it changes.
 
+A read opens a snapshot of the inner store, blocks no writer and takes no lock. The snapshot has the
+generation of each space, which changes with its files, and the redo record of changes that may not
+be in the files yet. The reader then reads the files and compares the generations with the current
+ones. A change is committed before it touches a file; so if no generation has changed, the files
+read belong to the snapshot.
+
 A space with a layout is an overlay over its files; any other space is the inner transaction's.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.order import Parts
-from holdfast.kernel.space import R, Space
+from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
-from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.cache import FileCache, FolderSource, Pending
 from holdfast.stores.files.disk import Location
-from holdfast.stores.files.documents import ParsedFile, members, render, with_documents
+from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, Overlay
-from holdfast.stores.files.redo import GENERATIONS, Change, Mark, revision_space
+from holdfast.stores.files.records import Entry, Overlay, Source
+from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
+from holdfast.stores.files.repair import GONE
+from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
 X = TypeVar("X", bound=SqliteReadTx)
@@ -283,3 +293,111 @@ def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
 def _is_whole_file(layout: OneFile[Any] | FilePerRecord[Any]) -> bool:
     """Is the file an object of this space's documents by key, and nothing else?"""
     return isinstance(layout, OneFile) and layout.part is None and layout.gather is dict
+
+
+T = TypeVar("T")
+
+
+class FilesChanged(BaseException):
+    """The files changed during a read. No Exception, so that no body catches it."""
+
+
+class FilesScope(NamedTuple):
+    """A scope's spaces in files, the names of all its spaces, and the inner scope."""
+
+    spaces: tuple[Space[Any], ...]
+    names: frozenset[str]
+    inner: tuple[Space[Any] | Rows, ...]
+
+
+@lru_cache(maxsize=1024)
+def scope_of(scope: tuple[Space[Any] | Rows, ...]) -> FilesScope:
+    """Split a scope, once for all its transactions. Without spaces in files it is the inner
+    store's unchanged.
+    """
+    plan = plan_of(scope)
+    in_files = tuple(space for space in plan.spaces if file_layout(space) is not None)
+    if not in_files:
+        return FilesScope((), plan.names, scope)
+    others = [space for space in plan.spaces if file_layout(space) is None]
+    revisions = map(revision_space, in_files)
+    return FilesScope(in_files, plan.names, (REDO, GENERATIONS, *revisions, *others))
+
+
+class SnapshotReader:
+    """Reads for one store. Keeps the revisions of the last generation of each space."""
+
+    def __init__(self, cache: FileCache, inner: SqliteStore) -> None:
+        self.cache = cache
+        self._inner = inner
+        self._revisions: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """Read every file and revision again from now on."""
+        self.cache.forget()
+        self._revisions = {}
+
+    def read(
+        self, body: Callable[[ReadTx], T], scope: FilesScope, *, eager: bool, guarded: bool
+    ) -> T:
+        """Run the body on a snapshot. With `eager`, all files are read before it begins. With
+        `guarded`, raises FilesChanged when a file may have changed meanwhile; the caller at the
+        latch needs no guard.
+        """
+
+        def snapshot(tx: ReadTx) -> T:
+            pending = read_redo(tx, self.cache.folders)
+            before = [_revision(tx.get(GENERATIONS, space.name)) for space in scope.spaces]
+
+            def check() -> None:
+                if not guarded:
+                    return
+                current = (self._inner.get(GENERATIONS, space.name) for space in scope.spaces)
+                if [_revision(row) for row in current] != before:
+                    raise FilesChanged
+
+            try:
+                views = self.views(tx, scope, pending, check)
+            except DamagedFile:
+                # A file read in the middle of a change only seems damaged.
+                check()
+                raise
+            check()
+            if eager:
+                for view in views.values():
+                    view.overlay.records()
+            mine = FilesReadTx(cast(SqliteReadTx, tx), scope.names, views)
+            try:
+                return body(mine)
+            finally:
+                mine.end()
+
+        return self._inner.read(snapshot, scope=scope.inner)
+
+    def views(
+        self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]
+    ) -> dict[str, SpaceView[Any]]:
+        """The scope's spaces in files, by name. Raises DamagedFile and StoreCorrupt."""
+        views = {}
+        for space in scope.spaces:
+            layout = file_layout(space)
+            assert layout is not None
+            generation = _revision(tx.get(GENERATIONS, space.name))
+            revisions = Revisions(tx, space, generation, self._revisions)
+            file: ParsedFile | None = None
+            source: Source[Any]
+            if isinstance(layout, OneFile):
+                file, source = self.cache.file_records(space, layout, pending)
+                if generation and file.data is None:
+                    # It was written once. Taken for empty, its records would seem deleted.
+                    raise DamagedFile(self.cache.location(layout), layout, space, GONE)
+            else:
+                self.cache.refuse_missing_folder(layout, pending, revisions.all)
+                source = FolderSource(self.cache, space, layout, pending, revisions.all, check)
+            overlay = Overlay(space, layout.wire, source)
+            views[space.name] = SpaceView(space, layout, overlay, revisions, file)
+        return views
+
+
+def _revision(row: Row[Any] | None) -> int:
+    return 0 if row is None else row.revision
