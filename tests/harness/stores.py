@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import Clock, MonotonicTime
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.store import Store
 from holdfast.stores.files.store import FilesStore
@@ -66,7 +66,7 @@ class ClockedStore:
     background has done something, and can be told not to answer it.
     """
 
-    def __init__(self, store: Store, clock: ManualClock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._changed = threading.Condition()
@@ -80,8 +80,8 @@ class ClockedStore:
     def now(self) -> datetime:
         return self._clock.now()
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
         self._keeper_comes()

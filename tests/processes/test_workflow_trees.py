@@ -299,7 +299,7 @@ def test_the_doctor_names_the_load_of_a_killed_swap(bench: Bench) -> None:
     assert (found.check, found.verdict) == ("leftovers", Verdict.WARN)
     assert f"{load} python" in found.says and f"{child} python" in found.says
     # The command that it names does what it says. Looking did not.
-    assert lives(load) and lives(child) and "`holdfast swap to " in found.mend
+    assert lives(load) and lives(child) and "`holdfast swap to " in found.fix
     second = bench.begin("swap", "to", "A", "--", "echo", "loaded")
     assert line(first) == "asked"
     bench.let_go()

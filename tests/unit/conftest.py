@@ -1,11 +1,9 @@
 """Fixtures of the unit tests."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from holdfast.primitives import deadline as deadline_
-from holdfast.primitives import expiry
+from holdfast.primitives.renewal import ExpiryTimer
 from tests.unit.lock_world import Watches
 
 
@@ -21,4 +19,4 @@ def own_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grant for a time is over by the process's own clock, by which a busy machine takes seconds
     for a test.
     """
-    monkeypatch.setattr(expiry, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(ExpiryTimer, "watch", lambda *_: None)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,9 +25,6 @@ from tests.harness.stores import STORES
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
 from tests.unit.lock_world import Watches, World, world_of
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture(params=STORES)
@@ -640,7 +636,7 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
 def test_many_holders_and_a_long_line_are_cut(
     world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "LOCK_AHEAD_TOLD_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_AHEAD_NAMED_MAX", 2)
     monkeypatch.setattr(policy, "LOCK_AHEAD_COUNTED_MAX", 2)
     held = [locks.acquire("a", by=f"h{number}", mode="shared") for number in range(5)]
     lines = []
