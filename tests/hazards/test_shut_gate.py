@@ -21,8 +21,8 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
-from tests.patience import PATIENCE_S, until
-from tests.stopped import StoppedInside
+from tests.harness.stopped_processes import StoppedInside
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import be_patient
 
 LOCK_SPACES = ("locks", "lock_waits")

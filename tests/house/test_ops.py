@@ -27,8 +27,8 @@ from holdfast.kernel.limits import (
 )
 from holdfast.runtime.doctor import examine
 from holdfast.runtime.metrics.sources import metrics_of
-from tests.lacking import lacking
-from tests.patience import PATIENCE_S
+from tests.harness.requirements import lacking
+from tests.harness.timeouts import PATIENCE_S
 from tools import dashboard
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,8 @@ from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.metrics import metrics_routes
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
 Samples = dict[tuple[str, ...], float]

@@ -18,8 +18,8 @@ import holdfast
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.http.page import census
 from holdfast.surfaces.http.page.assets import load_assets
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.server_http import Served, served
 
 ASSETS = Path(holdfast.__file__).parent / "surfaces" / "http" / "page" / "assets"

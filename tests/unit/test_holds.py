@@ -29,7 +29,7 @@ from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_locks import STORES, Machine, lock_database, open_store
 
 __all__ = ["lock_database"]

@@ -40,7 +40,7 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server

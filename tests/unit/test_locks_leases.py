@@ -45,7 +45,7 @@ from holdfast.primitives.renewal import Keeper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.unit.test_locks import (
     STORES,
     Failing,

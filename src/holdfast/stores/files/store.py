@@ -416,7 +416,7 @@ class FilesStore:
             # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
             # sees.
             facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
-            append_entry(self.inner, "store.mended", damage.location.path.name, facts)
+            append_entry(self.inner, "store.repaired", damage.location.path.name, facts)
         raise error
 
     def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:
