@@ -16,9 +16,10 @@ from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, sta
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.operations.agents import GENERATION_VARIABLE
 from holdfast.operations.operation import Flag
-from holdfast.processes.command import Claim, Command
+from holdfast.processes.command import Command
 from holdfast.processes.signals import Interrupted
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.agent_launch import Launch, LaunchAgent, command_of, words_argument
 from holdfast.surfaces.cli.command import json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options

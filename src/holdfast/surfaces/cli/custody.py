@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from holdfast.processes.command import LEFTOVERS
-from holdfast.runtime.custody import LEAVE, Custody, Program, run_in_custody
+from holdfast.runtime.custody import LEAVE, LEFTOVERS, Custody, Program, run_in_custody
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import remark
 

@@ -16,8 +16,9 @@ from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, tim
 from holdfast.operations.operation import Flag, Request
 from holdfast.primitives.locks import Grant, Mode
 from holdfast.primitives.locks.grant import lost
-from holdfast.processes.command import Claim, Command
+from holdfast.processes.command import Command
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.command import quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, Wrapper, attended, leftovers_option

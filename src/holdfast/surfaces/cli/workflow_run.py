@@ -14,8 +14,8 @@ from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.workflows import preemptible_flag, recipe_flag, wait_flag
-from holdfast.processes.command import Claim
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.command import quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, Wrapper, attended, leftovers_option
