@@ -34,8 +34,8 @@ from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.serve import LOOPBACK
-from holdfast.surfaces.http.bearer import bearer_token
-from holdfast.surfaces.http.gateway.server import GatewaySide
+from holdfast.surfaces.http.access import bearer_token
+from holdfast.surfaces.http.gateway import GatewaySide
 from holdfast.surfaces.http.http_server import HttpServer, bound, serve
 from holdfast.surfaces.http.server.application import ServerSide
 
