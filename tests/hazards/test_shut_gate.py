@@ -188,8 +188,8 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(
         steady = steady_clock.steady_clock(other.store)
 
         def compared() -> bool:
-            steady.look()
-            return steady.proven(other.store.now()) is not None
+            steady.compare()
+            return steady.for_retention(other.store.now()) is not None
 
         with StoppedInside(url, "jobs"):
             # It compares the clocks all the same. An answer that took long says nothing, and is

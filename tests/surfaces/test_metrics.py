@@ -435,7 +435,7 @@ def test_forked_children_begin_with_no_times() -> None:
 def test_a_lag_is_looked_for_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.primitives import journal
 
-    monkeypatch.setattr(journal, "JOURNAL_LAG_LOOK_MAX", 5)
+    monkeypatch.setattr(journal, "JOURNAL_LAG_SCAN_MAX", 5)
     with holdfast.connect("memory:") as hf:
         register(hf, 9)
         lag = hf.log.lag("", lambda entry: entry.kind == "job.registered")

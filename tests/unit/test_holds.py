@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
@@ -64,8 +64,8 @@ class Clocked:
     def now(self) -> datetime:
         return self._clock.now()
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
         self._keeper_comes()

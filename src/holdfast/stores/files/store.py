@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import (
@@ -146,8 +146,8 @@ class FilesStore:
     def boot_in_use(self, boot_id: str) -> bool:
         return self.inner.boot_in_use(boot_id)
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path:
         return self.folders.own / purpose
