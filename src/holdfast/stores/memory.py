@@ -121,12 +121,12 @@ class MemoryStore(EmbeddedStore):
             raise InvalidValue(
                 "a transaction cannot be begun inside another: do both in one, with both scopes"
             )
-        mine, timeout_s = False, deadline - monotonic()
+        mine, timeout_s = False, max(deadline - monotonic(), 0)
         try:
             # As in the gate of SQLite files: an exception from a signal handler leaves nothing
             # locked, wherever it is raised.
             try:
-                mine = gate.acquire(timeout=min(max(timeout_s, 0), TIMEOUT_MAX))
+                mine = gate.acquire(timeout=min(timeout_s, TIMEOUT_MAX))
                 if not mine:
                     raise LockTimeout(
                         f"no turn to write within {timeout_s:.3g} s: another thread is in a "
