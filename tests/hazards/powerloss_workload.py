@@ -108,7 +108,7 @@ def kept_descriptor(worker: Worker) -> None:
             first[path] = os.dup(self._fd)
         os.dup2(first[path], self._fd, inheritable=False)
 
-    wal.Log.__init__ = keep  # type: ignore[method-assign]
+    wal.Log.__init__ = keep  # type: ignore[method-assign,assignment]
 
 
 def unsynced_reader(worker: Worker) -> None:

@@ -237,10 +237,11 @@ def test_a_volatile_file_locked_by_another_program(path: Path, store: SqliteStor
     token = _pair(store)
     with closing(sqlite3.connect(_file(path), isolation_level=None)) as theirs:
         theirs.execute("BEGIN IMMEDIATE")
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: store.put_new(VOLATILE, [("a", Thing())], timeout_s=0.1),
             lambda: store.delete_if(VOLATILE, ["a"], token, timeout_s=0.1),
-        ):
+        ]
+        for call in calls:
             began = time.monotonic()
             with pytest.raises(StoreUnavailable, match="another program") as caught:
                 call()
@@ -277,10 +278,11 @@ def test_a_turn_that_does_not_come(store: SqliteStore, path: Path) -> None:
 
 def test_tables_that_are_gone_are_made_again(path: Path, store: SqliteStore) -> None:
     token = _pair(store)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: store.put_new(VOLATILE, [("a", Thing())]),
         lambda: store.delete_if(VOLATILE, ["a"], token),
-    ):
+    ]
+    for call in calls:
         with closing(sqlite3.connect(_file(path))) as raw:
             raw.execute("DROP TABLE s_conformance_volatile")
             raw.execute("DELETE FROM spaces")

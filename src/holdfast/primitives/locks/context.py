@@ -35,7 +35,7 @@ _OUTCOMES_MAX = 100
 
 
 class LockContext:
-    """The state of the lock manager in one process. `begin_process` starts it again after a fork."""
+    """The state of the lock manager in one process, which `begin_process` resets after a fork."""
 
     def __init__(
         self,
