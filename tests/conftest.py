@@ -132,3 +132,11 @@ def tmux() -> "Iterator[TmuxServer]":
     with tmux_server() as server:
         server.listen()
         yield server
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres_server: "Server") -> Iterator[str]:
+    """One database for the tests of a module, each of which has a namespace of its own."""
+    url = postgres_server.database()
+    yield url
+    postgres_server.drop(url)

@@ -20,7 +20,7 @@ from holdfast.kernel.holder import Liveness, Survivor
 from holdfast.processes import cgroup, fifo, syscalls
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
 from holdfast.processes.scan import stat as process_stat
-from holdfast.system.access import LACKING, Access, make_folder, make_node, unusable
+from holdfast.system.access import LACKING, Access, make_node, open_made_folder, unusable
 
 # USER-PID-START-RANDOM. A part of a worker's tree has the token of an attempt behind it: see
 # `kernel.holder.attempt_tree`.
@@ -59,8 +59,11 @@ class Trees:
         path = self._folder / tree
         try:
             access = self._access_of()
-            make_folder(self._folder, access)
-            make_node(path, stat.S_IFIFO, access)
+            folder = open_made_folder(self._folder, access)
+            try:
+                make_node(folder, tree, stat.S_IFIFO, access)
+            finally:
+                os.close(folder)
             return os.fspath(path)
         except OSError as error:
             raise unusable(path, error) from None

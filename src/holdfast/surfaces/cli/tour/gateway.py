@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.kernel.errors import Blocked, status_of
 from holdfast.kernel.text import installing
-from holdfast.runtime.doctor.settings import not_installed
+from holdfast.runtime.doctor.machine import not_installed
 from holdfast.surfaces.cli.tour.steps import PATIENCE_S, BrokenStep, Process, Tour
 
 NAME = "tour-coder"
