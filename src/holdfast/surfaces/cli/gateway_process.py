@@ -11,9 +11,9 @@ from holdfast.domains.gateway.request import away
 from holdfast.kernel.errors import LeaseLost
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.gateway_address import Adapt, Served, process_of
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
+from holdfast.runtime.gateway_identity import Adapt, Served, process_of
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.http.access import bearer_token
 from holdfast.surfaces.http.gateway import GatewaySide

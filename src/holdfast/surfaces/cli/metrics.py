@@ -19,12 +19,11 @@ def metrics() -> None:
     A store that cannot be used is a value (holdfast_store_up 0), and no failure.
     """
     # Here, as it is not cheap to load and nothing else needs it.
-    from holdfast.runtime.metrics import without_store
-    from holdfast.runtime.metrics.sources import metrics_of
+    from holdfast.runtime.metrics.sources import Metrics, without_store
 
     try:
         with connected(create=False) as hf:
-            told = metrics_of(hf, version=__version__).text()
+            told = Metrics(hf, version=__version__).text()
     except (StoreUnavailable, Corrupt) as error:
         # A value, and no failure: what was written last would be believed for as long as nothing
         # takes its place.
