@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_an_agent_is_alive_dead_expired_or_presumed(hf: Holdfast, clock: ManualC
     assert census.states == dict.fromkeys(["alive", "presumed", "unseen", "dead", "expired"], 1)
     needs = [need.words.partition(":")[0] for need in _overview(hf).needs]
     assert needs == ["agent dead", "agent expired"]
-    dead = why_agent(hf.agents.get(page.lines[2].agent_id), hf.agents, hf.processes)
+    dead = why_agent(hf.agents.get(page.lines[1].agent_id), hf.agents, hf.processes)
     assert (dead.state, "its process is gone" in dead.words[1]) == ("dead", True)
     assert "holdfast agents start dead" in dead.advice[0]
 
@@ -190,8 +191,8 @@ def test_the_timeline_is_put_together_from_journal_and_table(
         clock.advance(second - at)
         at = second
         hf.store.transact(
-            lambda tx, k=kind, d=data: tx.append(actor="t", kind=k, subject="r", data=d), scope=[]
-        )  # type: ignore[misc]
+            methodcaller("append", actor="t", kind=kind, subject="r", data=data), scope=[]
+        )
     hf.locks.acquire("r", by="d")
     clock.advance(1)
     found = timeline(hf.store, hf.locks)
