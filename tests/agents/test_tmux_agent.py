@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,7 +423,7 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     "how",
     [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}],
 )
-def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
         TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
 

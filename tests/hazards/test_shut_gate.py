@@ -188,8 +188,8 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(
         steady = steady_clock.steady_clock(other.store)
 
         def compared() -> bool:
-            steady.look()
-            return steady.proven(other.store.now()) is not None
+            steady.compare()
+            return steady.for_retention(other.store.now()) is not None
 
         with StoppedInside(url, "jobs"):
             # It compares the clocks all the same. An answer that took long says nothing, and is
@@ -243,4 +243,4 @@ def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path
     thread = gate._started_thread()
     gate.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        thread.run(lambda: None, 600.0, AssertionError)
+        thread.run(lambda: None, 600.0, lambda: LockTimeout("never"))

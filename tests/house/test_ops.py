@@ -19,7 +19,7 @@ import holdfast
 from holdfast.kernel.limits import (
     CLOCK_SKEW_S,
     DOCTOR_CHECK_S,
-    JOURNAL_LAG_LOOK_MAX,
+    JOURNAL_LAG_SCAN_MAX,
     METRICS_CLAIMS_MAX,
     METRICS_GATEWAYS_MAX,
     METRICS_PROBE_S,
@@ -128,7 +128,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
 
 
 def test_every_command_that_an_alert_names_exists() -> None:
-    from holdfast.surfaces.cli.root import AREAS
+    from holdfast.surfaces.cli.hints import AREAS
 
     named = {
         word
@@ -164,7 +164,7 @@ def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
     assert f"beyond the {METRICS_GATEWAYS_MAX} that are asked" in page
     assert f"the {METRICS_CLAIMS_MAX} whose leases end first" in page
     assert f"one empty transaction within {METRICS_PROBE_S:g} s" in page
-    assert f"up to {JOURNAL_LAG_LOOK_MAX:,}" in page
+    assert f"up to {JOURNAL_LAG_SCAN_MAX:,}" in page
 
 
 def promtool(*words: str | Path) -> str:

@@ -127,7 +127,7 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
     finally:
         sys.stdout = before
     assert status is not None
-    return Ran(status, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
+    return Ran(status, out.buffer.getvalue(), err.getvalue())
 
 
 def same(case: Case, library: Answer, http: Answer, ran: Ran | None) -> None:

@@ -87,6 +87,11 @@ def an_unsent_event(hf: Holdfast, n: str) -> Facts:
     return {}
 
 
+def _without_unsent(hf: Holdfast, n: str) -> Facts:
+    hf.job_events.sent([unsent.event for unsent in hf.job_events.unsent()])
+    return {}
+
+
 def a_job_whose_broker_is_away(hf: Holdfast, n: str) -> Facts:
     return a_job(hf, n, broker=AWAY)
 
@@ -293,6 +298,28 @@ def a_broker(hf: Holdfast, n: str) -> Facts:
 
 
 # --- the table ---
+
+
+def _check_token(hf: Holdfast, f: Any) -> Facts:
+    hf.check_token(f"lock-{f.n}", f.token)
+    return {"resource": f"lock-{f.n}", "token": f.token, "in_force": True}
+
+
+def _remove_agent(hf: Holdfast, f: Any) -> Facts:
+    hf.agents.remove(f.id, f.generation)
+    return {"removed": f.id, "generation_id": f.generation}
+
+
+def _add_host(hf: Holdfast, f: Any) -> object:
+    hf.network.register_host(
+        f"new-{f.n}",
+        f"10.2.0.{f.n}/16",
+        f"router-{f.n}",
+        f"02:00:00:01:00:{f.hex}",
+        {"a": "b"},
+    )
+    return views.host_added(hf, f"new-{f.n}")
+
 
 JOBS = [
     Case(
@@ -583,7 +610,7 @@ JOBS = [
         lambda hf, f: {"sent": _send(hf)},
         "jobs publish --unsent --json",
         {},
-        lambda hf, n: {"removed": _without_unsent(hf)},
+        _without_unsent,
     ),
     Case("jobs.reap", lambda hf, f: hf.jobs.reap(), "jobs reap --json"),
     Case(
@@ -602,10 +629,6 @@ JOBS = [
         same_words=False,
     ),
 ]
-
-
-def _without_unsent(hf: Holdfast) -> None:
-    hf.job_events.sent([unsent.event for unsent in hf.job_events.unsent()])
 
 
 def _finished(finished: Any) -> Any:
@@ -778,10 +801,7 @@ LOCKS = [
     ),
     Case(
         "locks.check_token",
-        lambda hf, f: [
-            hf.check_token(f"lock-{f.n}", f.token),
-            {"resource": f"lock-{f.n}", "token": f.token, "in_force": True},
-        ][1],
+        _check_token,
         "token check lock-{n} {token} --json",
         {"name": "lock-{n}", "token": "{token}"},
         a_lock,
@@ -992,10 +1012,7 @@ AGENTS = [
     ),
     Case(
         "agents.remove",
-        lambda hf, f: [
-            hf.agents.remove(f.id, f.generation),
-            {"removed": f.id, "generation_id": f.generation},
-        ][1],
+        _remove_agent,
         "agents remove agent-{n} --generation {generation} --json",
         {"agent": "agent-{n}", "generation_id": "{generation}"},
         an_agent,
@@ -1033,16 +1050,7 @@ _NEW = {
 NETWORK = [
     Case(
         "network.add_host",
-        lambda hf, f: [
-            hf.network.register_host(
-                f"new-{f.n}",
-                f"10.2.0.{f.n}/16",
-                f"router-{f.n}",
-                f"02:00:00:01:00:{f.hex}",
-                {"a": "b"},
-            ),
-            views.host_added(hf, f"new-{f.n}"),
-        ][1],
+        _add_host,
         "network hosts add new-{n} --ip 10.2.0.{n}/16 --router router-{n} --mac "
         "02:00:00:01:00:{hex} --info a=b --json",
         {"name": "new-{n}", **_NEW, "info": {"a": "b"}},

@@ -78,7 +78,10 @@ def test_a_day_with_a_gateway(gate: GatewayProcess, command: CommandLine) -> Non
 
     def error_code() -> str | None:
         requests = json.loads(command("gateway", "requests", AGENT, "--json").out)
-        return next(one["error_code"] for one in requests if one["request_id"] == running)
+        code: str | None = next(
+            one["error_code"] for one in requests if one["request_id"] == running
+        )
+        return code
 
     # `interrupt` returns when the signal is sent. The request ends later, when its program has
     # ended.

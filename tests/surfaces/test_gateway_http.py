@@ -19,9 +19,8 @@ from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Batch, Entry
 from holdfast.primitives.queue import RequestState
-from holdfast.surfaces.http.access_gate import served_hosts
-from holdfast.surfaces.http.bearer import bearer_token, same_token
-from holdfast.surfaces.http.sse import behind, event_id, place_of
+from holdfast.surfaces.http.access import bearer_token, same_token, served_hosts
+from holdfast.surfaces.http.events import behind, event_id, place_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
@@ -131,7 +130,8 @@ def test_finished_requests_are_pruned_but_not_those_of_a_day(idle: Served) -> No
         "invalid_value",
         86400,
     )
-    for wrong in ({"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []):
+    bodies: list[Any] = [{"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []]
+    for wrong in bodies:
         assert idle.http.post("/v1/prune", json=wrong).status_code == 422
     assert idle.http.post("/v1/prune").json() == {"removed": 0}
     assert idle.http.post("/v1/prune", json={"keep_finished": 0}).json() == {"removed": 1}
@@ -317,7 +317,7 @@ PATHS = [
     [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ä"],
 )
 def test_nobody_is_let_in_without_the_token(untouched: Served, authorization: str | None) -> None:
-    headers = {} if authorization is None else {"Authorization": authorization.encode()}
+    headers = {} if authorization is None else {b"Authorization": authorization.encode()}
     with httpx.Client(base_url=untouched.url, headers=headers, timeout=PATIENCE_S) as bare:
         for method, path in PATHS:
             said = bare.request(method, path)

@@ -20,13 +20,14 @@ from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import SwapMarker
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
+from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
-from holdfast.surfaces.http.metrics import metrics_routes
+from holdfast.surfaces.http.server.application import status_routes
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.surfaces.command import CommandLine
@@ -290,8 +291,12 @@ def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
     metrics.text()
     inside, leave = threading.Event(), threading.Event()
 
+    def body(tx: Tx) -> None:
+        inside.set()
+        leave.wait(PATIENCE_S)
+
     def occupy() -> None:
-        embedded.store.transact(lambda tx: (inside.set(), leave.wait(PATIENCE_S)), scope=[])
+        embedded.store.transact(body, scope=[])
 
     writer = threading.Thread(target=occupy)
     writer.start()
@@ -429,13 +434,14 @@ def test_forked_children_begin_with_no_times() -> None:
     os.waitpid(pid, 0)
     assert json.loads(os.read(ours, 100)) == 1
     assert sum(times.taken()["read"].counts) == 1
-    os.close(ours), os.close(theirs)
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_lag_is_looked_for_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.primitives import journal
 
-    monkeypatch.setattr(journal, "JOURNAL_LAG_LOOK_MAX", 5)
+    monkeypatch.setattr(journal, "JOURNAL_LAG_SCAN_MAX", 5)
     with holdfast.connect("memory:") as hf:
         register(hf, 9)
         lag = hf.log.lag("", lambda entry: entry.kind == "job.registered")
@@ -450,7 +456,7 @@ def served(hf: Holdfast) -> Iterator[httpx.Client]:
     listening = bound("127.0.0.1", 0)
     begun = threading.Event()
     server = HttpServer(
-        Litestar(metrics_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None
+        Litestar(status_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

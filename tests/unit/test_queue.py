@@ -204,8 +204,12 @@ def test_a_request_meant_for_another_epoch_is_not_begun(made: Made) -> None:
         first.request_id,
         second.request_id,
     ]
+
+    def readmit(request_id: str) -> None:
+        made.queue.change(lambda _, line: line.readmit(request_id, epoch=2))
+
     for request in (second, first):
-        made.queue.change(lambda _, line, r=request: line.readmit(r.request_id, epoch=2))
+        readmit(request.request_id)
     claimed = made.queue.claim(epoch=2)
     assert claimed is not None and claimed.request_id == first.request_id
 
@@ -231,7 +235,7 @@ def test_what_ran_is_abandoned_by_how_far_it_got(made: Made) -> None:
 
 
 def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) -> None:
-    steady_clock(made.queue.store).look()
+    steady_clock(made.queue.store).compare()
     for n in range(6):
         made.accept(str(n), key=f"k{n}")
         request, token = made.claim()
@@ -246,7 +250,7 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
 
 
 def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:
-    steady_clock(made.queue.store).look()
+    steady_clock(made.queue.store).compare()
     ids = []
     for n in range(5):
         ids.append(made.accept(str(n), key=f"k{n}").request_id)

@@ -45,7 +45,7 @@ from holdfast.kernel.limits import (
     JOBS_SWEEP_EVERY_S,
     JOBS_SWEPT_MAX,
     JOBS_WATCHED_MAX,
-    RETENTION_JUMP_BELIEVED_S,
+    RETENTION_JUMP_IGNORED_S,
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.order import Parts
@@ -179,7 +179,7 @@ class Reaper:
         overdue = self._pages("running", (), JOBS_SWEPT_MAX, due_place)
         for now, jobs in chain(by_worker, overdue):
             if any(_is_late(job, worker_of(job).liveness, now) for job in jobs):
-                self._steady.look()
+                self._steady.compare()
             suspects = [job for job in jobs if self._verdict(job, worker_of(job), now)]
             if suspects:
                 yield suspects
@@ -288,20 +288,20 @@ class Reaper:
             return _after_death(job, now, "its worker died")
         if not _is_late(job, worker.liveness, now):
             return None
-        believed, sign = self._steady.believed, last_sign(job)
+        without_jump, sign = self._steady.without_jump, last_sign(job)
         if worker.liveness is Liveness.UNKNOWN:
             lease_end = lease_ends_at(job)
-            if lease_end is not None and lease_end < believed(now, since=sign):
+            if lease_end is not None and lease_end < without_jump(now, since=sign):
                 why = f"its worker gave no sign of life since {render(sign)} and cannot be seen"
                 return _after_death(job, now, f"{why} from here")
         # A time limit may be long, and nothing renews it: what the clock was set forward by is left
         # out for as long.
         begun = job.started_at or job.updated_at
-        limit_now = believed(now, since=begun, after_s=RETENTION_JUMP_BELIEVED_S)
+        limit_now = without_jump(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
         if (limit_now - begun).total_seconds() > job.timeout_sec:
             return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
         due = due_at(job)
-        if due is None or believed(now, since=sign) <= due:
+        if due is None or without_jump(now, since=sign) <= due:
             return None
         why = f"no sign of it came for {job.idle_timeout_sec:g} s"
         return _failed(job, now, TIMED_OUT, why)

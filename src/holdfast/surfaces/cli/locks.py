@@ -19,9 +19,8 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.lock_run import nonblock_option, run
+from holdfast.surfaces.cli.lock_run import WaitNotes, nonblock_option, own_job, run
 from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
-from holdfast.surfaces.cli.lock_wait import WaitNotes, own_job
 from holdfast.surfaces.cli.output import answer, printable, remark, write
 from holdfast.surfaces.cli.render import clipped, json_document, moment, table
 
