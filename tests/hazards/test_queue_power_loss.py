@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from proof.crowd.worker import seen_in
+from proof.crowd.calls import seen_in
 from proof.histories import FifoSpecification, Operation, check
 from proof.histories.recorder import parsed
 from proof.powerloss import Report, Verdict, examine, record, why_not
