@@ -51,7 +51,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
 from tests.harness.stores import ClockedStore
-from tests.model.searching import search
+from tests.model.search import search
 from tests.unit.swap_world import lose_lock
 from tests.unit.workflows_world import lock_on, seen_by
 
