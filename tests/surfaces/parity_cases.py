@@ -12,10 +12,12 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
+from holdfast.domains.jobs.events import EventKind
 from holdfast.kernel.errors import STATUS, Fenced
 from holdfast.kernel.holder import Holder
 from holdfast.operations import agents as agent_operations
 from holdfast.operations import holds as hold_operations
+from holdfast.operations import job_requests
 from holdfast.operations import jobs as job_operations
 from holdfast.operations import locks as lock_operations
 from holdfast.operations import network as network_operations
@@ -415,6 +417,36 @@ JOBS = [
         "fenced",
     ),
     Case(
+        "jobs.report",
+        lambda hf, f: job_operations.view_of(
+            hf.jobs.update_status(
+                f"job-{f.n}",
+                "completed",
+                token=f.token,
+                result="42",
+                also=hf.job_events.with_step(EventKind.COMPLETED, detail="42"),
+            )
+        ),
+        None,
+        {"job_id": "job-{n}", "outcome": "completed", "detail": "42", "token": "{token}"},
+        a_running_job,
+    ),
+    Case(
+        "jobs.report",
+        lambda hf, f: job_operations.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        None,
+        {"job_id": "job-{n}", "outcome": "give_back", "token": "{token}"},
+        a_running_job,
+    ),
+    Case(
+        "jobs.report",
+        lambda hf, f: hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token),
+        None,
+        {"job_id": "job-{n}", "outcome": "completed", "token": "{token}"},
+        a_job_taken_away,
+        "fenced",
+    ),
+    Case(
         "jobs.cancel",
         lambda hf, f: job_operations.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
         "jobs cancel --job job-{n} --reason 'too late' --json",
@@ -547,7 +579,7 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: job_operations.log(hf, job_operations.Log(job_id=f"job-{f.n}", tail=2)),
+        lambda hf, f: job_operations.log(hf, job_requests.Log(job_id=f"job-{f.n}", tail=2)),
         "jobs logs job-{n} --tail 2 --json",
         {"job_id": "job-{n}", "tail": 2},
         two_jobs,
@@ -555,7 +587,7 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: job_operations.log(hf, job_operations.Log(job_id=f"nosuch-{f.n}")),
+        lambda hf, f: job_operations.log(hf, job_requests.Log(job_id=f"nosuch-{f.n}")),
         "jobs logs nosuch-{n} --json",
         {"job_id": "nosuch-{n}"},
         code="not_found",
@@ -599,7 +631,7 @@ JOBS = [
     ),
     Case(
         "jobs.send",
-        lambda hf, f: job_operations.send_events(hf),
+        lambda hf, f: hf.send_events(),
         "jobs publish --unsent --json",
         {},
         an_unsent_event,
@@ -607,7 +639,7 @@ JOBS = [
     ),
     Case(
         "jobs.send",
-        lambda hf, f: job_operations.Sent(sent=job_operations.send_events(hf)),
+        lambda hf, f: job_operations.Sent(sent=hf.send_events()),
         "jobs publish --unsent --json",
         {},
         _without_unsent,
@@ -639,7 +671,7 @@ def _finished(finished: Any) -> Any:
 
 def _publish(hf: Holdfast, job_id: str, event: str) -> Any:
     published = hf.job_events.publish(job_id, event, detail="half").event
-    job_operations.send_events(hf, published)
+    hf.send_events(published)
     return published
 
 
@@ -887,7 +919,7 @@ AGENTS = [
     ),
     Case(
         "agents.get",
-        lambda hf, f: agent_operations.get(hf, agent_operations.OfAgent(agent=f"agent-{f.n}")),
+        lambda hf, f: agent_operations.get(hf, agent_operations.AgentKey(agent=f"agent-{f.n}")),
         "agents get agent-{n} --json",
         {"agent": "agent-{n}"},
         an_agent,
@@ -913,6 +945,20 @@ AGENTS = [
         {"agent": "nosuch-{n}"},
         code="not_found",
         same_words=False,
+    ),
+    Case(
+        "agents.find",
+        lambda hf, f: [views.live_agent(hf.agents.resolve(f"agent-{f.n}").unwrap())],
+        None,
+        {"name": "agent-{n}"},
+        an_agent,
+    ),
+    Case(
+        "agents.find",
+        lambda hf, f: hf.agents.resolve(f"nosuch-{f.n}").unwrap(),
+        None,
+        {"name": "nosuch-{n}"},
+        code="not_found",
     ),
     Case(
         "agents.control_target",
@@ -1522,6 +1568,30 @@ GATEWAY = [
         "collision",
     ),
     Case(
+        "gateways.send",
+        lambda hf, f: views.sent_request(
+            hf.gateway("gpu").prompt("say hello", idempotency_key=f"key-{f.n}")
+        ),
+        None,
+        {"agent": "gpu", "prompt": "say hello", "idempotency_key": "key-{n}"},
+    ),
+    Case(
+        "gateways.send",
+        lambda hf, f: views.sent_request(
+            hf.gateway("gpu").interrupt(idempotency_key=f"stop-{f.n}")
+        ),
+        None,
+        {"agent": "gpu", "kind": "interrupt", "idempotency_key": "stop-{n}"},
+    ),
+    Case(
+        "gateways.send",
+        lambda hf, f: hf.gateway("gpu").prompt("another", idempotency_key=f"key-{f.n}"),
+        None,
+        {"agent": "gpu", "prompt": "another", "idempotency_key": "key-{n}"},
+        a_request,
+        "collision",
+    ),
+    Case(
         "gateways.interrupt",
         lambda hf, f: hf.gateway("gpu").interrupt(idempotency_key=f"stop-{f.n}"),
         None,
@@ -1557,6 +1627,20 @@ GATEWAY = [
     ),
     Case(
         "gateways.request",
+        lambda hf, f: hf.gateway("gpu").request(f"nosuch-{f.n}"),
+        None,
+        {"agent": "gpu", "request_id": "nosuch-{n}"},
+        code="not_found",
+    ),
+    Case(
+        "gateways.progress",
+        lambda hf, f: views.sent_request(hf.gateway("gpu").request(f.request)),
+        None,
+        {"agent": "gpu", "request_id": "{request}"},
+        a_request,
+    ),
+    Case(
+        "gateways.progress",
         lambda hf, f: hf.gateway("gpu").request(f"nosuch-{f.n}"),
         None,
         {"agent": "gpu", "request_id": "nosuch-{n}"},

@@ -32,7 +32,7 @@ class DropHold(Request, frozen=True, kw_only=True):
     by: _By
 
 
-class OfSubject(Request, frozen=True, kw_only=True):
+class HoldSubject(Request, frozen=True, kw_only=True):
     """A subject."""
 
     subject: _Subject
@@ -59,7 +59,7 @@ def list_(hf: Holdfast) -> dict[str, int]:
 
 
 @operation("GET /v1/holds/{subject}", cli="holds list")
-def holders(hf: Holdfast, request: OfSubject) -> tuple[Hold, ...]:
+def holders(hf: Holdfast, request: HoldSubject) -> tuple[Hold, ...]:
     """The holders of a subject, in the order they came."""
     return hf.holds.holders(request.subject)
 

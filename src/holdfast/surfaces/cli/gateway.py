@@ -117,7 +117,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 
 
 @_command(operations.status)
-def status(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """How an agent's gateway and the agent itself are doing."""
     found: Status = operations.status(here, request)
     if as_json:
@@ -314,7 +314,7 @@ def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
 
 
 @_command(operations.detach)
-def detach(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def detach(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """Stop an agent's gateway.
 
     What was accepted waits for the next one; the agent itself is left alone.

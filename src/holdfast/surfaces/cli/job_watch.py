@@ -22,7 +22,6 @@ from holdfast.domains.jobs.transitions import no_such
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.operations.jobs import mirror
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
@@ -114,7 +113,7 @@ class JobWatch:
 
         Raises NotFound when the log does not tell.
         """
-        mirror(self._hf, wait=True)
+        self._hf.catch_up(wait=True)
         told = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
         status = next(
             (one for one in JobStatus if told is not None and one.value == told.get("status")), None
@@ -248,4 +247,4 @@ def watch(
         finally:
             watched.close()
             if watched.away is None:
-                mirror(hf)
+                hf.catch_up()

@@ -24,6 +24,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
+from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
@@ -72,11 +73,11 @@ def jobs() -> None:
     metavar="FILE",
     help="Read the prompt from a file, as one of more than 128 kB.",
 )
-@request_options(operations.Register)
+@request_options(requests.Register)
 @json_option
 @job_store_options
 def register(
-    request: Callable[..., operations.Register],
+    request: Callable[..., requests.Register],
     prompt: str | None,
     prompt_file: str | None,
     as_json: bool,
@@ -152,7 +153,7 @@ def _shown(value: object) -> str:
 
 
 @jobs.command()
-@request_options(operations.Pick)
+@request_options(requests.Pick)
 @click.option(
     "--json",
     "as_json",
@@ -160,7 +161,7 @@ def _shown(value: object) -> str:
     help="Print the whole job, with the token that a verdict must show.",
 )
 @job_store_options
-def pick(request: operations.Pick, as_json: bool) -> int:
+def pick(request: requests.Pick, as_json: bool) -> int:
     """Claim the next pending job and print its id; exit status 3 when there is none.
 
     Without --pid the claim has no process that could die: it lives until a verdict, or until the
@@ -222,11 +223,11 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
     found: list[operations.JobView] = []
     with connected() as hf:
         if status is not None:
-            request = operations.RetryAll(status=status, agent_session=agent_session)
+            request = requests.RetryAll(status=status, agent_session=agent_session)
             found = operations.retry_all(hf, request, damaged=damaged)
         for job_id in job_ids:
             try:
-                found.append(operations.retry(hf, operations.OfJob(job_id=job_id)))
+                found.append(operations.retry(hf, requests.JobKey(job_id=job_id)))
             except (InvalidName, Refused) as error:
                 refused.append(error)
     if as_json:
@@ -252,7 +253,7 @@ jobs.add_command(run)
 @jobs.command()
 @click.argument("words", metavar="[JOB EVENT]", nargs=-1)
 @click.option("--job", "job_id", hidden=True, help="The job's id.")
-@request_options(operations.PublishEvent)
+@request_options(requests.PublishEvent)
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
 @click.option(
     "--unsent",
@@ -262,7 +263,7 @@ jobs.add_command(run)
 @json_option
 @job_store_options
 def publish(
-    request: Callable[..., operations.PublishEvent],
+    request: Callable[..., requests.PublishEvent],
     words: tuple[str, ...],
     job_id: str | None,
     data: str | None,
@@ -291,9 +292,10 @@ def publish(
         return
     content = None if data is None else _decoded(data)
     with connected() as hf:
-        event = operations.keep_event(hf, request(job_id=given[0], event=given[1], data=content))
+        asked = request(job_id=given[0], event=given[1], data=content)
+        event = operations.keep_event(hf, asked).event
         answer(to_json(event) if as_json else str(event.seq))
-        operations.send_events(hf, event)
+        hf.send_events(event)
 
 
 def _send_all(as_json: bool) -> None:
@@ -331,13 +333,13 @@ jobs.add_command(watch)
 @jobs.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--job", "same_id", hidden=True, help="The job's id.")
-@request_options(operations.Log)
+@request_options(requests.Log)
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
 @json_option
 @job_store_options
 def logs(
-    request: Callable[..., operations.Log],
+    request: Callable[..., requests.Log],
     job_id: str | None,
     same_id: str | None,
     listed: bool,
@@ -379,7 +381,7 @@ def _rebuild(hf: Holdfast, as_json: bool) -> None:
 def _list_logged(hf: Holdfast, as_json: bool) -> None:
     if hf.job_log is None:
         raise operations.no_log()
-    operations.mirror(hf, wait=True)
+    hf.catch_up(wait=True)
     logged = [
         hf.job_log.status(job_id) or {"job_id": job_id, "status": "unknown"}
         for job_id in hf.job_log.jobs()

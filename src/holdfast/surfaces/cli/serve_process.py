@@ -21,7 +21,6 @@ from holdfast.kernel.limits import (
     SERVER_THREADS,
     SERVER_WAITS_MAX,
 )
-from holdfast.operations.jobs import mirror
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
@@ -199,6 +198,6 @@ class JobReaper:
         while not self._over.wait(SERVER_REAP_EVERY_S):
             try:
                 if self._hf.jobs.reap():
-                    mirror(self._hf)
+                    self._hf.catch_up()
             except HoldfastError as error:
                 _log.info("not reaped: %s", error.message)
