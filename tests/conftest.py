@@ -82,7 +82,7 @@ def _warnings_stay_with_their_test() -> Iterator[None]:
     moment after each: those of one test were said in the next.
     """
     yield
-    warned = sys.modules.get("holdfast.surfaces.cli.warning_log")
+    warned = sys.modules.get("holdfast.surfaces.cli.logs")
     if warned is not None:
         logging.getLogger("holdfast").removeHandler(warned.WARNINGS)
         warned.WARNINGS.flush()

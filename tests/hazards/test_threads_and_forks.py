@@ -478,7 +478,7 @@ def test_after_a_failed_sync_no_old_connection_is_used(
     store = _open(path)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: put(store, f"k{n}"), range(16)))
-    old = list(store.durable._open_ones)
+    old = list(store.durable.open_ones)
 
     def failing(fd: int) -> None:
         raise OSError(5, "Input/output error")
@@ -488,7 +488,7 @@ def test_after_a_failed_sync_no_old_connection_is_used(
         with pytest.raises(StoreUnavailable):
             put(store, "a")
     put(store, "b")
-    assert not store.durable._open_ones & set(old)
+    assert not store.durable.open_ones & set(old)
     store.close()
 
 

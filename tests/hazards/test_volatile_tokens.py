@@ -87,7 +87,7 @@ def _grow(given: list[int]) -> bool:
 def test_the_pair_is_two_statements_that_commit_by_themselves(store: SqliteStore) -> None:
     _pair(store)
     statements: list[str] = []
-    with store._volatile.connection() as connection:  # type: ignore[union-attr]
+    with store._volatile.lend() as connection:  # type: ignore[union-attr]
         connection.raw.set_trace_callback(statements.append)
     token = store.put_new(VOLATILE, [("a", Thing())])
     assert token is not None
@@ -303,12 +303,12 @@ def test_an_error_of_the_disk_leaves_the_outcome_unknown(
             raise error
 
     assert store._volatile is not None
-    [connection] = store._volatile._open_ones
+    [connection] = store._volatile.open_ones
     monkeypatch.setattr(connection, "cursor", Broken())
     with pytest.raises(StoreUnavailable, match="look before you repeat") as caught:
         store.put_new(VOLATILE, [("a", Thing())])
     assert caught.value.fields["outcome"] == "unknown"
-    assert connection not in store._volatile._open_ones
+    assert connection not in store._volatile.open_ones
     assert _pair(store) > token
 
 

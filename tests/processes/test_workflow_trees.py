@@ -14,8 +14,7 @@ import pytest
 
 from holdfast.domains.workflows import Workflow
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.runtime.doctor.examination import within
-from holdfast.runtime.doctor.finding import Verdict
+from holdfast.runtime.doctor.finding import Verdict, within
 from holdfast.runtime.doctor.records import leftovers
 from tests.harness.processes import children, state_of, used_by, used_since
 from tests.harness.timeouts import PATIENCE_S, until

@@ -7,20 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from holdfast.adapters.event_sender import EventSender
 from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.events import EventKind
-from holdfast.kernel.errors import STATUS, Fenced
+from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
-from holdfast.operations import agents as agent_operations
-from holdfast.operations import holds as hold_operations
-from holdfast.operations import job_requests
 from holdfast.operations import jobs as job_operations
-from holdfast.operations import locks as lock_operations
-from holdfast.operations import network as network_operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
 from tests.surfaces import library_views as views
@@ -305,9 +301,9 @@ def a_broker(hf: Holdfast, n: str) -> Facts:
 # --- the table ---
 
 
-def _check_token(hf: Holdfast, f: Any) -> lock_operations.InForce:
+def _check_token(hf: Holdfast, f: Any) -> Facts:
     hf.check_token(f"lock-{f.n}", f.token)
-    return lock_operations.InForce(resource=f"lock-{f.n}", token=f.token)
+    return {"resource": f"lock-{f.n}", "token": f.token, "in_force": True}
 
 
 def _remove_agent(hf: Holdfast, f: Any) -> Facts:
@@ -579,7 +575,7 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: job_operations.log(hf, job_requests.Log(job_id=f"job-{f.n}", tail=2)),
+        lambda hf, f: views.job_log(hf, f"job-{f.n}")[-2:],
         "jobs logs job-{n} --tail 2 --json",
         {"job_id": "job-{n}", "tail": 2},
         two_jobs,
@@ -587,10 +583,11 @@ JOBS = [
     ),
     Case(
         "jobs.log",
-        lambda hf, f: job_operations.log(hf, job_requests.Log(job_id=f"nosuch-{f.n}")),
+        lambda hf, f: unless_empty(views.job_log(hf, f"nosuch-{f.n}"), NotFound),
         "jobs logs nosuch-{n} --json",
         {"job_id": "nosuch-{n}"},
         code="not_found",
+        quiet=True,
     ),
     Case(
         "jobs.events",
@@ -613,6 +610,7 @@ JOBS = [
         {"job_id": "job-{n}", "event": "progress", "detail": "half"},
         a_job_whose_broker_is_away,
         "broker_unavailable",
+        quiet=True,
     ),
     Case(
         "jobs.publish",
@@ -631,15 +629,16 @@ JOBS = [
     ),
     Case(
         "jobs.send",
-        lambda hf, f: hf.send_events(),
+        lambda hf, f: _send(hf),
         "jobs publish --unsent --json",
         {},
         an_unsent_event,
         "broker_unavailable",
+        quiet=True,
     ),
     Case(
         "jobs.send",
-        lambda hf, f: job_operations.Sent(sent=hf.send_events()),
+        lambda hf, f: {"sent": _send(hf)},
         "jobs publish --unsent --json",
         {},
         _without_unsent,
@@ -647,7 +646,7 @@ JOBS = [
     Case("jobs.reap", lambda hf, f: hf.jobs.reap(), "jobs reap --json"),
     Case(
         "jobs.prune",
-        lambda hf, f: job_operations.Pruned(removed=hf.jobs.prune(keep_finished=0)),
+        lambda hf, f: {"removed": hf.jobs.prune(keep_finished=0)},
         "jobs prune --keep 0 --json",
         {"keep_finished": 0},
         an_ended_job,
@@ -671,8 +670,20 @@ def _finished(finished: Any) -> Any:
 
 def _publish(hf: Holdfast, job_id: str, event: str) -> Any:
     published = hf.job_events.publish(job_id, event, detail="half").event
-    hf.send_events(published)
+    _send(hf, [job_id])
     return published
+
+
+def _send(hf: Holdfast, job_ids: list[str] | None = None) -> int:
+    with contextlib.closing(EventSender(hf.job_events)) as sender:
+        return sender.send(job_ids)
+
+
+def unless_empty(result: Any, error: type[HoldfastError]) -> Any:
+    """A result of the library, or the error by which the surfaces report that it is empty."""
+    if result:
+        return result
+    raise error("the library returned an empty result")
 
 
 LOCKS = [
@@ -729,11 +740,12 @@ LOCKS = [
     ),
     Case(
         "locks.release",
-        lambda hf, f: lock_operations.release(hf, lock_operations.Release(token=f.token)),
+        lambda hf, f: unless_empty(hf.locks.release_token(f.token), LeaseLost),
         "locks release {token} --json",
         {"token": "{token}"},
         a_lost_lock,
         "lease_lost",
+        quiet=True,
     ),
     Case(
         "locks.free",
@@ -744,13 +756,12 @@ LOCKS = [
     ),
     Case(
         "locks.free",
-        lambda hf, f: lock_operations.free(
-            hf, lock_operations.FreeNames(names=[f"lock-{f.n}"], by="another")
-        ),
+        lambda hf, f: unless_empty(hf.locks.free(f"lock-{f.n}", by="another"), NotFound),
         "locks release lock-{n} --by another --json",
         {"names": ["lock-{n}"], "by": "another"},
         a_lock,
         "not_found",
+        quiet=True,
     ),
     Case(
         "locks.wait",
@@ -837,7 +848,7 @@ LOCKS = [
     Case("locks.graph", lambda hf, f: hf.locks.graph(), "locks graph --json", {}, a_lock),
     Case(
         "locks.statistics",
-        lambda hf, f: lock_operations.statistics_of(hf, [f"lock-{f.n}"]),
+        lambda hf, f: [views.statistics_view(f"lock-{f.n}", hf.locks.statistics())],
         "locks stats lock-{n} --json",
         {"name": "lock-{n}"},
         a_lost_lock,
@@ -847,11 +858,11 @@ LOCKS = [
 HOLDS = [
     Case(
         "holds.take",
-        lambda hf, f: hold_operations.HoldCount(
-            subject=f"subject-{f.n}",
-            by="two",
-            count=hf.holds.take(f"subject-{f.n}", by="two", ttl_s=60, process=None),
-        ),
+        lambda hf, f: {
+            "subject": f"subject-{f.n}",
+            "by": "two",
+            "count": hf.holds.take(f"subject-{f.n}", by="two", ttl_s=60, process=None),
+        },
         "holds take subject-{n} --by two --ttl 60 --json",
         {"subject": "subject-{n}", "by": "two", "ttl_s": 60},
         a_hold,
@@ -862,13 +873,14 @@ HOLDS = [
         "holds take subject-{n} --by two --json",
         {"subject": "subject-{n}", "by": "two"},
         code="invalid_value",
-        same_words=False,
     ),
     Case(
         "holds.drop",
-        lambda hf, f: hold_operations.HoldCount(
-            subject=f"subject-{f.n}", by="one", count=hf.holds.drop(f"subject-{f.n}", by="one")
-        ),
+        lambda hf, f: {
+            "subject": f"subject-{f.n}",
+            "by": "one",
+            "count": hf.holds.drop(f"subject-{f.n}", by="one"),
+        },
         "holds drop subject-{n} --by one --json",
         {"subject": "subject-{n}", "by": "one"},
         a_hold,
@@ -919,7 +931,7 @@ AGENTS = [
     ),
     Case(
         "agents.get",
-        lambda hf, f: agent_operations.get(hf, agent_operations.AgentKey(agent=f"agent-{f.n}")),
+        lambda hf, f: views.agent_view(hf, f.id),
         "agents get agent-{n} --json",
         {"agent": "agent-{n}"},
         an_agent,
@@ -1155,9 +1167,7 @@ NETWORK = [
     ),
     Case(
         "network.list_hosts",
-        lambda hf, f: network_operations.list_hosts(
-            hf, network_operations.ListHosts(router=f"router-{f.n}"), damaged=[]
-        ),
+        lambda hf, f: hf.network.list_all_hosts(router_name=f"router-{f.n}"),
         "network hosts list --router router-{n} --json",
         {"router": "router-{n}"},
         a_host,
@@ -1171,9 +1181,7 @@ NETWORK = [
     ),
     Case(
         "network.get_host",
-        lambda hf, f: network_operations.get_host(
-            hf, network_operations.OfHost(host=f"nosuch-{f.n}")
-        ),
+        lambda hf, f: hf.network.get_host(f"nosuch-{f.n}"),
         "network hosts get nosuch-{n} --json",
         {"host": "nosuch-{n}"},
         code="registry_not_found",
@@ -1201,9 +1209,10 @@ NETWORK = [
     ),
     Case(
         "network.drop_lease",
-        lambda hf, f: network_operations.drop_lease(
-            hf, network_operations.DropLease(host=f"host-{f.n}", by=f"run-{f.n}")
-        ),
+        lambda hf, f: {
+            "host": f"host-{f.n}",
+            **views.lease_ended(hf.network.release_source_host_lease(f"run-{f.n}", f"host-{f.n}")),
+        },
         "network leases drop host-{n} --by run-{n} --json",
         {"host": "host-{n}", "by": "run-{n}"},
         a_leased_host,
@@ -1225,13 +1234,13 @@ NETWORK = [
     ),
     Case(
         "network.take_neighbor",
-        lambda hf, f: network_operations.NeighborTaken(
-            host=f"host-{f.n}",
-            neighbor_ip="10.9.9.9",
-            count=hf.network.acquire_neighbor_lease(
+        lambda hf, f: {
+            "host": f"host-{f.n}",
+            "neighbor_ip": "10.9.9.9",
+            "count": hf.network.acquire_neighbor_lease(
                 "run", f"host-{f.n}", "10.9.9.9", pid=None, ttl_s=60
             ),
-        ),
+        },
         "network neighbors take host-{n} 10.9.9.9 --by run --ttl 60 --json",
         {"host": "host-{n}", "address": "10.9.9.9", "by": "run", "ttl_s": 60},
         a_leased_neighbor,
@@ -1247,12 +1256,13 @@ NETWORK = [
     ),
     Case(
         "network.drop_neighbor",
-        lambda hf, f: network_operations.drop_neighbor(
-            hf,
-            network_operations.DropNeighbor(
-                host=f"host-{f.n}", address="10.9.9.9", by=f"run-{f.n}"
+        lambda hf, f: {
+            "host": f"host-{f.n}",
+            "neighbor_ip": "10.9.9.9",
+            **views.lease_ended(
+                hf.network.release_neighbor_lease(f"run-{f.n}", f"host-{f.n}", "10.9.9.9")
             ),
-        ),
+        },
         "network neighbors drop host-{n} 10.9.9.9 --by run-{n} --json",
         {"host": "host-{n}", "address": "10.9.9.9", "by": "run-{n}"},
         a_leased_neighbor,
@@ -1274,45 +1284,54 @@ NETWORK = [
     Case(
         "network.lock_routers",
         lambda hf, f: views.grant_view(
-            hf.locks.acquire([f"router-{f.n}", f"other-{f.n}"], by="run", ttl_s=60, process=None)
+            hf.network.lock_routers(
+                [f"router-{f.n}", f"other-{f.n}"], "run", job_type="detailed", ttl_s=60, pid=None
+            )
         ),
         "network routers lock router-{n} other-{n} --by run --type detailed --ttl 60 --json",
         {"names": ["router-{n}", "other-{n}"], "by": "run", "job_type": "detailed", "ttl_s": 60},
     ),
     Case(
         "network.lock_routers",
-        lambda hf, f: hf.locks.acquire(
-            f"router-{f.n}", by="another", timeout_s=0, ttl_s=60, process=None
-        ),
+        lambda hf, f: hf.network.lock_routers([f"router-{f.n}"], "another", 0, ttl_s=60, pid=None),
         "network routers lock router-{n} --by another --ttl 60 --nonblock --quiet --json",
         {"names": ["router-{n}"], "by": "another", "timeout_s": 0, "ttl_s": 60},
         a_locked_router,
-        "lock_timeout",
+        "registry_lock_timeout",
+    ),
+    Case(
+        "network.lock_routers",
+        lambda hf, f: hf.network.lock_routers([f"router-{f.n}"], "run", pid=NOBODY, ttl_s=60),
+        f"network routers lock router-{{n}} --by run --pid {NOBODY} --ttl 60 --json",
+        {"names": ["router-{n}"], "by": "run", "pid": NOBODY, "ttl_s": 60},
+        code="registry_not_found",
+    ),
+    Case(
+        "network.lock_routers",
+        lambda hf, f: hf.network.lock_routers([f"router-{f.n}"], "run", pid=None),
+        "network routers lock router-{n} --by run --json",
+        {"names": ["router-{n}"], "by": "run"},
+        code="invalid_value",
     ),
     Case(
         "network.unlock_routers",
-        lambda hf, f: {
-            "released": [f"router-{f.n}"]
-            * hf.network.release_all_router_locks([f"router-{f.n}"], f"run-{f.n}")
-        },
+        lambda hf, f: {"released": hf.network.unlock_routers([f"router-{f.n}"], f"run-{f.n}")},
         "network routers unlock router-{n} --by run-{n} --json",
         {"names": ["router-{n}"], "by": "run-{n}"},
         a_locked_router,
     ),
     Case(
         "network.unlock_routers",
-        lambda hf, f: lock_operations.free(
-            hf, lock_operations.FreeNames(names=[f"router-{f.n}"], by="another")
-        ),
+        lambda hf, f: hf.network.unlock_routers([f"router-{f.n}"], "another"),
         "network routers unlock router-{n} --by another --json",
         {"names": ["router-{n}"], "by": "another"},
         a_locked_router,
-        "not_found",
+        "registry_not_found",
     ),
     Case(
         "network.wait_for_routers",
         lambda hf, f: views.free_view(
-            hf.locks.wait_free(f"router-{f.n}", by=f"run-{f.n}", timeout_s=0)
+            hf.network.wait_routers_free([f"router-{f.n}"], 0, job_id=f"run-{f.n}")
         ),
         "network routers wait router-{n} --by run-{n} --nonblock --json",
         {"names": ["router-{n}"], "by": "run-{n}", "timeout_s": 0},
@@ -1320,9 +1339,7 @@ NETWORK = [
     ),
     Case(
         "network.wait_for_routers",
-        lambda hf, f: views.free_view(
-            hf.locks.wait_free(f"router-{f.n}", by="nobody", timeout_s=0)
-        ),
+        lambda hf, f: views.free_view(hf.network.wait_routers_free([f"router-{f.n}"], 0)),
         "network routers wait router-{n} --nonblock --json",
         {"names": ["router-{n}"], "timeout_s": 0},
         a_locked_router,

@@ -20,7 +20,7 @@ from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Mode, request
 from holdfast.primitives.locks.inspect import Alive, WaitStatus
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.cli.lock_wait import waiting_line
+from holdfast.surfaces.cli.lock_run import waiting_line
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine, Say
 from tests.surfaces.locking import Bench, a_dead_process, end, remark
@@ -479,7 +479,7 @@ def test_stats(say: Say, hf: Holdfast) -> None:
 
 LONG = "x" * 257
 BAD = [
-    (["acquire", "a", "--by", "x"], 2, "needs a TTL or a process"),
+    (["acquire", "a", "--by", "x"], 2, "ttl_s (--ttl)"),
     (["acquire", "a", "--ttl", "9"], 2, "--by"),
     (["acquire", "--by", "x", "--ttl", "9"], 2, "NAME"),
     (["acquire", "", "--by", "x", "--ttl", "9"], 2, "resource"),
@@ -557,7 +557,7 @@ def test_bad_tokens(say: Say, hf: Holdfast, words: list[str], status: int, says:
 def test_a_hold_that_nothing_would_end_is_refused(say: Say, hf: Holdfast) -> None:
     ran = say("holds", "take", "host-7", "--by", "run-1")
     assert (ran.status, ran.out) == (2, "")
-    assert "needs a TTL or a process" in ran.err
+    assert "ttl_s (--ttl)" in ran.err
     assert hf.holds.subjects() == {}
 
 

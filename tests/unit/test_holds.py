@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
-from holdfast.kernel.holder import Holder, Liveness, Place
+from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
 from holdfast.kernel.store import Store
 from holdfast.primitives.holds import HOLDS, Hold, Holds, KeptHold, dropped, living, taken
@@ -265,18 +265,31 @@ def test_a_hold_without_a_process_lives_by_its_time_alone(world: World, holds: H
 
 
 def test_without_a_process_a_time_is_needed(world: World, holds: Holds) -> None:
-    with pytest.raises(InvalidValue, match="ttl_s or process") as caught:
+    with pytest.raises(InvalidValue) as caught:
         holds.take("s", by="a", process=None)
     assert caught.value.fields["field"] == "ttl_s"
     assert world.stored("s") == []
     assert world.told() == []
 
 
+def test_a_detached_hold_needs_a_time_where_its_process_cannot_be_seen(
+    world: World, holds: Holds
+) -> None:
+    other = world.machine.begin(2).current()
+    if world.store.embedded:
+        assert holds.take("s", by="a", process=other, detached=True) == 1
+    else:
+        with pytest.raises(InvalidValue) as caught:
+            holds.take("s", by="a", process=other, detached=True)
+        assert caught.value.fields["field"] == "ttl_s"
+    assert holds.take("s", by="a", process=other, ttl_s=60, detached=True) == 1
+
+
 @pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf"), 1e30])
 def test_a_time_that_cannot_be_is_refused(world: World, holds: Holds, ttl_s: float) -> None:
-    for process in ({}, {"process": None}):
+    for process in (THIS_PROCESS, None):
         with pytest.raises(InvalidValue, match="lease"):
-            holds.take("s", by="a", ttl_s=ttl_s, **process)
+            holds.take("s", by="a", ttl_s=ttl_s, process=process)
     assert world.stored("s") == []
 
 

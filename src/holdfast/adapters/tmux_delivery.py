@@ -53,7 +53,7 @@ from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 from holdfast.processes.procfs import Procfs
-from holdfast.system.access import in_private_folder, open_file
+from holdfast.system.access import in_folder, open_file
 
 _BUFFER_PREFIX = "holdfast-"
 _ENTER_WITHIN_S = 1.0
@@ -368,7 +368,7 @@ class TmuxAgent:
         try:
             # A new file, written through its own descriptor: 0600 whatever the umask, and never
             # through a link.
-            with open(in_private_folder(path, _new_file), "wb") as file:
+            with open(in_folder(path, _new_file, private=True), "wb") as file:
                 file.write(prompt.encode())
             self._server.run("load-buffer", "-b", name, str(path))
         except OSError as error:
