@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import HoldfastError
-from holdfast.operations.jobs import view_of
+from holdfast.operations.job_views import view_of
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.tools import TOOLS
 from tests.harness.timeouts import PATIENCE_S

@@ -124,8 +124,8 @@ class ListRequests(Request, frozen=True, kw_only=True):
     ] = 100
 
 
-class GetRequest(Request, frozen=True, kw_only=True):
-    """A request of an agent, and how long to wait for its end."""
+class RequestKey(Request, frozen=True, kw_only=True):
+    """A request of an agent."""
 
     agent: Annotated[
         _Agent, Argument("Whom it was sent to, unless by handle.", default=None, handle="agent")
@@ -133,19 +133,16 @@ class GetRequest(Request, frozen=True, kw_only=True):
     request_id: Annotated[
         _RequestId, Argument("Its id or handle, from send_request.", handle="request")
     ]
+
+
+class GetRequest(RequestKey, frozen=True, kw_only=True):
+    """A request of an agent, and how long to wait for its end."""
+
     wait_s: WaitSeconds = 0.0
 
 
-class CancelRequest(Request, frozen=True, kw_only=True):
-    """A request of an agent."""
-
-    agent: _Agent
-    request_id: _RequestId
-
-
 class ReconcileGateway(Request, frozen=True, kw_only=True):
-    """What becomes of the requests that wait for an earlier instance of the agent: all, or those
-    named."""
+    """What becomes of all requests, or of some, that wait for an agent that was replaced."""
 
     agent: _Agent
     action: Annotated[Literal["replay", "discard"], Positional()]
@@ -164,8 +161,7 @@ class ReconcileGateway(Request, frozen=True, kw_only=True):
 
 
 class PruneRequests(Request, frozen=True, kw_only=True):
-    """How many finished requests of an agent to keep, and for how long; as the queue does by
-    default."""
+    """How many finished requests of an agent to keep, and for how long; the queue has defaults."""
 
     agent: _Agent
     keep_finished: Annotated[
@@ -345,7 +341,7 @@ def request(hf: Gateways, request: GetRequest) -> RequestView:
     errors=(NotFound, Refused),
     outside=True,
 )
-def cancel(hf: Gateways, request: CancelRequest) -> RequestView:
+def cancel(hf: Gateways, request: RequestKey) -> RequestView:
     """Cancel a request that was not begun."""
     return _converted(hf.gateway(request.agent).cancel(request.request_id), RequestView)
 

@@ -26,7 +26,7 @@ class TakeHold(Request, frozen=True, kw_only=True):
 
 
 class DropHold(Request, frozen=True, kw_only=True):
-    """A subject to let go of."""
+    """A subject to release."""
 
     subject: _Subject
     by: _By
@@ -79,7 +79,7 @@ def take(hf: Holdfast, request: TakeHold) -> HoldCount:
 
 @operation("POST /v1/holds/{subject}/drop", cli="holds drop", errors=(NotFound,))
 def drop(hf: Holdfast, request: DropHold) -> HoldCount:
-    """Let go of a subject, and return how many hold it still."""
+    """Release a subject, and return how many hold it still."""
     count = hf.holds.drop(request.subject, by=request.by)
     return HoldCount(subject=request.subject, by=request.by, count=count)
 

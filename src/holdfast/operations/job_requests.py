@@ -1,4 +1,4 @@
-"""What the operations on jobs are asked: the requests, with their options on the command line."""
+"""What the operations on jobs take: requests, with their options and tool arguments."""
 
 from typing import Annotated, Any, Literal
 

@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import msgspec
-
 from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.event_stream import Published
 from holdfast.domains.jobs.events import Event, EventKind
-from holdfast.domains.jobs.records import PORT, TLS_PORT, LateResult, PastAttempt, shown
-from holdfast.kernel.codec import Instant, Plain
+from holdfast.domains.jobs.records import PORT, TLS_PORT
 from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, NotFound
-from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
 from holdfast.operations.claims import claimant
@@ -32,81 +28,9 @@ from holdfast.operations.job_requests import (
     RetryAll,
     SetStatus,
 )
+from holdfast.operations.job_views import FinishedView, JobView, Pruned, Sent, view_of
 from holdfast.operations.operation import Wait, operation
 from holdfast.runtime.connection import Holdfast
-
-
-class BrokerView(Plain, frozen=True, kw_only=True):
-    """The broker of a job's events, without a password."""
-
-    host: str
-    port: int
-    tls: bool
-    username: str | None
-    password_env: str
-    store_password: bool
-
-
-class JobView(Plain, frozen=True, kw_only=True):
-    """A job as it may be shown: whether its events are signed, but not the key."""
-
-    schema_version: int
-    job_id: str
-    status: JobStatus
-    created_at: Instant
-    updated_at: Instant
-    prompt: str
-    agent: str
-    agent_session: str
-    priority: int
-    arrival: int
-    broker: BrokerView
-    topic_prefix: str
-    timeout_sec: float
-    idle_timeout_sec: float | None
-    expected_artifacts: tuple[str, ...]
-    workdir: str | None
-    last_seq: int
-    attempt: int
-    deaths: int
-    max_attempts: int
-    token: int | None
-    claimed_by: Holder | None
-    lease_s: float | None
-    started_at: Instant | None
-    finished_at: Instant | None
-    last_event_at: Instant | None
-    waiting_since: Instant | None
-    result: str | None
-    error: str | None
-    error_code: str | None
-    late_result: LateResult | None
-    past_attempts: tuple[PastAttempt, ...]
-    signed: bool
-
-
-class FinishedView(Plain, frozen=True, kw_only=True):
-    """The job that ended, and the next one, running, if there was one."""
-
-    done: JobView
-    picked: JobView | None
-
-
-class Pruned(Plain, frozen=True, kw_only=True):
-    """How many finished jobs were removed."""
-
-    removed: int
-
-
-class Sent(Plain, frozen=True, kw_only=True):
-    """How many kept events the brokers received."""
-
-    sent: int
-
-
-def view_of(job: Job) -> JobView:
-    """A job for showing."""
-    return msgspec.convert(shown(job), JobView)
 
 
 def peek_job(hf: Holdfast, job_id: str) -> Job | None:

@@ -40,7 +40,7 @@ _FROM_FIELD: Any = object()
 
 
 class Request(Plain, frozen=True, kw_only=True):
-    """What an operation is asked. Surfaces check its bounds; the domain checks everything else."""
+    """What an operation takes. Surfaces check its bounds; the domain checks everything else."""
 
 
 class Nothing(Request, frozen=True, kw_only=True):

@@ -282,7 +282,7 @@ def requests(request: operations.ListRequests, here: Here, as_json: bool) -> Non
 
 
 @_command(operations.cancel)
-def cancel(request: operations.CancelRequest, here: Here, as_json: bool) -> None:
+def cancel(request: operations.RequestKey, here: Here, as_json: bool) -> None:
     """Cancel a request that was not begun."""
     ended = operations.cancel(here, request)
     answer(to_json(ended) if as_json else _summary(to_plain(ended)))

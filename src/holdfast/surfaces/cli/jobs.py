@@ -26,6 +26,7 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
@@ -103,7 +104,7 @@ def register(
 
 
 @jobs.operation(operations.list_, where=job_store_options)
-def list_(found: list[operations.JobView]) -> None:
+def list_(found: list[JobView]) -> None:
     """List jobs in the order they arrived.
 
     Exit status 7 if there are damaged ones, which are named on stderr.
@@ -117,14 +118,14 @@ def list_(found: list[operations.JobView]) -> None:
     )
 
 
-def _row(job: operations.JobView) -> list[str]:
+def _row(job: JobView) -> list[str]:
     late = "" if job.late_result is None else f", late: {job.late_result.status.value}"
     facts = [job.job_id, f"{job.status.value}{late}", job.agent_session, str(job.priority)]
     return [*facts, str(job.attempt), short_moment(job.created_at), clipped(job.prompt)]
 
 
 @jobs.operation(operations.get, where=job_store_options)
-def get(job: operations.JobView, hf: Holdfast) -> None:
+def get(job: JobView, hf: Holdfast) -> None:
     """Show one job."""
     survivors = hf.jobs.survivors(hf.jobs.get_job(job.job_id))
     facts = to_plain(job)
@@ -176,7 +177,7 @@ def pick(request: requests.Pick, as_json: bool) -> int:
         return pick_job(hf, queue, wait_s=wait_s, pid=request.pid, as_json=as_json)
 
 
-def _line(job: operations.JobView) -> str:
+def _line(job: JobView) -> str:
     token = "" if job.token is None else f", token {job.token}"
     why = "" if job.error is None else f": {job.error}"
     return f"{job.job_id} is {job.status.value}{token}{why}"
@@ -187,18 +188,18 @@ def _line(job: operations.JobView) -> str:
     where=job_store_options,
     types={"status": _Status([one.value for one in JobStatus])},
 )
-def status(job: operations.JobView) -> str:
+def status(job: JobView) -> str:
     """Move a job to another status. Without --token you speak as the operator."""
     return _line(job)
 
 
 @jobs.operation(operations.cancel, where=job_store_options)
-def cancel(job: operations.JobView) -> str:
+def cancel(job: JobView) -> str:
     return _line(job)
 
 
 @jobs.operation(operations.requeue, where=job_store_options)
-def requeue(job: operations.JobView) -> str:
+def requeue(job: JobView) -> str:
     return _line(job)
 
 
@@ -224,7 +225,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
         raise click.UsageError("--agent-session goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
-    found: list[operations.JobView] = []
+    found: list[JobView] = []
     with connected() as hf:
         if status is not None:
             request = requests.RetryAll(status=status, agent_session=agent_session)
@@ -244,7 +245,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
 
 
 @jobs.operation(operations.heartbeat, where=job_store_options)
-def heartbeat(_: operations.JobView) -> None:
+def heartbeat(_: JobView) -> None:
     """Give a sign of life for a job, so that it does not count as idle.
 
     Exit status 4 when it is another's by now.
@@ -310,7 +311,7 @@ def _send_all(as_json: bool) -> None:
         except InvalidValue as error:
             sent, failed = error.fields.get("sent", 0), error
         line = f"{counted(sent, 'event')} sent"
-        answer(to_json(operations.Sent(sent=sent)) if as_json else line)
+        answer(to_json(Sent(sent=sent)) if as_json else line)
         if failed is not None:
             raise failed
 
@@ -420,7 +421,7 @@ def _log_line(line: dict[str, Any]) -> str:
 
 
 @jobs.operation(operations.reap, where=job_store_options)
-def reap(reaped: list[operations.JobView]) -> str:
+def reap(reaped: list[JobView]) -> str:
     """Put back the jobs of dead workers, and end those past their time limits.
 
     Every pick, list, get and watch does so too.
@@ -429,5 +430,5 @@ def reap(reaped: list[operations.JobView]) -> str:
 
 
 @jobs.operation(operations.prune, where=job_store_options)
-def prune(done: operations.Pruned) -> str:
+def prune(done: Pruned) -> str:
     return f"{counted(done.removed, 'job')} removed"

@@ -15,7 +15,6 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.identity import Identity
 
 _log = logging.getLogger("holdfast.mcp")
-_AGAIN_S = 1.0
 C = TypeVar("C")
 
 NoticeKind = Literal[
@@ -61,7 +60,7 @@ class Holding(Plain, frozen=True, kw_only=True):
 
 
 class Claim(Protocol):
-    """One thing that the agent has, or waits for."""
+    """What a handle stands for."""
 
     @property
     def handle(self) -> str: ...
@@ -218,4 +217,4 @@ class Session:
             return claim.renew(time.monotonic())
         except Exception:  # noqa: BLE001 - a fault in one must not end the renewal of others
             _log.exception("%s was not renewed", claim.handle)
-            return time.monotonic() + _AGAIN_S
+            return time.monotonic() + 1.0

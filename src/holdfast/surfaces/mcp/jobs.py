@@ -17,13 +17,12 @@ from holdfast.operations import jobs
 from holdfast.operations.fields import Label
 from holdfast.operations.job_claim import claim_job as claim_next
 from holdfast.operations.job_requests import Cancel, JobKey, PublishEvent, Register, Report
-from holdfast.operations.jobs import JobView
+from holdfast.operations.job_views import JobView, view_of
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, NoticeKind, Session
 from holdfast.surfaces.mcp.tool import Answer, WaitS, tool
 
-_AGAIN_S = 1.0
 _CANCELLED = "cancelled by the client that requested it"
 
 
@@ -73,7 +72,7 @@ class JobClaim:
             self._gone = True
             return None
         except HoldfastError:
-            return now_s + _AGAIN_S
+            return now_s + 1.0
         self._beat_s = now_s + self._every_s
         return self._beat_s
 
@@ -147,7 +146,7 @@ def claim_job(
     running = jobs.keep_event(hf, started).job
     session.job_changed(job.job_id)
     words = "do it, then report_job with completed or error; it goes back when this connection ends"
-    return {"job": jobs.view_of(running), "handle": claim.handle, "next": words}
+    return {"job": view_of(running), "handle": claim.handle, "next": words}
 
 
 @tool(jobs.report)

@@ -238,10 +238,9 @@ def yield_or_swap(
 def _finish(session: Session, claim: SwapClaim, failure: str | None) -> Answer:
     try:
         swap = claim.finish(failure)
-    except EAgain:
-        raise
-    except HoldfastError:
-        session.drop(claim.handle)
+    except HoldfastError as error:
+        if not isinstance(error, EAgain):
+            session.drop(claim.handle)
         raise
     session.drop(claim.handle)
     words = "it is unknown what is loaded now"
