@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidName
+from holdfast.kernel.errors import (
+    BrokerUnavailable,
+    Corrupt,
+    HoldfastError,
+    InvalidName,
+    InvalidValue,
+)
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
+    from holdfast.domains.jobs.events import Event
     from holdfast.domains.jobs.work import WorkReport, WorkRequest
     from holdfast.domains.network import Registry
     from holdfast.domains.workflows import Workflows
@@ -289,6 +296,30 @@ class Holdfast:
             return []
         trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
+
+    def send_events(self, event: "Event | None" = None) -> int:
+        """Send the stored events of an event's job, or of all jobs; return how many were sent.
+
+        Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be sent to. What is
+        not sent stays stored.
+        """
+        from holdfast.adapters.event_sender import EventSender
+
+        unsent = ""
+        if event is not None:
+            unsent = f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+        sender = EventSender(self.job_events)
+        try:
+            return sender.send(None if event is None else [event.job_id])
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"{unsent}{error.message}. `holdfast jobs publish --unsent` sends what is kept",
+                **error.fields,
+            ) from None
+        except InvalidValue as error:
+            raise InvalidValue(f"{unsent}{error.message}", **error.fields) from None
+        finally:
+            sender.close()
 
     def _job(self, job_id: str) -> "Job | None":
         with suppress(Corrupt):
