@@ -14,7 +14,7 @@ from holdfast.adapters import tmux_delivery
 from holdfast.adapters.tmux_delivery import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import Surface
-from holdfast.domains.gateway.adapter import TmuxSpec
+from holdfast.domains.gateway.adapter import TmuxSpec, spec_of
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
 from tests.patience import until
@@ -423,8 +423,13 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
+    def make_agent() -> None:
+        spec = spec_of({"kind": "tmux", **how})
+        assert isinstance(spec, TmuxSpec)
+        TmuxAgent(spec, agent="helper", folder=tmp_path, processes=Procfs())
+
     with pytest.raises(InvalidValue):
-        TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
+        make_agent()
 
 
 def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: TmuxAgent) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
+from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
+from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced
 from holdfast.kernel.holder import Holder
 from holdfast.operations import agents as agent_operations

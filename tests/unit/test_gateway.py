@@ -12,8 +12,6 @@ import pytest
 from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.adapter import (
     CommandSpec,
-    ManagedSpec,
-    RestSpec,
     TmuxSpec,
     spec_of,
     spec_of_manifest,
@@ -23,6 +21,7 @@ from holdfast.domains.gateway.gateway import Asked
 from holdfast.domains.gateway.records import ATTACHMENTS, left_by
 from holdfast.domains.gateway.request import draft_of
 from holdfast.kernel import faults
+from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import (
     AgentGone,
     Blocked,
@@ -893,25 +892,25 @@ def test_what_may_be_asked(prompt: str) -> None:
         ),
         (
             {"adapter": {"kind": "command", "argv": ["claude", "-p"]}, "working_directory": "/x"},
-            CommandSpec(argv=("claude", "-p"), working_directory="/x"),
+            CommandSpec(command=("claude", "-p"), working_directory="/x"),
         ),
         (
             {"adapter": {"kind": "rest", "url": "http://h", "terminal": "t"}},
-            RestSpec(url="http://h", terminal="t"),
+            RestAdapter(base_url="http://h", terminal_id="t"),
         ),
         (
             {
                 "adapter": {"kind": "tmux", "interrupt": "Escape", "quiet_ms": 50},
                 "tmux": {"session_name": "s"},
             },
-            TmuxSpec(session="s", interrupt_key="Escape", quiet_ms=50),
+            TmuxSpec(session="s", interrupt="Escape", quiet_ms=50),
         ),
         (
             {
                 "adapter": {"kind": "command", "command": ["x"], "timeout_s": 5.0},
                 "working_directory": "/x",
             },
-            CommandSpec(argv=("x",), working_directory="/x", answer_timeout_s=5.0),
+            CommandSpec(command=("x",), working_directory="/x", timeout_s=5.0),
         ),
         (
             {
@@ -923,7 +922,7 @@ def test_what_may_be_asked(prompt: str) -> None:
                     "paths": {},
                 }
             },
-            RestSpec(url="http://h", terminal="t", preset="houmao_server_rest"),
+            RestAdapter(base_url="http://h", terminal_id="t", preset="houmao_server"),
         ),
         (
             {
@@ -933,7 +932,7 @@ def test_what_may_be_asked(prompt: str) -> None:
                     "managed_agent_ref": "r",
                 }
             },
-            ManagedSpec(managed_api_base_url="http://h", managed_agent_ref="r"),
+            ManagedAdapter(managed_api_base_url="http://h", managed_agent_ref="r"),
         ),
     ],
 )
@@ -961,6 +960,8 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
         {"kind": "command", "argv": ["l\0s"]},
         {"kind": "command", "argv": ["ls"], "working_directory": "/\0"},
         {"kind": "rest", "url": "http://h", "terminal": "t", "timeout_s": -1},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "preset": ["cao"]},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "preset": {"cao": 1}},
         {
             "kind": "managed",
             "managed_api_base_url": "http://h",

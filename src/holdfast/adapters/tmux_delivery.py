@@ -49,6 +49,7 @@ from holdfast.adapters.tmux_step import (
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
 from holdfast.kernel import faults
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, SETTLE_S
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
@@ -101,17 +102,14 @@ class TmuxAgent:
                 "begins with none of $ @ %",
                 field="session",
             )
-        try:
-            self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
-        except re.error as error:
-            raise InvalidValue(
-                f"ready_regex is no regular expression: {error}", field="ready_regex"
-            ) from None
+        self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
         self._spec = spec
+        self._settle_s = spec.settle_s or SETTLE_S
+        self._answer_timeout_s = spec.answer_timeout_s or ANSWER_TIMEOUT_S
         self._recorded = process
         self._folder = folder
         self._processes = processes
-        address = TmuxAddress(spec.socket_name, spec.socket_path)
+        address = TmuxAddress(spec.socket_name or None, spec.socket_path or None)
         self._server = TmuxServer(address, limit_s=limit_s)
         self._mark = own_mark(agent, folder, processes)
         self._marked: Screen | None = None
@@ -195,10 +193,10 @@ class TmuxAgent:
                 changed = screen.content != pasted.before.content
                 if changed and not self._why_not_ready(screen, agent):
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
-            if time.monotonic() - begun_s > self._spec.answer_timeout_s:
+            if time.monotonic() - begun_s > self._answer_timeout_s:
                 why = (
                     "it was delivered, and the agent was not ready again within "
-                    f"{self._spec.answer_timeout_s:g} s"
+                    f"{self._answer_timeout_s:g} s"
                 )
                 return Answer(code="timeout", detail=why)
         return Answer(known=False, code="stopped", detail="the gateway was stopped")
@@ -207,7 +205,7 @@ class TmuxAgent:
         screen, agent = self._same(instance_id)
         if not agent.ready and not agent.busy:
             raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
-        self._run_guarded(screen, press(screen, self._spec.interrupt_key), is_pane(screen))
+        self._run_guarded(screen, press(screen, self._spec.interrupt), is_pane(screen))
         return True
 
     def close(self) -> None:
@@ -325,9 +323,9 @@ class TmuxAgent:
             )
         calm_s = time.monotonic() - self._calm_since_s
         if self._ready is None:
-            if calm_s >= self._spec.settle_s:
+            if calm_s >= self._settle_s:
                 return ""
-            settle_s = f"{self._spec.settle_s:g} s"
+            settle_s = f"{self._settle_s:g} s"
             return f"without ready_regex, it waits until nothing was written for {settle_s}"
         if self._ready.search(screen.last_line) is None:
             return "the last line of its screen does not match ready_regex"

@@ -12,13 +12,12 @@ from holdfast.adapters.tmux import socket_path
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import (
     FILE_NAME,
-    Adapter,
-    CommandAdapter,
     TmuxHandle,
     as_json,
     tmux_adapter,
 )
 from holdfast.domains.agents.records import canonical, id_of
+from holdfast.kernel.agent_adapter import AgentAdapter, CommandAdapter
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_RESERVED_S
@@ -159,7 +158,7 @@ class Launch:
             self._hf.agents.clear_after(before)
         return agent
 
-    def _make_adapter(self) -> Adapter:
+    def _make_adapter(self) -> AgentAdapter:
         settings = self._request.tmux.in_manifest()
         if self._session_name is not None:
             # It need not be the tmux server that others find by themselves.

@@ -14,6 +14,7 @@ from holdfast.domains.gateway.adapter import (
     spec_of,
     spec_of_manifest,
 )
+from holdfast.kernel.agent_adapter import SETTLE_S
 from holdfast.kernel.errors import InvalidValue, Unavailable
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.kernel.text import installing
@@ -32,21 +33,22 @@ _FIELDS = {
                 "session",
                 "socket_name",
                 "socket_path",
-                "interrupt_key",
                 "quiet_ms",
                 "ready_regex",
             )
         },
+        "interrupt_key": "interrupt",
         "settle": "settle_s",
     },
     "command": {
-        "command": "argv",
+        "command": "command",
         "prompt_as": "prompt_as",
         "working_directory": "working_directory",
     },
     "rest": {
-        "agent_url": "url",
-        **{name: name for name in ("terminal", "preset", "prefix", "interrupt_key")},
+        "agent_url": "base_url",
+        "terminal": "terminal_id",
+        **{name: name for name in ("preset", "prefix", "interrupt_key")},
     },
     "managed": {"agent_url": "managed_api_base_url", "agent_ref": "managed_agent_ref"},
 }
@@ -161,9 +163,8 @@ def serve(
     if isinstance(reach, TmuxSpec) and reach.ready_regex is None:
         remark(
             "no --ready-regex is set, so nobody can tell when the agent has finished: a request "
-            "ends when it is delivered, "
-            f"and the next prompt waits until nothing was written for {reach.settle_s:g} s "
-            "(--settle)"
+            "ends when it is delivered, and the next prompt waits until nothing was written for "
+            f"{reach.settle_s or SETTLE_S:g} s (--settle)"
         )
     run(
         agent,
@@ -197,7 +198,10 @@ def _settings(kind: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(kind: str) -> dict[str, str]:
-    return {**_FIELDS[kind], "answer_timeout": "answer_timeout_s"}
+    return {
+        **_FIELDS[kind],
+        "answer_timeout": "timeout_s" if kind == "command" else "answer_timeout_s",
+    }
 
 
 def _refuse_foreign(chosen: str, given: dict[str, Any], kind: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from holdfast.domains.gateway.adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
 from holdfast.operations.operation import Flag, Request
 
 _IN_MANIFEST = {
