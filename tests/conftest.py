@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.stores import listener
-from tests.patience import NEVER_S
+from tests.harness.timeouts import NEVER_S
 
 # Hypothesis without a time limit for an example or for its making: on a shared machine a test would
 # fail for being slow, which proves nothing.
@@ -24,8 +24,8 @@ settings.load_profile("holdfast")
 FOREIGN = ("HOLDFAST_", "DELEGATE_", "MQTT_", "TMUX", "PG", "XDG_")
 
 if TYPE_CHECKING:
+    from tests.harness.tmux_server import TmuxServer
     from tests.stores.postgres_server import Server
-    from tests.tmux_server import TmuxServer
 
 
 def pytest_configure() -> None:
@@ -127,7 +127,7 @@ def postgres_url(postgres_server: "Server") -> Iterator[str]:
 @pytest.fixture
 def tmux() -> "Iterator[TmuxServer]":
     """A tmux in which a program listens."""
-    from tests.tmux_server import tmux_server
+    from tests.harness.tmux_server import tmux_server
 
     with tmux_server() as server:
         server.listen()

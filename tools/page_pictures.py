@@ -62,7 +62,7 @@ def main() -> None:
         dark = opened(browser, made, width=1280, height=760, dark=True)
         dark.keyboard.press("3")
         dark.locator(".row", has_text="router-1").click()
-        dark.wait_for_selector("#panel .deeds")
+        dark.wait_for_selector("#panel .actions")
         take(dark, "page-why.png")
         narrow = opened(browser, made, width=390, height=760)
         narrow.keyboard.press("4")

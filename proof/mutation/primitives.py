@@ -152,8 +152,8 @@ MUTANTS = [
     Mutant(
         "what is gone is told to its holder",
         _KEEPER,
-        "                    one.lose()\n",
-        "                    pass\n",
+        "            one.lose()\n",
+        "            pass\n",
     ),
     Mutant(
         "what is due is renewed",

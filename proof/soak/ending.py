@@ -19,9 +19,9 @@ from holdfast.runtime.connection import Holdfast
 from proof.soak import lock_parts, network_parts, tree_parts, tree_process
 from proof.soak.child import told
 from proof.soak.gateway_parts import AGENT
-from tests.custody.trees import fifos
+from tests.harness.timeouts import until
 from tests.hazards.network_invariants import replayed, stored
-from tests.patience import until
+from tests.processes.trees import fifos
 
 _PATIENCE_S = 60.0
 _AT_ONCE_S = 5.0

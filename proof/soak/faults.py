@@ -16,7 +16,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.holds import Holds
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
-from tests.histories.bugs import blind
+from proof.crowd.bugs import blind
 
 T = TypeVar("T")
 

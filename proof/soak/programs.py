@@ -18,8 +18,8 @@ from proof.soak.gateway_parts import AGENT
 from proof.soak.invocation import environment, program
 from proof.soak.outcome import Plan
 from proof.soak.services import Database, MessageBroker
+from tests.harness.ports import spare_port
 from tests.hazards.gateway_process import DILIGENT
-from tests.ports import spare_port
 from tests.stores import postgres_server
 
 _SERVERS = 2

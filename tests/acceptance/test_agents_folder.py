@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.agents.records import id_of
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.prove

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[2]
 

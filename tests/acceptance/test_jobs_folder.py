@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE_S, until
-from tests.processes import flock_waiters
+from tests.harness.processes import flock_waiters
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.command import CommandLine, Ran
 
 pytestmark = pytest.mark.prove

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import JobStatus
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.prove
 

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE_S, until
-from tests.tmux_server import tmux_server
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -23,7 +23,7 @@ from holdfast.kernel.store import Listener
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.files.store import FilesStore
-from tests.patience import NEVER_S
+from tests.harness.timeouts import NEVER_S
 from tests.surfaces.command import CommandLine
 
 LOCKER = (

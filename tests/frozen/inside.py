@@ -1,6 +1,7 @@
 """Every import of Holdfast's internals that the snapshots need: a rename touches only this."""
 
 from holdfast.surfaces.cli.root import holdfast as root_command
+from tests.harness.tmux_server import tmux_server
 from tests.surfaces.broker import running as broker_running
 from tests.surfaces.command import CommandLine
 from tests.surfaces.gateway_http import served as gateway_served
@@ -19,7 +20,6 @@ from tests.surfaces.parity_cases import (
 )
 from tests.surfaces.parity_stage import facts_for, gateway_beside, surroundings
 from tests.surfaces.server_http import Served, served
-from tests.tmux_server import tmux_server
 
 STATES = (
     a_job_with_a_late_result,

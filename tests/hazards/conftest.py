@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.primitives import journal
+from tests.harness.tmux_server import TmuxServer
 from tests.hazards.gateway_process import GatewayProcess
-from tests.tmux_server import TmuxServer
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.adapters.gateway_client import GatewayClient
-from tests.patience import PATIENCE_S
-from tests.processes import send
+from tests.harness.processes import send
+from tests.harness.timeouts import PATIENCE_S
 
 AGENT = "gpu"
 _RUN = """

@@ -10,7 +10,7 @@ import holdfast
 from holdfast.kernel.errors import HoldfastError
 from holdfast.primitives.locks import Grant
 from holdfast.runtime.connection import Holdfast
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 class Calls:

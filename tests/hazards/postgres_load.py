@@ -28,7 +28,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing.conformance import THINGS, Thing
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"
 CALL_S = 4.0

@@ -5,7 +5,7 @@ they were sent before.
 from typing import Any
 
 from holdfast.runtime.connection import Holdfast
-from tests.patience import until
+from tests.harness.timeouts import until
 
 
 def outlived(hf: Holdfast, url: str) -> None:

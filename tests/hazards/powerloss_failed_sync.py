@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.wal import log_path
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.powerloss_changes import STORE, Acknowledgements, change, look
-from tests.patience import PATIENCE_S
 
 CHANGES = 4
 

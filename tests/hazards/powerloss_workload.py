@@ -19,8 +19,8 @@ from typing import Any
 from holdfast.stores.sqlite import database, filesystem, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE, Access
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.powerloss_changes import STORE, TOKENS, Acknowledgements, Part, change, look
-from tests.patience import PATIENCE_S
 
 THREADS = 3
 

@@ -22,9 +22,9 @@ from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
-from tests.dying import KILLED, ended
-from tests.patience import PATIENCE_S, until
-from tests.stopped import stop_outside
+from tests.harness.killed_children import KILLED, ended
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
 from tests.surfaces.locking import end, remark

@@ -37,9 +37,9 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, put
-from tests.descriptors import open_below
-from tests.disk import mounted
-from tests.patience import PATIENCE_S
+from tests.harness.descriptors import open_below
+from tests.harness.disk import mounted
+from tests.harness.timeouts import PATIENCE_S
 
 NOBODY = 65534
 

@@ -16,8 +16,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.users import Users
 from holdfast.system.access import PRIVATE
 from holdfast.testing.conformance import VOLATILE, Thing, put
-from tests.patience import until
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import until
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.processes.procfs import Procfs
-from tests.containers import HOST, Container, needs_containers, own_boot_id
-from tests.patience import PATIENCE_S
+from tests.harness.containers import HOST, Container, needs_containers, own_boot_id
+from tests.harness.timeouts import PATIENCE_S
 
 pytestmark = needs_containers
 

@@ -29,7 +29,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.files import disk, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
-from tests.disk import mounted
+from tests.harness.disk import mounted
 from tests.stores.files_spaces import (
     ALL,
     CARDS,
@@ -604,7 +604,7 @@ def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> N
     (root / "lab" / "hosts.json").write_text("torn")
     with pytest.raises(StoreCorrupt) as told:
         keys(store, HOSTS)
-    (entry,) = [entry for entry in store.journal().entries if entry.kind == "store.mended"]
+    (entry,) = [entry for entry in store.journal().entries if entry.kind == "store.repaired"]
     assert entry.subject == "hosts.json"
     assert entry.data["restored"] and entry.data["aside"] == told.value.fields["aside"]
 

@@ -18,7 +18,7 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import maintenance
 from holdfast.testing import faults
-from tests.dying import dies, killed_busy
+from tests.harness.killed_children import dies, killed_busy
 from tests.stores.files_spaces import (
     ALL,
     CARDS,

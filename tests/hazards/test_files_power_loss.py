@@ -13,9 +13,9 @@ import pytest
 from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
 from proof.powerloss import Report, Trace, examine, why_not
+from tests.harness.requirements import lacking
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
 from tests.hazards.test_power_loss import SEED, recorded
-from tests.lacking import lacking
 
 WORKERS = ["one", "two", "threads", "reader"]
 STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000")) // 5

@@ -19,8 +19,8 @@ import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.conformance import put
-from tests.patience import PATIENCE_S, until
-from tests.processes import flock_waiters
+from tests.harness.processes import flock_waiters
+from tests.harness.timeouts import PATIENCE_S, until
 
 
 @pytest.fixture

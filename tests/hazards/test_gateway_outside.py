@@ -19,11 +19,11 @@ from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.kernel.errors import Collision, HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
-from tests.disk import mounted
+from tests.harness.disk import mounted
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import TmuxServer, delivered
 from tests.hazards.gateway_process import DILIGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
-from tests.tmux_server import TmuxServer, delivered
 
 pytestmark = pytest.mark.prove
 

@@ -13,8 +13,8 @@ import pytest
 from holdfast.domains.gateway import Worker
 from holdfast.primitives.queue import RequestState
 from holdfast.primitives.queue.records import Head
+from tests.harness.timeouts import until
 from tests.hazards.gateway_victim import FINISHED, PROMPTS, lines, opened
-from tests.patience import until
 
 pytestmark = pytest.mark.prove
 

@@ -22,9 +22,9 @@ import pytest
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.kernel.errors import Blocked, HoldfastError, Unavailable, UpstreamUnavailable
 from holdfast.kernel.limits import TMUX_ANSWER_S
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import TmuxServer, delivered
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
-from tests.tmux_server import TmuxServer, delivered
 
 pytestmark = pytest.mark.prove
 

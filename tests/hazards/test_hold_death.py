@@ -19,9 +19,9 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.postgres_sessions import outlived
-from tests.patience import PATIENCE_S
-from tests.stopped import stop_outside
 from tests.unit.test_holds import BRISK_S, names, replay
 
 SUBJECTS = ("s", "t", "u")

@@ -14,10 +14,10 @@ import holdfast
 from holdfast.stores.sqlite import gate, gate_thread
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
+from tests.harness.processes import flock_waiters
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.interrupted_operations import OPERATIONS
 from tests.hazards.interruptions import KINDS, never, outcomes, storm
-from tests.patience import PATIENCE_S, until
-from tests.processes import flock_waiters
 
 STORES = ["memory", "sqlite", "files", "postgres"]
 

@@ -19,8 +19,8 @@ from holdfast.domains.jobs import Job, Jobs, JobStatus
 from holdfast.domains.jobs.work import WorkRequest
 from holdfast.kernel.errors import Fenced, StoreUnavailable
 from holdfast.runtime.attempt import Attempt
-from tests.patience import NEVER_S, PATIENCE_S
-from tests.stopped import stop_outside
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
 pytestmark = pytest.mark.prove
 

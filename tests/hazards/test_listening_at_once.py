@@ -16,8 +16,8 @@ from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE
 from holdfast.testing.conformance import heard
-from tests.descriptors import open_below
-from tests.patience import PATIENCE_S
+from tests.harness.descriptors import open_below
+from tests.harness.timeouts import PATIENCE_S
 
 THREADS, TURNS = 6, 300
 

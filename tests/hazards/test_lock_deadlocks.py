@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import DeadlockDetected
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.test_lock_processes import STORES, Crowd, Granted, Process, crowd_on
-from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(params=STORES)

@@ -20,10 +20,10 @@ import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.primitives.locks.records import LOCK_WAITS
+from tests.harness.processes import Used, used_by, used_since
+from tests.harness.stopped_processes import wait_until_stopped
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
-from tests.patience import PATIENCE_S
-from tests.processes import Used, used_by, used_since
-from tests.stopped import wait_until_stopped
 from tests.unit.test_locks import Waiter
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.test_lock_processes import Crowd, Granted, Process, crowd_on
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.prove
 

@@ -29,10 +29,10 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
-from tests import stopped
+from tests.harness import stopped_processes
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.postgres_sessions import outlived
-from tests.patience import PATIENCE_S
-from tests.stopped import stop_outside
 
 RENEWALS_MAX = 20
 """How many signs of life are waited for. Long enough for any machine; nothing here takes it unless
@@ -563,13 +563,13 @@ def test_stopping_one_that_never_leaves_its_transaction_is_given_up(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = crowd.process()
-    monkeypatch.setattr(stopped, "STOPS_MAX", 3)
-    monkeypatch.setattr(stopped, "is_inside", lambda *_: True)
+    monkeypatch.setattr(stopped_processes, "STOPS_MAX", 3)
+    monkeypatch.setattr(stopped_processes, "is_inside", lambda *_: True)
     with pytest.raises(AssertionError, match="each of 3 times"):
         one.stop()
     one.die()
     with pytest.raises(AssertionError, match="ended and cannot stop"):
-        stopped.wait_until_stopped(one.pid)
+        stopped_processes.wait_until_stopped(one.pid)
 
 
 def test_a_killed_looker_and_a_killed_upgrader_leave_nothing(crowd: Crowd) -> None:

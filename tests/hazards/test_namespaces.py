@@ -14,7 +14,7 @@ from holdfast import connect
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, probe
 from holdfast.processes.procfs import Procfs
-from tests.containers import HOST, Container, needs_containers
+from tests.harness.containers import HOST, Container, needs_containers
 
 pytestmark = needs_containers
 

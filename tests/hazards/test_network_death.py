@@ -22,11 +22,11 @@ from holdfast.domains.network import Registry
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
-from tests.dying import KILLED, ended
+from tests.harness.killed_children import KILLED, ended
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.network_invariants import State, check, entries_of, stored
 from tests.hazards.test_hold_death import Child
-from tests.patience import PATIENCE_S
-from tests.stopped import stop_outside
 from tests.unit.network_world import host
 
 ROUTERS = [f"router-{number}" for number in range(5)]

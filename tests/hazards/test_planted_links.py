@@ -28,8 +28,8 @@ from holdfast.runtime.connection import Holdfast, connect
 from holdfast.runtime.gateway_host import open_gateway
 from holdfast.system.access import make_folder, open_file
 from holdfast.system.folder_walk import open_folder, resolve
-from tests.dying import ended
-from tests.patience import PATIENCE_S
+from tests.harness.killed_children import ended
+from tests.harness.timeouts import PATIENCE_S
 
 STORES = ["sqlite", "files"]
 needs_root = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import spare_port
+from tests.harness.ports import spare_port
 from tests.stores.postgres_server import running
 
 pytestmark = pytest.mark.prove

@@ -18,8 +18,8 @@ import pytest
 
 import holdfast
 from holdfast.stores.postgres import open_postgres
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.postgres_load import Follower, check, load
-from tests.patience import PATIENCE_S, until
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 

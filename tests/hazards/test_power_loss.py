@@ -15,8 +15,8 @@ import pytest
 from holdfast.stores.sqlite.store import SqliteStore
 from proof.powerloss import Recording, Report, Trace, examine, record, why_not
 from proof.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
+from tests.harness.requirements import lacking
 from tests.hazards.powerloss_changes import STORE, StoreCheck
-from tests.lacking import lacking
 
 SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000"))

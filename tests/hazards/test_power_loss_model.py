@@ -15,8 +15,8 @@ from proof.powerloss.disk import Disk
 from proof.powerloss.operations import Acknowledged, Named, Written
 from proof.powerloss.states import State
 from proof.powerloss.trace import trace
+from tests.harness.requirements import lacking
 from tests.hazards import powerloss_renames
-from tests.lacking import lacking
 
 ROOT = "/r"
 FLAGS = "O_RDWR|O_CREAT|O_CLOEXEC, 0600"

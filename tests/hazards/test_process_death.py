@@ -14,7 +14,7 @@ from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
-from tests.dying import dies, killed_busy
+from tests.harness.killed_children import dies, killed_busy
 
 pytestmark = pytest.mark.prove
 

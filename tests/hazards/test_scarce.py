@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.runtime.connection import Holdfast, connect
-from tests.dying import ended
+from tests.harness.killed_children import ended
 
 STORES = ["sqlite", "files"]
 SPARE = 12

@@ -28,10 +28,10 @@ from holdfast.stores.files import maintenance
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
-from tests import source_registry
-from tests.dying import KILLED, dies, ended
-from tests.patience import PATIENCE_S, until
-from tests.processes import flock_waiters
+from tests.harness import source_registry
+from tests.harness.killed_children import KILLED, dies, ended
+from tests.harness.processes import flock_waiters
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
 LABEL = "tmux:claude"

@@ -21,8 +21,8 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
-from tests.patience import PATIENCE_S, until
-from tests.stopped import StoppedInside
+from tests.harness.stopped_processes import StoppedInside
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import be_patient
 
 LOCK_SPACES = ("locks", "lock_waits")
@@ -188,8 +188,8 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(
         steady = steady_clock.steady_clock(other.store)
 
         def compared() -> bool:
-            steady.look()
-            return steady.proven(other.store.now()) is not None
+            steady.compare()
+            return steady.for_retention(other.store.now()) is not None
 
         with StoppedInside(url, "jobs"):
             # It compares the clocks all the same. An answer that took long says nothing, and is

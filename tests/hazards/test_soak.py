@@ -18,7 +18,7 @@ from proof.soak.child import Board, Child, told
 from proof.soak.outcome import COLUMNS, Plan, Tally
 from proof.soak.parts import PARTS, cast
 from proof.soak.tree_process import overlaps
-from tests.patience import until
+from tests.harness.timeouts import until
 
 SECONDS = (8.0, 40.0)
 """How long a soak lasts; the second, where the machine was too busy for enough to happen in the

@@ -11,7 +11,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.runtime.doctor import Verdict, examine, store
 from holdfast.stores.sqlite import database, hotpath, wal
 from holdfast.stores.sqlite.wal import log_size
-from tests.stopped import StoppedInside
+from tests.harness.stopped_processes import StoppedInside
 
 BOUND = 2 << 20
 
@@ -56,7 +56,7 @@ def test_the_log_stops_growing_and_shrinks_again(
             assert (
                 found.verdict is Verdict.FAIL
                 and str(reader.pid) in found.says
-                and "kill -CONT" in found.mend
+                and "kill -CONT" in found.fix
             )
             # Who only looks is not refused.
             assert len(hf.jobs.list_jobs(limit=10_000)) == len(accepted)

@@ -22,8 +22,8 @@ from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.paths import signal_folder_of
 from holdfast.testing import faults
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.test_hold_death import Child
-from tests.patience import PATIENCE_S, until
 
 READERS = 8
 

@@ -25,8 +25,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
-from tests.patience import PATIENCE_S, until
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S, until
 
 _IGNORED_S = 10.0
 """After how long without an answer a signal counts as ignored."""

@@ -25,8 +25,8 @@ from holdfast.stores.sqlite.counter import STRIDE
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import VOLATILE, Thing, put
-from tests.descriptors import open_below
-from tests.patience import PATIENCE_S
+from tests.harness.descriptors import open_below
+from tests.harness.timeouts import PATIENCE_S
 
 KEYS = ["a", "b"]
 

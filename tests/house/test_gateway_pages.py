@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, QUEUE_DEPTH_MAX, QUEUE_PRUNE_LEAST_S
 from holdfast.primitives.queue.records import TRANSITIONS
@@ -56,7 +57,8 @@ def test_the_guide_shows_every_option_of_serve() -> None:
 def test_the_guide_shows_every_route() -> None:
     from holdfast.surfaces.http.gateway import routes
 
-    handlers = routes.routes(routes.Counter(None, None, None, detach=lambda: None, prove=str))  # type: ignore[arg-type]
+    gateway = SimpleNamespace(queue=SimpleNamespace(store=None))
+    handlers = routes(gateway, None, None, detach=lambda: None, prove=str)  # type: ignore[arg-type]
     served = {
         (method, path.replace("request_id:str", "id"))
         for handler in handlers

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.kernel.codec import Value
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tools import newest_python
 
 

@@ -19,7 +19,7 @@ import holdfast
 from holdfast.kernel.limits import (
     CLOCK_SKEW_S,
     DOCTOR_CHECK_S,
-    JOURNAL_LAG_LOOK_MAX,
+    JOURNAL_LAG_SCAN_MAX,
     METRICS_CLAIMS_MAX,
     METRICS_GATEWAYS_MAX,
     METRICS_PROBE_S,
@@ -27,8 +27,8 @@ from holdfast.kernel.limits import (
 )
 from holdfast.runtime.doctor import examine
 from holdfast.runtime.metrics.sources import metrics_of
-from tests.lacking import lacking
-from tests.patience import PATIENCE_S
+from tests.harness.requirements import lacking
+from tests.harness.timeouts import PATIENCE_S
 from tools import dashboard
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
     assert f"beyond the {METRICS_GATEWAYS_MAX} that are asked" in page
     assert f"the {METRICS_CLAIMS_MAX} whose leases end first" in page
     assert f"one empty transaction within {METRICS_PROBE_S:g} s" in page
-    assert f"up to {JOURNAL_LAG_LOOK_MAX:,}" in page
+    assert f"up to {JOURNAL_LAG_SCAN_MAX:,}" in page
 
 
 def promtool(*words: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""The guide to the page says what there is: every view, key, deed and bound; and its pictures are
+"""The guide to the page says what there is: every view, key, action and bound; and its pictures are
 small.
 """
 
@@ -26,11 +26,11 @@ def test_every_view_is_told_with_its_key() -> None:
     ]
 
 
-def test_every_deed_is_told_with_its_key_and_has_a_way() -> None:
-    ways = re.findall(r"^  (\w+): \(deed", _script("deeds.js"), re.MULTILINE)
+def test_every_action_is_told_with_its_key_and_has_a_way() -> None:
+    ways = re.findall(r"^  (\w+): \(action", _script("actions.js"), re.MULTILINE)
     assert sorted(ways) == sorted(get_args(Verb))
     keys = dict(
-        re.findall(r"(\w+): \"(\w)\"", re.findall(r"KEYS = \{(.*?)\}", _script("deeds.js"))[0])
+        re.findall(r"(\w+): \"(\w)\"", re.findall(r"KEYS = \{(.*?)\}", _script("actions.js"))[0])
     )
     told = dict(
         re.findall(r"^\| (\w+) \| (\w) \|", GUIDE.partition("## What can be done")[2], re.MULTILINE)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 

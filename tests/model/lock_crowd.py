@@ -17,10 +17,10 @@ from typing import NamedTuple
 import holdfast
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
-from tests.crowds import over
+from tests.harness.crowds import over
+from tests.harness.timeouts import PATIENCE_S
 from tests.model.lock_history import Event, History
 from tests.model.lock_worker import NAMES, Plan
-from tests.patience import PATIENCE_S
 
 
 class Crowd(NamedTuple):

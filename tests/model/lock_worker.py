@@ -27,7 +27,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.primitives.locks import Grant, Locks
-from tests.crowds import run_all
+from tests.harness.crowds import run_all
 
 NAMES = tuple(f"n{number:02d}" for number in range(12))
 

@@ -9,7 +9,7 @@ import psycopg
 from holdfast.kernel.store import Store
 from holdfast.stores.postgres import connections, open_postgres
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 if TYPE_CHECKING:
     import pytest

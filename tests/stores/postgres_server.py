@@ -19,8 +19,8 @@ from typing import TypedDict
 
 import psycopg
 
-from tests.patience import PATIENCE_S, until
-from tests.processes import children, state_of
+from tests.harness.processes import children, state_of
+from tests.harness.timeouts import PATIENCE_S, until
 
 # What is switched off would only make the tests slower, or at times late: a vacuum at work holds
 # followers of the journal back, as any open transaction does. What survives a power loss is not
@@ -180,7 +180,7 @@ def running(**more: str) -> Iterator[Server]:
     where there is none to run.
     """
     # Here, so that the benchmark, whose venv has none, can import the rest.
-    from tests.lacking import lacking
+    from tests.harness.requirements import lacking
 
     found = binaries()
     if found is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.postgres_server import Server
 
 STANDBY = "standby"

@@ -34,8 +34,8 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
-from tests.dying import dies
-from tests.patience import PATIENCE_S
+from tests.harness.killed_children import dies
+from tests.harness.timeouts import PATIENCE_S
 from tests.stores.files_spaces import (
     ALL,
     CARDS,

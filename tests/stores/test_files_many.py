@@ -19,7 +19,7 @@ from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files import cache, inotify
 from holdfast.stores.files.store import FilesStore
-from tests.descriptors import open_below, watches
+from tests.harness.descriptors import open_below, watches
 from tests.stores.files_spaces import CARDS, Host, open_files, put
 
 MANY = FILES_WATCHED_FROM + 40

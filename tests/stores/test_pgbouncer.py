@@ -19,8 +19,8 @@ import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import Hostile, Journal, Order, Transactions, Waiting, put
-from tests.lacking import lacking
-from tests.patience import PATIENCE_S, until
+from tests.harness.requirements import lacking
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import PostgresHarness
 from tests.stores.postgres_server import Server
 from tests.stores.test_conformance_postgres import POSTGRES

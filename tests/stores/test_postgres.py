@@ -42,7 +42,7 @@ from holdfast.testing.conformance import (
     put,
     take_all,
 )
-from tests.patience import NEVER_S, until
+from tests.harness.timeouts import NEVER_S, until
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
 from tests.stores.postgres_proxy import Proxy

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres.store import PostgresStore
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.prove
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
-from tests.processes import stat_of
+from tests.harness.processes import stat_of
+from tests.harness.timeouts import PATIENCE_S
+from tests.harness.tmux_server import TmuxServer, tmux_server
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, line, put_down
-from tests.tmux_server import TmuxServer, tmux_server
 
 Process = subprocess.Popen[str]
 

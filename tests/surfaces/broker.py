@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lacking import lacking
-from tests.patience import PATIENCE_S
+from tests.harness.requirements import lacking
+from tests.harness.timeouts import PATIENCE_S
 
 USER, PASSWORD = "worker", "correct-horse-battery"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.lacking import lacking
+from tests.harness.requirements import lacking
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 ENTRY = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
 

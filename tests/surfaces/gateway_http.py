@@ -18,9 +18,9 @@ from holdfast.primitives.queue import Queue
 from holdfast.primitives.queue.records import REQUESTS
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.surfaces.http.gateway.server import GatewaySide
+from holdfast.surfaces.http.gateway import GatewaySide
 from holdfast.surfaces.http.http_server import HttpServer, bound
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.scripted_agent import ScriptedAgent
 
 TOKEN = "t" * 43

@@ -13,7 +13,7 @@ from typing import IO
 
 from holdfast.primitives.locks.records import within
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 
 HOLDING = ["sh", "-c", "echo $$; exec cat"]

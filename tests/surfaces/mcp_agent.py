@@ -14,7 +14,7 @@ from mcp.client import stdio
 from mcp.types import CallToolResult, Tool
 
 from holdfast.kernel.limits import MCP_WAIT_MAX_S
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.command import ENTRY
 
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.locking import HOLDING, Bench, Process, line
 
 _JOB = """

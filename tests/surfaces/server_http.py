@@ -9,7 +9,7 @@ import httpx
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.server.application import ServerSide
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 TOKEN = "t" * 43
 

@@ -13,9 +13,9 @@ from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import TmuxHandle, as_json
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.tmux_server import tmux_server
 from tests.stores.harnesses import SqliteHarness
 from tests.surfaces.command import CommandLine, Ran
-from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.prove
 

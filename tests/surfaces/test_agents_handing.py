@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.surfaces.cli import pane_program
 from holdfast.surfaces.cli.pane_environment import hand_over, reading_command
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 def test_a_pane_reads_the_environment_from_a_fifo_that_only_its_owner_can_open(

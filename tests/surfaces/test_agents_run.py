@@ -27,10 +27,10 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import AGENT_RESERVED_S, TMUX_ANSWER_S
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 from tests.surfaces.agent_bench import AgentBench, agent_bench, ended
 from tests.surfaces.locking import end, line, remark, trapping
-from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.prove
 

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from holdfast.surfaces.cli import root
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 

@@ -1,4 +1,4 @@
-"""The doctor, with each fault made for real: it finds it, says how to mend it, and changes
+"""The doctor, with each fault made for real: it finds it, says how to fix it, and changes
 nothing.
 """
 
@@ -37,14 +37,14 @@ from holdfast.runtime.metrics import sources
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.wal import log_size
 from holdfast.testing.clock import ManualClock
-from tests.disk import mounted
+from tests.harness.disk import mounted
+from tests.harness.stopped_processes import StoppedInside, stop_outside
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
-from tests.stopped import StoppedInside, stop_outside
 from tests.stores.postgres_server import Server
 from tests.surfaces.broker import USER, Broker, running
 from tests.surfaces.command import CommandLine
-from tests.tmux_server import tmux_server
 
 NOBODY = 65534
 
@@ -168,7 +168,7 @@ def test_programs_read_json(clinic: Clinic, tmp_path: Path) -> None:
             "check": "permissions",
             "verdict": "fail",
             "says": f"{clinic.path} has mode 0644: others may read it",
-            "mend": f"chmod 600 {clinic.path}",
+            "fix": f"chmod 600 {clinic.path}",
             "code": "refused",
         }
     ]
@@ -204,7 +204,7 @@ def test_a_machine_without_an_id_of_its_own(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOST_ID", os.uname().nodename)
-    assert "HOLDFAST_HOST_ID" in clinic.only("machine").mend
+    assert "HOLDFAST_HOST_ID" in clinic.only("machine").fix
 
 
 def test_an_extra_that_is_needed_and_not_there(
@@ -215,7 +215,7 @@ def test_an_extra_that_is_needed_and_not_there(
     found = [
         one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"
     ]
-    assert {one.mend for one in found} == {installing("postgres"), installing("mqtt")}
+    assert {one.fix for one in found} == {installing("postgres"), installing("mqtt")}
     assert settings.not_installed("server") == []
 
 
@@ -230,7 +230,7 @@ def test_a_read_only_store(clinic: Clinic, tmp_path: Path) -> None:
         disk.chmod(0o700)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         found = {one.check: one for one in clinic.look()}
-        assert found["disk"].verdict is Verdict.FAIL and "remount,rw" in found["disk"].mend
+        assert found["disk"].verdict is Verdict.FAIL and "remount,rw" in found["disk"].fix
         assert found["store"].verdict is Verdict.FAIL
         assert exit_status(found.values()) == 6
 
@@ -247,7 +247,7 @@ def as_another_user(look: Callable[[], list[Finding]]) -> str:
             os.write(
                 theirs,
                 "\n".join(
-                    f"{one.check} {one.code} {one.says}; {one.mend}" for one in look()
+                    f"{one.check} {one.code} {one.says}; {one.fix}" for one in look()
                 ).encode(),
             )
         finally:
@@ -312,7 +312,7 @@ def test_what_fails_alike_for_every_kind_of_record_is_told_once(
 
     monkeypatch.setattr(SqliteStore, "read", full)
     found = clinic.only("schema")
-    assert (found.says, found.mend) == ("no space left to write x", "free some")
+    assert (found.says, found.fix) == ("no space left to write x", "free some")
 
 
 def test_a_disk_with_little_room(clinic: Clinic, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_disk_with_little_room(clinic: Clinic, tmp_path: Path) -> None:
 def test_a_network_file_system(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "type_of", lambda folder: "nfs4")
     clinic.used()
-    assert "PostgreSQL" in clinic.only("disk").mend
+    assert "PostgreSQL" in clinic.only("disk").fix
 
 
 def test_a_store_in_memory_keeps_nobody_apart(clinic: Clinic, tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_damaged_store(clinic: Clinic) -> None:
     clinic.used()
     clinic.path.write_bytes(b"not a database at all, " * 400)
     found = clinic.only("store")
-    assert found.code == "store_corrupt" and "restore" in found.mend
+    assert found.code == "store_corrupt" and "restore" in found.fix
     assert exit_status([found]) == 7
 
 
@@ -386,7 +386,7 @@ def test_a_store_damaged_in_the_middle_is_told_once(clinic: Clinic) -> None:
     content[4096 * 2 : 4096 * 4] = b"\xff" * 8192
     clinic.path.write_bytes(content)
     found = clinic.only("schema")
-    assert found.code == "store_corrupt" and "restore" in found.mend
+    assert found.code == "store_corrupt" and "restore" in found.fix
 
 
 def test_a_damaged_file_of_locks_is_begun_anew_and_nothing_restored(clinic: Clinic) -> None:
@@ -394,8 +394,8 @@ def test_a_damaged_file_of_locks_is_begun_anew_and_nothing_restored(clinic: Clin
     [path] = clinic.folder.glob("*.locks-*.sqlite")
     path.write_bytes(b"not a database at all, " * 400)
     found = clinic.only("clock")
-    [command] = re.findall("`(rm [^`]+)`", found.mend)
-    assert found.code == "store_corrupt" and "restore" not in found.mend
+    [command] = re.findall("`(rm [^`]+)`", found.fix)
+    assert found.code == "store_corrupt" and "restore" not in found.fix
     subprocess.run(command, shell=True, check=True)
     with clinic.connect() as hf:
         hf.locks.acquire("router-1", by="job").release()
@@ -423,7 +423,7 @@ def test_a_store_of_a_newer_program(clinic: Clinic, newer: str) -> None:
         raw.execute(newer)
     raw.close()
     found = clinic.look()
-    assert {one.code for one in found} == {"schema_too_new"} and "newer holdfast" in found[0].mend
+    assert {one.code for one in found} == {"schema_too_new"} and "newer holdfast" in found[0].fix
     assert exit_status(found) == 7
 
 
@@ -460,7 +460,7 @@ def test_an_agents_record_that_no_list_can_show(
     assert (
         (found.verdict, found.code) == (Verdict.FAIL, code)
         and agent.agent_id in found.says
-        and found.mend
+        and found.fix
     )
 
 
@@ -477,10 +477,10 @@ def test_a_writer_stopped_inside_a_transaction(clinic: Clinic) -> None:
         begun_s = time.monotonic()
         [gate] = clinic.look("gate")
         assert gate.verdict is Verdict.FAIL and gate.code == "lock_timeout"
-        assert str(writer.pid) in gate.says and f"kill -CONT {writer.pid}" in gate.mend
+        assert str(writer.pid) in gate.says and f"kill -CONT {writer.pid}" in gate.fix
         found = clinic.look("store")[0]
         assert time.monotonic() - begun_s < PATIENCE_S
-        assert found.code == "lock_timeout" and str(writer.pid) in found.says + found.mend
+        assert found.code == "lock_timeout" and str(writer.pid) in found.says + found.fix
         assert exit_status([found]) == 5
     finally:
         writer.kill()
@@ -500,7 +500,7 @@ def test_a_writer_that_is_stopped_is_named_with_its_gate(
             one.verdict is Verdict.FAIL and one.code == "lock_timeout" for one in found
         )
         assert all(
-            str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.mend for one in found
+            str(writer.pid) in one.says and f"kill -CONT {writer.pid}" in one.fix for one in found
         )
         writer.go_on()
     assert [one.verdict for one in clinic.look("gate")] == [Verdict.OK]
@@ -517,7 +517,7 @@ def test_a_log_that_a_stopped_reader_keeps(clinic: Clinic, monkeypatch: pytest.M
             found.verdict is Verdict.WARN
             and f"process {reader.pid} is stopped inside a read" in found.says
         )
-        assert f"kill -CONT {reader.pid}" in found.mend
+        assert f"kill -CONT {reader.pid}" in found.fix
 
 
 @pytest.mark.prove
@@ -529,7 +529,7 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
         until(lambda: [one for one in clinic.look("gate") if one.verdict is Verdict.WARN])
         [found] = clinic.look("gate")
         session = found.says.split()[1]
-        assert f"pg_terminate_backend({session})" in found.mend
+        assert f"pg_terminate_backend({session})" in found.fix
     until(lambda: [one.verdict for one in clinic.look("gate")] == [Verdict.OK])
 
 
@@ -571,7 +571,7 @@ def test_a_clock_that_is_not_postgresqls(
     found = [one for one in examine(postgres_url, clock=Shifted(off_s)) if one.check == "clock"]
     took_s = time.monotonic() - begun_s
     assert [one.verdict for one in found] == [Verdict.FAIL]
-    assert f" s {way} this machine's" in found[0].says and "time server" in found[0].mend
+    assert f" s {way} this machine's" in found[0].says and "time server" in found[0].fix
     [told_s] = re.findall(r"is ([\d.]+) s", found[0].says)
     # No closer than the time that the answer was under way.
     assert abs(float(told_s) - 90) <= took_s / 2 + 0.1
@@ -606,7 +606,7 @@ def test_wide_permissions(clinic: Clinic) -> None:
         path.chmod(mode)
     gateways.chmod(0o700)
     (gateways / "default").chmod(0o700)
-    found = {one.mend: one for one in clinic.look()}
+    found = {one.fix: one for one in clinic.look()}
     assert set(found) == {
         f"chmod 700 {clinic.folder}",
         f"chmod 600 {clinic.path}",
@@ -614,8 +614,8 @@ def test_wide_permissions(clinic: Clinic) -> None:
     }
     assert exit_status(found.values()) == 4
     assert "others may write" in found[f"chmod 600 {token}"].says
-    for mend in found:
-        subprocess.run(mend.split(), check=True)
+    for fix in found:
+        subprocess.run(fix.split(), check=True)
     assert clinic.look() == []
 
 
@@ -660,7 +660,7 @@ def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> Non
     clinic.folder.chmod(0o755)
     assert clinic.look() == []
     clinic.folder.chmod(0o777)
-    assert clinic.only("permissions").mend == f"chmod 700 {clinic.folder}"
+    assert clinic.only("permissions").fix == f"chmod 700 {clinic.folder}"
     clinic.folder.chmod(0o1777)
     assert clinic.look() == []
 
@@ -678,7 +678,7 @@ def test_nobody_is_told_to_close_a_file_that_is_no_store(clinic: Clinic, kind: s
 def test_what_to_do_is_told_apart_from_what_is_wrong(clinic: Clinic) -> None:
     clinic.url = "nosuch:x"
     found = clinic.look("store")[0]
-    assert (found.says, found.mend[:18]) == ("'nosuch:...' is not a store", "give sqlite:PATH, ")
+    assert (found.says, found.fix[:18]) == ("'nosuch:...' is not a store", "give sqlite:PATH, ")
 
 
 def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
@@ -695,7 +695,7 @@ def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
 def test_a_missing_tmux(clinic: Clinic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert clinic.only("tmux").verdict is Verdict.WARN
-    assert "apt-get install tmux" in clinic.only("tmux").mend
+    assert "apt-get install tmux" in clinic.only("tmux").fix
     with clinic.connect() as hf:
         hf.agents.publish(
             "gpu", backend="local_interactive", tool="t", manifest_path="/m", session_name="gpu"
@@ -712,7 +712,7 @@ def test_a_stopped_tmux_server(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) 
         assert "1 tmux session" in clinic.look("tmux")[0].says
         tmux.stop()
         found = clinic.only("tmux")
-        assert found.verdict is Verdict.FAIL and "kill -CONT" in found.mend
+        assert found.verdict is Verdict.FAIL and "kill -CONT" in found.fix
 
 
 # --- the broker ---
@@ -728,7 +728,7 @@ def test_an_unreachable_broker(
         assert (
             found.code == "broker_unavailable"
             and f":{broker.port}" in found.says
-            and "start it" in found.mend
+            and "start it" in found.fix
         )
         broker.start()
         assert clinic.look() == []
@@ -745,7 +745,7 @@ def test_a_broker_that_does_not_let_us_in(
         monkeypatch.setenv("MQTT_PASSWORD", "wrong")
         found = clinic.only("broker")
         assert "refuses" in found.says
-        assert "wrong" not in found.says + found.mend and USER not in found.says + found.mend
+        assert "wrong" not in found.says + found.fix and USER not in found.says + found.fix
 
 
 def test_a_key_that_others_may_read(
@@ -754,7 +754,7 @@ def test_a_key_that_others_may_read(
     key = tmp_path / "key.pem"
     key.touch(mode=0o644)
     monkeypatch.setenv("MQTT_KEYFILE", str(key))
-    assert clinic.only("permissions").mend == f"chmod 600 {key}"
+    assert clinic.only("permissions").fix == f"chmod 600 {key}"
 
 
 def test_events_that_wait_for_a_broker_that_is_away(
@@ -766,7 +766,7 @@ def test_events_that_wait_for_a_broker_that_is_away(
         hf.job_events.publish(job_id, "started")
     found = {one.check: one for one in clinic.look()}
     assert found["broker"].verdict is Verdict.FAIL
-    assert "1 event of jobs waits" in found["journal"].says and "--unsent" in found["journal"].mend
+    assert "1 event of jobs waits" in found["journal"].says and "--unsent" in found["journal"].fix
 
 
 def test_a_broker_that_nobody_chose_need_not_be_there(clinic: Clinic) -> None:
@@ -798,17 +798,17 @@ def test_gateways_that_are_stopped_killed_and_blocked(
         assert gateway.process is not None
         stop_outside(gateway.process.pid, clinic.url)
         found = clinic.only("gateways")
-        assert found.verdict is Verdict.FAIL and f"kill -CONT {gateway.process.pid}" in found.mend
+        assert found.verdict is Verdict.FAIL and f"kill -CONT {gateway.process.pid}" in found.fix
         gateway.kill()
         killed = clinic.only("gateways")
-        assert "2 requests wait" in killed.says and f"holdfast gateway serve {AGENT}" in killed.mend
+        assert "2 requests wait" in killed.says and f"holdfast gateway serve {AGENT}" in killed.fix
     # Another program under the same name: what waits is not replayed unasked.
     with GatewayProcess(tmp_path, "--adapter", "command", "--", "cat", store=clinic.url) as another:
         another.start()
         blocked = clinic.only("gateways")
         assert (
             blocked.verdict is Verdict.WARN
-            and f"reconcile {AGENT} replay|discard --epoch" in blocked.mend
+            and f"reconcile {AGENT} replay|discard --epoch" in blocked.fix
         )
         assert another.stop() == 0
 
@@ -887,9 +887,9 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         "left on hosts",
     ):
         assert words in said, said
-    mends = " ".join(one.mend for one in found)
+    fixes = " ".join(one.fix for one in found)
     for command in ("jobs list", "workflows sweep", "agents cleanup", "network sweep"):
-        assert f"holdfast {command}" in mends
+        assert f"holdfast {command}" in fixes
 
 
 def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> None:
@@ -914,7 +914,7 @@ def test_a_stopped_process_that_holds_what_others_wait_for(clinic: Clinic) -> No
         and f"{holder.pid} of doomed, who holds it, is stopped" in found.says
     )
     assert (
-        found.mend.startswith(f"kill -CONT {holder.pid} ")
+        found.fix.startswith(f"kill -CONT {holder.pid} ")
         and f"kill -CONT {holder.pid} " in advice[0]
     )
 
@@ -942,7 +942,7 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
     swapper.kill()
     swapper.communicate()
     found = clinic.only("leftovers")
-    assert "qwen" in found.says and "swap reconcile" in found.mend
+    assert "qwen" in found.says and "swap reconcile" in found.fix
     with clinic.connect() as hf:
         assert hf.workflows.snapshot().marker is not None
         hf.workflows.reconcile_swap_marker()
@@ -950,7 +950,7 @@ def test_the_mark_of_a_dead_swap(clinic: Clinic) -> None:
     assert (
         "unknown what is loaded" in found.says
         and "the load of qwen" in found.says
-        and "swap to" in found.mend
+        and "swap to" in found.fix
     )
     with clinic.connect() as hf, hf.workflows.swap("qwen"):
         # A load that goes on is no fault.
@@ -965,7 +965,7 @@ def test_an_audit_log_that_cannot_be_written(
     monkeypatch.setenv("DELEGATE_JOB_LOGS_DIR", str(tmp_path / "file"))
     found = clinic.only("journal")
     assert (
-        found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.mend
+        found.verdict is Verdict.FAIL and "is no folder" in found.says and "jobs.logs" in found.fix
     )
 
 
@@ -980,7 +980,7 @@ def test_an_audit_log_that_is_behind(
     assert (
         found.verdict is Verdict.WARN
         and "1 entry and" in found.says
-        and "jobs logs --list" in found.mend
+        and "jobs logs --list" in found.fix
     )
 
 

@@ -23,8 +23,8 @@ from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.kernel.errors import Collision, Full, InvalidValue, NotFound, Unavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, DILIGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 from tests.surfaces.gateway_http import aged
 

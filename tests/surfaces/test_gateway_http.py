@@ -19,10 +19,9 @@ from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from holdfast.kernel.store import Batch, Entry
 from holdfast.primitives.queue import RequestState
-from holdfast.surfaces.http.access_gate import served_hosts
-from holdfast.surfaces.http.bearer import bearer_token, same_token
-from holdfast.surfaces.http.sse import behind, event_id, place_of
-from tests.patience import PATIENCE_S, until
+from holdfast.surfaces.http.access import bearer_token, same_token, served_hosts
+from holdfast.surfaces.http.events import behind, event_id, place_of
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.gateway_http import TOKEN, Served, aged, served
 from tests.unit.scripted_agent import ScriptedAgent
 

@@ -19,7 +19,7 @@ from holdfast.kernel.settings import Settings
 from holdfast.runtime.gateway_address import Served
 from holdfast.runtime.gateway_announcement import Announcement
 from holdfast.surfaces.cli import gateway_process as process
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
 

@@ -22,7 +22,7 @@ from holdfast.kernel.errors import LockTimeout, status_of
 from holdfast.kernel.store import Batch, Entry
 from holdfast.surfaces.cli.root import run
 from holdfast.system import flock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 LABEL = "tmux:a"

@@ -19,7 +19,7 @@ from holdfast.domains.jobs.events import signature
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.store import JOURNAL_TOPIC
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 from tests.surfaces.broker import PASSWORD, Broker, running
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import remark

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE_S
-from tests.processes import state_of
+from tests.harness.processes import state_of
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine, Ran
 
 pytestmark = pytest.mark.prove

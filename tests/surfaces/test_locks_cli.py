@@ -24,7 +24,7 @@ from holdfast.primitives.locks.inspect import Alive, WaitStatus
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.cli import entry, root
 from holdfast.surfaces.cli.lock_wait import waiting_line
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine, Ran
 from tests.surfaces.locking import Bench, end, remark
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.limits import LOCK_NAMES_MAX
-from tests.patience import PATIENCE_S
-from tests.processes import children
-from tests.stopped import stop_outside
+from tests.harness.processes import children
+from tests.harness.stopped_processes import stop_outside
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.locking import Bench, Process, end, line, nested, remark, trapping
 
 pytestmark = pytest.mark.prove

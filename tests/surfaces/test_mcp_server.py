@@ -26,7 +26,7 @@ from holdfast.kernel.limits import (
     MCP_WAIT_MAX_S,
 )
 from holdfast.surfaces.mcp.tools import TOOLS
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.stores.postgres_server import running
 from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on

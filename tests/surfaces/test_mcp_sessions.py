@@ -14,7 +14,7 @@ import holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.runtime.connection import Holdfast
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Agents, ToolError, agents_on
 
 pytestmark = pytest.mark.prove

@@ -19,8 +19,8 @@ from holdfast.kernel.errors import HoldfastError
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.answers import job_view
 from holdfast.surfaces.mcp.tools import TOOLS
+from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S
 from tests.surfaces.mcp_agent import Agent, Document, ToolError, agents_on
 
 pytestmark = pytest.mark.prove

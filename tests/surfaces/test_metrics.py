@@ -26,9 +26,9 @@ from holdfast.runtime.metrics import sources
 from holdfast.runtime.metrics.sources import metrics_of
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
-from holdfast.surfaces.http.metrics import metrics_routes
+from holdfast.surfaces.http.server.application import status_routes
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
 Samples = dict[tuple[str, ...], float]
@@ -435,7 +435,7 @@ def test_forked_children_begin_with_no_times() -> None:
 def test_a_lag_is_looked_for_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.primitives import journal
 
-    monkeypatch.setattr(journal, "JOURNAL_LAG_LOOK_MAX", 5)
+    monkeypatch.setattr(journal, "JOURNAL_LAG_SCAN_MAX", 5)
     with holdfast.connect("memory:") as hf:
         register(hf, 9)
         lag = hf.log.lag("", lambda entry: entry.kind == "job.registered")
@@ -450,7 +450,7 @@ def served(hf: Holdfast) -> Iterator[httpx.Client]:
     listening = bound("127.0.0.1", 0)
     begun = threading.Event()
     server = HttpServer(
-        Litestar(metrics_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None
+        Litestar(status_routes(hf), logging_config=None), on_begun=begun.set, on_stop=lambda: None
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

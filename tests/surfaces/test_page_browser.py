@@ -14,12 +14,12 @@ from playwright.sync_api import Browser, Locator, Route, expect
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import Fenced
 from holdfast.kernel.text import shown
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 from tests.surfaces import browser as browsers
 from tests.surfaces.locking import line
 from tests.surfaces.page_stage import PageStage, fill, stage
 from tests.surfaces.page_visit import Visit
-from tests.tmux_server import tmux_server
 
 pytestmark = pytest.mark.prove
 

@@ -16,10 +16,10 @@ import pytest
 
 import holdfast
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.http.page import census
+from holdfast.surfaces.http.page import routes as page_routes
 from holdfast.surfaces.http.page.assets import load_assets
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
-from tests.patience import PATIENCE_S, until
 from tests.surfaces.server_http import Served, served
 
 ASSETS = Path(holdfast.__file__).parent / "surfaces" / "http" / "page" / "assets"
@@ -197,7 +197,7 @@ def test_a_gateway_that_hangs_holds_up_nobody_twice(
         gate.start()
         with monkeypatch.context() as patient:
             # One that answers has the time for it that a busy machine takes.
-            patient.setattr(census, "PAGE_GATEWAY_S", PATIENCE_S)
+            patient.setattr(page_routes, "PAGE_GATEWAY_S", PATIENCE_S)
             assert _told(server, "/v1/overview")["gateways"][0]["state"] == "open"
             token = gate.client.folder.token.read_text().strip()
             picture = server.http.get(f"/v1/overview/gateways/{AGENT}")
@@ -211,7 +211,7 @@ def test_a_gateway_that_hangs_holds_up_nobody_twice(
             waited.append(len(asked))
             futures.wait(asked, timeout=timeout)
 
-        monkeypatch.setattr(census, "wait", wait)
+        monkeypatch.setattr(page_routes, "wait", wait)
         until(lambda: _told(server, "/v1/overview")["gateways"][0]["state"] == "does not answer")
         assert _told(server, "/v1/overview")["gateways"][0]["state"] == "does not answer"
         assert waited[-2:] == [1, 0], "it was waited for again"

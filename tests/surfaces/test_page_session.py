@@ -14,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces import browser as browsers
 from tests.surfaces.page_stage import PageStage, stage
 from tests.surfaces.page_visit import PATIENCE_MS, Visit

@@ -11,7 +11,7 @@ import pytest
 from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli import progress
 from holdfast.surfaces.cli.root import run
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 class Terminal(io.StringIO):

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from holdfast.kernel.limits import HTTP_CONNECTIONS_MAX
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.prove

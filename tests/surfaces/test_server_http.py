@@ -29,11 +29,11 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.store import Batch
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.http.access_gate import served_hosts
-from holdfast.surfaces.http.connections import BoundedConnection, Crowd
+from holdfast.surfaces.http.access import served_hosts
+from holdfast.surfaces.http.events import event_id
+from holdfast.surfaces.http.http_server import BoundedConnection, Crowd
 from holdfast.surfaces.http.server.sessions import Sessions
-from holdfast.surfaces.http.sse import event_id
-from tests.patience import NEVER_S, PATIENCE_S, until
+from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
 from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
 

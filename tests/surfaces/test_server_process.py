@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
 pytestmark = pytest.mark.prove

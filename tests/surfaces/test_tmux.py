@@ -12,8 +12,8 @@ from holdfast.adapters.tmux import Pane, Tmux, socket_path
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.kernel.errors import Collision, InvalidValue, Unavailable
 from holdfast.kernel.holder import Liveness
-from tests.patience import until
-from tests.tmux_server import TmuxServer, tmux_server
+from tests.harness.timeouts import until
+from tests.harness.tmux_server import TmuxServer, tmux_server
 
 
 @pytest.fixture

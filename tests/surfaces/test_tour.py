@@ -16,8 +16,8 @@ from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, locks
 from holdfast.surfaces.cli.tour.stage import Stage, filled
-from tests.patience import PATIENCE_S, until
-from tests.tmux_server import tmux_server
+from tests.harness.timeouts import PATIENCE_S, until
+from tests.harness.tmux_server import tmux_server
 
 _RUN = """
 import sys

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
-from tests.processes import used_by, used_since
+from tests.harness.processes import used_by, used_since
+from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.agents.renewal import AgentRenewal
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.agent_world import STORES, World, agent_database, world_of
 
 __all__ = ["agent_database"]

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives.locks import Locks
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 def test_threads_that_ask_for_a_part_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

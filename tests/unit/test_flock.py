@@ -14,7 +14,7 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.system import flock
 from holdfast.system.access import shared_by
 from holdfast.system.flock import FlockGuard, FlockLock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 def test_one_has_it_at_a_time(tmp_path: Path) -> None:

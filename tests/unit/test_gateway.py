@@ -45,8 +45,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.faults import at_point
-from tests import patience
-from tests.patience import PATIENCE_S
+from tests.harness import timeouts
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.scripted_agent import ScriptedAgent
 
 AGENT = "gpu"
@@ -311,7 +311,7 @@ def test_a_swap_between_claim_and_delivery_is_caught(desk: Desk, where: str) -> 
     try:
         with working(gateway):
             assert swapped.wait(PATIENCE_S)
-            patience.until(lambda: gateway.status().request_admission == "blocked_reconciliation")
+            timeouts.until(lambda: gateway.status().request_admission == "blocked_reconciliation")
             kept = until(gateway, old, RequestState.ACCEPTED)
     finally:
         faults.hook = None
@@ -640,10 +640,10 @@ def test_whatever_an_adapter_raises_fails_one_request_and_nothing_else(
         agent.broken.clear()
         assert ended(gateway, ask(gateway, "3")).state is RequestState.COMPLETED
         agent.broken["inspect"] = OSError("blind")
-        patience.until(lambda: gateway.status().managed_agent_connectivity == "unavailable")
+        timeouts.until(lambda: gateway.status().managed_agent_connectivity == "unavailable")
         assert "blind" in gateway.status().detail
         agent.broken.clear()
-        patience.until(lambda: gateway.status().request_admission == "open")
+        timeouts.until(lambda: gateway.status().request_admission == "open")
 
 
 @pytest.mark.parametrize(

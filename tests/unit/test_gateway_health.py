@@ -12,7 +12,7 @@ from holdfast.adapters import gateway_client
 from holdfast.adapters.gateway_client import GatewayHealth
 from holdfast.domains.agents import Gateway
 from holdfast.kernel.holder import Liveness
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

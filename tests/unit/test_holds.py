@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.holder import Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
@@ -29,7 +29,7 @@ from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_locks import STORES, Machine, lock_database, open_store
 
 __all__ = ["lock_database"]
@@ -64,8 +64,8 @@ class Clocked:
     def now(self) -> datetime:
         return self._clock.now()
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
         self._keeper_comes()

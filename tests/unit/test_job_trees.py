@@ -18,7 +18,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, attempt_tree
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.testing.clock import ManualClock
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 from tests.unit.test_jobs_reaping import LABEL, World
 from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
 from tests.unit.test_swap_trees import Trees

@@ -32,7 +32,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 from tests.unit.test_locks import open_store
 
 LABEL = "tmux:a"

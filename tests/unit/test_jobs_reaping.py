@@ -23,7 +23,7 @@ from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
 from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 from tests.unit.test_holds import Clocked
 from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
 

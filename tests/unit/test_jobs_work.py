@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Job, JobStatus, errors
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 
 QUEUE = "tmux:a"
 

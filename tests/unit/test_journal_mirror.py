@@ -18,7 +18,7 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
 from holdfast.stores.memory import MemoryStore
 from holdfast.system.flock import FlockContender, FlockLock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 FOREIGN = b"another program was here\n"
 

@@ -33,7 +33,7 @@ from holdfast.primitives.locks.wait import AheadWatch, ahead_of_hold
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 @pytest.fixture

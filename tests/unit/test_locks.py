@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from unittest import mock
 
@@ -30,17 +29,17 @@ from holdfast.kernel.limits import BACKFILL_MAX, LOCK_NAMES_MAX, LOCK_SET_BYTES_
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives import deadline as deadline_
-from holdfast.primitives import expiry
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, Mode, policy
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.wait import Ahead
+from holdfast.primitives.renewal import ExpiryTimer
 from holdfast.stores import listener
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import NEVER_S, PATIENCE_S
+from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.stores.postgres_server import Server
@@ -238,7 +237,7 @@ def own_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grant for a time is over by the process's own clock, by which a busy machine takes seconds
     for a test.
     """
-    monkeypatch.setattr(expiry, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(ExpiryTimer, "watch", lambda *_: None)
 
 
 class World:
@@ -1020,7 +1019,7 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
 def test_many_holders_and_a_long_line_are_cut(
     world: World, locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "LOCK_AHEAD_TOLD_MAX", 2)
+    monkeypatch.setattr(policy, "LOCK_AHEAD_NAMED_MAX", 2)
     monkeypatch.setattr(policy, "LOCK_AHEAD_COUNTED_MAX", 2)
     held = [locks.acquire("a", by=f"h{number}", mode="shared") for number in range(5)]
     lines = []

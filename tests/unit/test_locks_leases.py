@@ -34,18 +34,17 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Listener, Store, Tx, Woken
 from holdfast.primitives import deadline
-from holdfast.primitives.expiry import ExpiryTimer
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
 from holdfast.primitives.locks.manager import renew_or_reap
 from holdfast.primitives.locks.records import LOCK_WAITS
 from holdfast.primitives.locks.wait import Ahead
-from holdfast.primitives.renewal import Keeper
+from holdfast.primitives.renewal import ExpiryTimer, Keeper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S, until
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.unit.test_locks import (
     STORES,
     Failing,
@@ -197,7 +196,7 @@ def outlives(timed: World, name: str) -> bool:
     """
     for _ in range(4):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        timed.locks._context.keeper._look(everything=True)
+        timed.locks._context.keeper._renew_due(everything=True)
     return timed.process(7, Machine("host-2")).try_acquire(name, by="other") is None
 
 
@@ -250,7 +249,7 @@ def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
         return read(*args, **more)
 
     monkeypatch.setattr(timed.locks._context.store, "read", let_go_and_read)
-    timed.locks._context.keeper._look(everything=True)
+    timed.locks._context.keeper._renew_due(everything=True)
     assert not grant.gone and timed.locks._context.keeper.kept() == [grant]
 
 
@@ -801,13 +800,13 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(tim
     # after its death.
     until(lambda: grant.id in asking._context.keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
-    asking._context.keeper._look(everything=True)
+    asking._context.keeper._renew_due(everything=True)
     timed.clock.advance(LOCK_LEASE_S / 2 + INSTANT_S)
     assert timed.locks.try_acquire("a", by="other") is None
     host_2.end(8)
     for _ in range(3):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        asking._context.keeper._look(everything=True)
+        asking._context.keeper._renew_due(everything=True)
     timed.locks.acquire("a", by="other", timeout_s=0)
     assert not asking.release(grant)
     host_2.close()

@@ -29,7 +29,7 @@ from holdfast.primitives.locks.inspect import Alive
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, LockCounters
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_locks import (
     STORES,
     Failing,

@@ -37,7 +37,7 @@ from holdfast.surfaces.mcp.tools import TOOLS
 from holdfast.surfaces.mcp.tools.locks import AcquireArguments, WaitArguments, acquire, wait
 from holdfast.surfaces.mcp.tools.recipes import YieldOrSwapArguments, yield_or_swap
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.kernel.errors import LeaseLost, StoreUnavailable
 from holdfast.surfaces.mcp.turn import Turn
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 def _over() -> LeaseLost:

@@ -40,7 +40,7 @@ from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.network_world import STORES, World, host, world_of
 from tests.unit.test_locks import Machine, Waiter, lock_database
 

@@ -12,7 +12,7 @@ from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.queries import place_of
 from holdfast.kernel.errors import InvalidValue, LockTimeout
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)]
 

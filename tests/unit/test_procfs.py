@@ -13,8 +13,8 @@ from holdfast.kernel.errors import EnvironmentUnavailable, NotFound
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.processes.procfs import Procfs
 from holdfast.stores.listener import readable
-from tests.descriptors import pidfds
-from tests.patience import PATIENCE_S
+from tests.harness.descriptors import pidfds
+from tests.harness.timeouts import PATIENCE_S
 
 
 def test_this_process_is_alive() -> None:

@@ -231,7 +231,7 @@ def test_what_ran_is_abandoned_by_how_far_it_got(made: Made) -> None:
 
 
 def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) -> None:
-    steady_clock(made.queue.store).look()
+    steady_clock(made.queue.store).compare()
     for n in range(6):
         made.accept(str(n), key=f"k{n}")
         request, token = made.claim()
@@ -246,7 +246,7 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
 
 
 def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:
-    steady_clock(made.queue.store).look()
+    steady_clock(made.queue.store).compare()
     ids = []
     for n in range(5):
         ids.append(made.accept(str(n), key=f"k{n}").request_id)

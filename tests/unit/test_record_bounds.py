@@ -39,7 +39,7 @@ from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_job_bounds import CHARACTERS, WIDE
 from tests.unit.test_job_events import World
 from tests.unit.test_locks import STORES, Machine, lock_database, open_store, world_of

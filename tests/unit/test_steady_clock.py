@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, connect
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import grant
 from holdfast.kernel.limits import (
+    CLOCK_COMPARE_EVERY_S,
     CLOCK_JUMP_S,
-    CLOCK_LOOK_EVERY_S,
     JOBS_KEEP_S,
-    LEASE_JUMP_BELIEVED_S,
-    RETENTION_JUMP_BELIEVED_S,
+    LEASE_JUMP_IGNORED_S,
+    RETENTION_JUMP_IGNORED_S,
 )
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, SteadyClock
 from holdfast.stores.memory import MemoryStore
@@ -39,8 +39,8 @@ class Ahead:
     def now(self) -> datetime:
         return self._clock.now() + self._by
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
 
 @pytest.fixture
@@ -56,15 +56,15 @@ def store(clock: ManualClock) -> MemoryStore:
 @pytest.fixture
 def steady(store: MemoryStore) -> SteadyClock:
     steady = SteadyClock(store)
-    steady.look()
+    steady.compare()
     return steady
 
 
 def test_time_that_passes_is_believed(steady: SteadyClock, clock: ManualClock) -> None:
     for seconds in (1, 100, 90 * DAY_S):
         clock.advance(seconds)
-        assert steady.believed(clock.now()) == steady.proven(clock.now()) == clock.now()
-        steady.look()
+        assert steady.without_jump(clock.now()) == steady.for_retention(clock.now()) == clock.now()
+        steady.compare()
     assert steady.jump() is None
 
 
@@ -73,15 +73,15 @@ def test_a_clock_set_forward_ends_no_lease_before_its_time(
     steady: SteadyClock, clock: ManualClock, seen: bool
 ) -> None:
     lease = grant(clock.now(), 30)
-    clock.advance(10 + CLOCK_LOOK_EVERY_S * seen)
+    clock.advance(10 + CLOCK_COMPARE_EVERY_S * seen)
     clock.step(40)
     if seen:
-        steady.look()
+        steady.compare()
         jump = steady.jump()
         assert jump is not None and jump.seconds == 40
     assert not steady.reclaimable(lease, Liveness.UNKNOWN, clock.now())
     assert steady.reclaimable(lease, Liveness.DEAD, clock.now())
-    clock.advance(30 - 10 - CLOCK_LOOK_EVERY_S * seen)
+    clock.advance(30 - 10 - CLOCK_COMPARE_EVERY_S * seen)
     assert not steady.reclaimable(lease, Liveness.UNKNOWN, clock.now())
     clock.advance(0.001)
     assert steady.reclaimable(lease, Liveness.UNKNOWN, clock.now())
@@ -92,8 +92,8 @@ def test_a_lease_that_was_granted_since_ends_in_its_time(
     steady: SteadyClock, clock: ManualClock
 ) -> None:
     clock.step(40 * DAY_S)
-    clock.advance(CLOCK_LOOK_EVERY_S)
-    steady.look()
+    clock.advance(CLOCK_COMPARE_EVERY_S)
+    steady.compare()
     clock.advance(1)
     lease = grant(clock.now(), 30, explicit=True)
     clock.advance(30.001)
@@ -104,28 +104,28 @@ def test_what_was_set_forward_is_believed_in_the_end(
     steady: SteadyClock, clock: ManualClock
 ) -> None:
     clock.step(3600)
-    clock.advance(CLOCK_LOOK_EVERY_S)
-    steady.look()
+    clock.advance(CLOCK_COMPARE_EVERY_S)
+    steady.compare()
     now = clock.now()
-    assert steady.believed(now) == steady.proven(now) == now - timedelta(hours=1)
-    clock.advance(LEASE_JUMP_BELIEVED_S)
-    assert steady.believed(clock.now()) == clock.now()
-    assert steady.proven(clock.now()) == clock.now() - timedelta(hours=1)
-    clock.advance(RETENTION_JUMP_BELIEVED_S)
-    assert steady.proven(clock.now()) == clock.now()
+    assert steady.without_jump(now) == steady.for_retention(now) == now - timedelta(hours=1)
+    clock.advance(LEASE_JUMP_IGNORED_S)
+    assert steady.without_jump(clock.now()) == clock.now()
+    assert steady.for_retention(clock.now()) == clock.now() - timedelta(hours=1)
+    clock.advance(RETENTION_JUMP_IGNORED_S)
+    assert steady.for_retention(clock.now()) == clock.now()
 
 
 def test_a_clock_set_back_again_is_as_it_was(steady: SteadyClock, clock: ManualClock) -> None:
     for step_s in (86400, -86400, -500):
         clock.step(step_s)
-        clock.advance(CLOCK_LOOK_EVERY_S)
-        steady.look()
-    assert steady.proven(clock.now()) == clock.now()
+        clock.advance(CLOCK_COMPARE_EVERY_S)
+        steady.compare()
+    assert steady.for_retention(clock.now()) == clock.now()
 
 
 def test_a_small_step_is_none(steady: SteadyClock, clock: ManualClock) -> None:
     clock.step(CLOCK_JUMP_S)
-    assert steady.believed(clock.now()) == clock.now()
+    assert steady.without_jump(clock.now()) == clock.now()
 
 
 def test_a_process_that_comes_later_knows_what_the_others_saw(
@@ -133,8 +133,8 @@ def test_a_process_that_comes_later_knows_what_the_others_saw(
 ) -> None:
     clock.step(40)
     late = SteadyClock(store)
-    late.look()
-    assert late.believed(clock.now()) == clock.now() - timedelta(seconds=40)
+    late.compare()
+    assert late.without_jump(clock.now()) == clock.now() - timedelta(seconds=40)
 
 
 def test_a_process_with_a_wrong_clock_knows_it_and_does_not_mislead_the_others(
@@ -144,11 +144,15 @@ def test_a_process_with_a_wrong_clock_knows_it_and_does_not_mislead_the_others(
     wrong = Clocked(store, wrong_clock)  # type: ignore[arg-type]
     odd = SteadyClock(wrong)  # type: ignore[arg-type]
     for _ in range(3):
-        odd.look()
-        assert odd.believed(wrong_clock.now()) == odd.proven(wrong_clock.now()) == clock.now()
-        clock.advance(CLOCK_LOOK_EVERY_S)
-        steady.look()
-        assert steady.believed(clock.now()) == steady.proven(clock.now()) == clock.now()
+        odd.compare()
+        assert (
+            odd.without_jump(wrong_clock.now())
+            == odd.for_retention(wrong_clock.now())
+            == clock.now()
+        )
+        clock.advance(CLOCK_COMPARE_EVERY_S)
+        steady.compare()
+        assert steady.without_jump(clock.now()) == steady.for_retention(clock.now()) == clock.now()
 
 
 def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(
@@ -158,19 +162,23 @@ def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(
     store.transact(lambda tx: tx.append(actor="me", kind="k", subject="s"), scope=[])
     clock.advance(40 * DAY_S)
     steady = SteadyClock(store)
-    assert steady.proven(clock.now()) is None
-    steady.look()
-    assert steady.believed(clock.now()) == steady.proven(clock.now(), asked=True) == clock.now()
-    assert steady.proven(clock.now()) == clock.now() - timedelta(days=40)
+    assert steady.for_retention(clock.now()) is None
+    steady.compare()
+    assert (
+        steady.without_jump(clock.now())
+        == steady.for_retention(clock.now(), asked=True)
+        == clock.now()
+    )
+    assert steady.for_retention(clock.now()) == clock.now() - timedelta(days=40)
 
 
 def test_clocks_of_earlier_boots_are_forgotten(clock: ManualClock, store: MemoryStore) -> None:
-    SteadyClock(store).look()
+    SteadyClock(store).compare()
     after_boot = Clocked(store, ManualClock(clock.now() + timedelta(days=100)))
-    SteadyClock(after_boot).look()  # type: ignore[arg-type]
+    SteadyClock(after_boot).compare()  # type: ignore[arg-type]
     assert [
         row.key for row in store.read(lambda tx: tx.range(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS])
-    ] == [after_boot.passing().clock]
+    ] == [after_boot.monotonic().clock]
 
 
 # --- what is kept of it: a process 40 days ahead pruned all finished jobs and the journal ---

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.kernel.errors import EAgain, LockTimeout
 from holdfast.runtime.connection import Holdfast, connect
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 LONG_S = 10 * PATIENCE_S
 

@@ -16,7 +16,7 @@ from holdfast.domains.workflows.records import OrphanLoad, UnseenLoads
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.errors import EAgain, Held, LockTimeout
 from holdfast.kernel.holder import Holder, Liveness, Survivor
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_locks import Machine, Seat
 from tests.unit.test_swaps import Swapping, die, stored
 from tests.unit.workflows_world import STORES, World, lock_database, seen_by, world_on

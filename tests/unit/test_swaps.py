@@ -35,7 +35,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.store import Listener
 from holdfast.testing import faults
 from holdfast.testing.conformance import heard
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
 
 __all__ = ["lock_database"]

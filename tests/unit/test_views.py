@@ -20,7 +20,7 @@ from holdfast.operations.page.timeline import Stretch, timeline
 from holdfast.operations.page.workflows import advice, swap_picture, why_swap, why_workflow
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 
 
 @pytest.fixture
@@ -118,19 +118,23 @@ def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
 def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
     hf.locks.acquire(["router-1", "router-2"], by="job-1")
     why = why_lock(hf.locks, "router-1")
-    assert (why.tone, why.state, [deed.verb for deed in why.deeds]) == ("busy", "held", ["kick"])
+    assert (why.tone, why.state, [action.verb for action in why.actions]) == (
+        "busy",
+        "held",
+        ["kick"],
+    )
     assert why.words[0].startswith("router-1 ← job-1 ← pid ")
-    assert why.deeds[0].by == "job-1"
+    assert why.actions[0].by == "job-1"
     for job in ("job-2", "job-3"):
         hf.locks.acquire("router-3", by=job, mode="shared")
-    assert why_lock(hf.locks, "router-3").deeds[0].by is None
+    assert why_lock(hf.locks, "router-3").actions[0].by is None
     assert ("taken together with", "router-2") in [(fact.name, fact.text) for fact in why.facts]
     assert (
-        "taken together with it: router-2." in why.deeds[0].effect
-        and "not stopped" in why.deeds[0].effect
+        "taken together with it: router-2." in why.actions[0].effect
+        and "not stopped" in why.actions[0].effect
     )
     free = why_lock(hf.locks, "router-9")
-    assert (free.state, free.deeds, free.words) == ("free", (), ("Nobody holds router-9.",))
+    assert (free.state, free.actions, free.words) == ("free", (), ("Nobody holds router-9.",))
     assert [line.name for line in lock_page(hf.locks, words="ROUTER-2").lines] == ["router-2"]
     assert lock_page(hf.locks, limit=1).next == "router-1"
 
@@ -263,8 +267,8 @@ def test_a_job_offers_what_may_be_done_with_it(
     if status not in (None, JobStatus.RUNNING):
         job = hf.jobs.update_status(job.job_id, status, token=job.token)
     picture = job_picture(job, hf.job_events, hf.processes, embedded=True)
-    assert [deed.verb for deed in picture.why.deeds] == verbs
-    assert [deed.token for deed in picture.why.deeds if deed.verb == "requeue_job"] == [
+    assert [action.verb for action in picture.why.actions] == verbs
+    assert [action.token for action in picture.why.actions if action.verb == "requeue_job"] == [
         job.token
     ] * verbs.count("requeue_job")
 
@@ -502,15 +506,15 @@ def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> 
         {**request, "request_id": "r2", "epoch": 2, "state": "completed"},
     ]
     picture = gateway_picture(gateway_line("gpu", blocked), blocked, requests)
-    assert [(deed.verb, deed.epoch) for deed in picture.why.deeds] == [
+    assert [(action.verb, action.epoch) for action in picture.why.actions] == [
         ("replay", 2),
         ("discard", 2),
     ]
-    assert picture.why.deeds[0].effect.startswith("1 request of an earlier instance")
+    assert picture.why.actions[0].effect.startswith("1 request of an earlier instance")
     assert [(one.request_id, one.cancel is None) for one in picture.requests] == [
         ("r2", True),
         ("r1", False),
     ]
-    assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.deeds == ()
+    assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.actions == ()
     silent = gateway_line("gpu", None, silent=True)
     assert (silent.state, silent.tone) == ("does not answer", "bad")

@@ -36,7 +36,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.patience import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S
 from tests.unit.test_locks import Machine
 from tests.unit.workflows_world import STORES, World, lock_database, world_on
 

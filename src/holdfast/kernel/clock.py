@@ -14,7 +14,7 @@ from holdfast.kernel.errors import InvalidValue
 _RFC_3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?"
 
 
-class Passing(NamedTuple):
+class MonotonicTime(NamedTuple):
     """The time on a clock that nobody can set."""
 
     clock: str
@@ -29,7 +29,7 @@ class Clock(Protocol):
         """The current instant, aware, in UTC. It may go back: a machine's clock can be set."""
         ...
 
-    def passing(self) -> Passing:
+    def monotonic(self) -> MonotonicTime:
         """The time on a clock that nobody can set."""
         ...
 
@@ -40,13 +40,13 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def passing(self) -> Passing:
+    def monotonic(self) -> MonotonicTime:
         return since_boot()
 
 
-def since_boot() -> Passing:
+def since_boot() -> MonotonicTime:
     """The time since this machine's boot, suspended time included; the same in all processes."""
-    return Passing(_boot(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME))
+    return MonotonicTime(_boot(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 @lru_cache(maxsize=1)

@@ -17,20 +17,20 @@ LIST_MAX = 10_000  # records that one list returns by default
 
 # Transactions and waiting.
 TRANSACT_TIMEOUT_S = 10.0  # of one transaction by default, from the call to its acknowledgement
-# Longest sleep before a waiter looks again. A wake-up is lost only if its sender is killed between
+# Longest sleep before a waiter checks again. A wake-up is lost only if its sender is killed between
 # commit and signal; this bounds the cost of that.
 WAIT_RECHECK_S = 2.0
 LISTEN_TOPICS_MAX = 256  # topics of one listener
 
 # The store's clock, compared with the time since boot: see primitives/steady_clock.py.
-CLOCK_LOOK_EVERY_S = 10.0  # how long a process relies on its last comparison
+CLOCK_COMPARE_EVERY_S = 10.0  # how long a process relies on its last comparison
 CLOCK_WRITE_EVERY_S = 60.0  # how old the stored comparison may be before it is written again
 # How far the store's clock may run ahead before it counts as set forward: a leap second, a step of
 # a time server, a slow answer.
 CLOCK_JUMP_S = 2.0
-# How long leases are judged without a jump of the clock. A live holder renews several times in it.
-LEASE_JUMP_BELIEVED_S = 300.0
-RETENTION_JUMP_BELIEVED_S = 24 * 3600.0  # how long a jump of the clock removes nothing for its age
+# How long a jump of the clock ends no lease. A live holder renews several times in it.
+LEASE_JUMP_IGNORED_S = 300.0
+RETENTION_JUMP_IGNORED_S = 24 * 3600.0  # how long a jump of the clock removes nothing for its age
 # How old the newest journal entry may be at the first use after a boot. If it is older, the clock
 # may have jumped, and nothing is removed for its age for a while.
 CLOCK_SILENCE_S = 24 * 3600.0
@@ -42,7 +42,7 @@ JOURNAL_KEEP_S = 30 * 24 * 3600.0  # age up to which entries are kept by default
 JOURNAL_KEEP_LEAST = 1000  # entries kept at any age: by a wrong clock all of them are old
 JOURNAL_TRIM_EVERY = 1024  # entries between two checks of these bounds, on average
 JOURNAL_READ_MAX = 1000  # entries that one read returns
-JOURNAL_LAG_LOOK_MAX = 10_000  # entries that are scanned to measure how far a follower lags
+JOURNAL_LAG_SCAN_MAX = 10_000  # entries that are scanned to measure how far a follower lags
 MIRROR_LOOK_BACK_BYTES = 16 << 20  # end of a mirror file that is scanned for lines written before
 
 # Metrics and doctor.
@@ -72,7 +72,7 @@ FILES_WATCHED_FROM = 256
 
 # Locks and counted holds.
 LOCK_TIMEOUT_S = 30.0  # how long `acquire` waits by default
-LOCK_LEASE_S = 30.0  # how long an unknown holder is believed; processes renew at a third of it
+LOCK_LEASE_S = 30.0  # how long an unknown holder counts as alive; it renews at a third of it
 HOLD_LEASE_S = 600.0  # the same for counted holds, where each renewal is a sync
 LOCK_PRIORITY_AGE_S = 10.0  # seconds of earlier arrival that one step of priority is worth
 LOCK_PRIORITY_MAX = 1000  # greatest priority, up or down
@@ -91,7 +91,7 @@ LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0  # time to live of a grant
 LOCK_WATCHED_MAX = 64  # processes that one waiter watches by pidfd; it probes the others
 LOCK_REAPED_MAX = 250  # waiters of one dead process that one transaction removes: others need turns
 LOCK_AHEAD_COUNTED_MAX = 1000  # waiters ahead that are counted after a timeout
-LOCK_AHEAD_TOLD_MAX = 16  # holders, and waiters, that a timeout names
+LOCK_AHEAD_NAMED_MAX = 16  # holders, and waiters, that a timeout names
 LOCK_STATISTICS_MAX = 10_000  # resources with their own statistics; the others are summed up
 LOCK_STATISTICS_EVERY_S = 5.0  # how often a process adds its counts to the store
 
@@ -102,7 +102,7 @@ JOB_PROMPT_BYTES_MAX = 768 << 10  # as JSON in UTF-8
 # for what attempts add (JOB_GROWTH_BYTES_MAX), so that a registered job can be claimed and ended.
 JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
 JOB_ATTEMPTS_MAX = 1000  # attempts of one job
-# How long an unknown worker is believed by default. A database may be away for a minute during a
+# How long an unknown worker counts as alive. A database may be away for a minute during a
 # failover, which must not restart work of hours.
 JOB_LEASE_S = 120.0
 TREE_GRACE_S = 10.0  # between SIGTERM and SIGKILL of a process tree
@@ -142,7 +142,7 @@ BROKER_CONNECT_S = 5.0  # for a connection, and for the acknowledgement of one m
 BROKER_BACKOFF_MAX_S = 30.0  # longest pause between two attempts to connect
 
 # Agents and tmux.
-AGENT_LEASE_S = 24 * 3600.0  # how long a silent agent is believed; it is renewed at a third of it
+AGENT_LEASE_S = 24 * 3600.0  # how long a silent agent counts; it renews at a third of it
 AGENT_GRACE_S = 300.0  # how long a cleanup spares an expired agent, or a folder without a record
 AGENT_START_S = 20.0  # how long `agents start` waits for the agent in its tmux session
 # How long `agents start` watches a started program. Most programs that die at once (wrong option,
@@ -184,7 +184,7 @@ GATEWAY_INSPECT_EVERY_S = 1.0  # how often a gateway looks at its agent, beside 
 GATEWAY_GLANCE_S = 1.0  # how long a status waits for a look in progress, else it shows the last
 GATEWAY_PROVE_S = 5.0  # for a listener at a gateway's address to prove that it is the gateway
 GATEWAY_ANNOUNCE_EVERY_S = 60.0  # how often it checks its agent's record, beside notifications
-GATEWAY_LEASE_S = 30.0  # how long an unknown gateway is believed; it renews at a third of it
+GATEWAY_LEASE_S = 30.0  # how long an unknown gateway counts; it renews at a third of it
 GATEWAY_STOP_S = 10.0  # how long a stopping gateway waits for the running request
 GATEWAY_WAIT_MAX_S = 25.0  # longest that one HTTP request waits for the end of a request
 GATEWAY_EVENTS_BYTES_MAX = 16 << 20  # events.jsonl before it is rotated; one older file is kept
@@ -223,7 +223,7 @@ RETRY_ATTEMPTS = 3  # attempts of a change that the store could not make
 RETRY_DELAY_S = 0.1  # pause between them
 
 # Workflows.
-WORKFLOW_TTL_S = 300.0  # how long a workflow is believed by default; `run` renews at a third of it
+WORKFLOW_TTL_S = 300.0  # how long a workflow counts by default; `run` renews at a third of it
 WORKFLOW_TTL_MAX_S = 10 * 365 * 24 * 3600.0  # time to live of a workflow
 SWAP_GRACE_S = 30.0  # how long preemptible work may take to yield to a swap, by default
 SWAP_TIMEOUT_S = 300.0  # how long a swap waits, for another swap and for running work together

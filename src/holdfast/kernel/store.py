@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import MonotonicTime
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import Corrupt, InvalidValue
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
@@ -419,7 +419,7 @@ class Store(Debris, Protocol):
         """
         ...
 
-    def passing(self) -> Passing:
+    def monotonic(self) -> MonotonicTime:
         """The time on a clock of this machine that nobody can set: see
         primitives/steady_clock.py.
         """

@@ -10,8 +10,10 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 
 T = TypeVar("T")
 
-_MOMENT_S = 1.0
-
+_LEAST_S = 1.0
+"""A transaction gets at least this long: the caller's limit is for waiting, not for the store's own
+work.
+"""
 _FIRST_S = 2.0
 """How long the first attempt takes before the log says why the caller waits."""
 
@@ -28,13 +30,11 @@ class Deadline:
         """The seconds left; None without a limit."""
         return None if self._end_s is None else max(self._end_s - time.monotonic(), 0.0)
 
-    def for_a_turn_s(self) -> float:
-        """The time limit of one transaction. It is never below a moment: the caller's limit is for
-        waiting, not for the store's own work.
-        """
+    def transaction_s(self) -> float:
+        """The time limit of one transaction."""
         if self._end_s is None:
             return TRANSACT_TIMEOUT_S
-        return min(max(self._end_s - time.monotonic(), _MOMENT_S), TRANSACT_TIMEOUT_S)
+        return min(max(self._end_s - time.monotonic(), _LEAST_S), TRANSACT_TIMEOUT_S)
 
     def end(self) -> None:
         """End it now."""
@@ -44,14 +44,14 @@ class Deadline:
         """True when no time is left."""
         return self._end_s is not None and time.monotonic() >= self._end_s
 
-    def insist(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
+    def retry(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
         """Call `act` with its time limit; again while another writer blocks it and time is left.
         The first failure is logged, since nothing else shows this wait.
 
         Raises the last LockTimeout when the time is over, or `stop_fd` has become readable. A retry
         is safe: a LockTimeout says that nothing was changed.
         """
-        limit_s = min(self.for_a_turn_s(), _FIRST_S)
+        limit_s = min(self.transaction_s(), _FIRST_S)
         longest_s = TRANSACT_TIMEOUT_S if stop_fd is None else _FIRST_S
         logged = False
         while True:

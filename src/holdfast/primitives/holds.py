@@ -239,7 +239,7 @@ class Holds:
         """Change a subject's holders in one transaction, which also removes those that are gone;
         return the result of the body, and how many were gone.
         """
-        self._clock.look()
+        self._clock.compare()
         row = self._store.get(HOLDS, subject)
         verdicts = {} if row is None else self._verdicts_on(row.record.holds)
 

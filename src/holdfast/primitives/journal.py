@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.kernel import clock
-from holdfast.kernel.limits import JOURNAL_KEEP_LEAST, JOURNAL_LAG_LOOK_MAX, JOURNAL_TRIM_EVERY
+from holdfast.kernel.limits import JOURNAL_KEEP_LEAST, JOURNAL_LAG_SCAN_MAX, JOURNAL_TRIM_EVERY
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Batch, Cursor, Entry, Store, Tx
@@ -69,9 +69,15 @@ class Journal:
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
-        now = proven(self, tx, asked=keep_s is not None)
-        before = clock.BEGINNING if now is None else clock.ago(now, age_s)
+        before = self.ago(tx, age_s, asked=keep_s is not None)
         return tx.trim(keep=keep, before=before, least=JOURNAL_KEEP_LEAST if keep_s is None else 1)
+
+    def ago(self, tx: Tx, age_s: float, *, asked: bool = False) -> datetime:
+        """The instant before which records are removed for their age: see
+        `SteadyClock.for_retention`.
+        """
+        now = steady_clock(self._store).for_retention(tx.now, asked=asked)
+        return clock.BEGINNING if now is None else clock.ago(now, age_s)
 
     def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
         """The last entries, oldest first, and the cursor to follow on from."""
@@ -120,13 +126,13 @@ class Journal:
                     return
                 listener.wait(left_s)
 
-    def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
+    def lag(self, cursor: Cursor, handles: Callable[[Entry], bool]) -> Lag:
         """How far a follower at a cursor is behind, counting the entries that it handles.
 
-        Scans JOURNAL_LAG_LOOK_MAX entries at most, so a greater lag is reported as that.
+        Scans JOURNAL_LAG_SCAN_MAX entries at most, so a greater lag is reported as that.
         """
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
-        missing = [entry.at for entry in islice(behind, JOURNAL_LAG_LOOK_MAX) if tells(entry)]
+        missing = [entry.at for entry in islice(behind, JOURNAL_LAG_SCAN_MAX) if handles(entry)]
         return Lag(len(missing), missing[0] if missing else None)
 
     def oldest(self) -> Entry | None:
@@ -135,15 +141,10 @@ class Journal:
 
     def prune(self, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
         """Trim the journal in a transaction of its own; return how many entries were dropped."""
-        steady_clock(self._store).look()
+        steady_clock(self._store).compare()
         return self._store.transact(
             lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[]
         )
-
-
-def proven(journal: Journal, tx: Tx, *, asked: bool = False) -> datetime | None:
-    """The believed time by which something is removed for its age: see `SteadyClock.proven`."""
-    return steady_clock(journal._store).proven(tx.now, asked=asked)
 
 
 def matches(entry: Entry, begin: datetime | None, subject: str | None) -> bool:
@@ -159,7 +160,7 @@ def redacted(data: Any) -> Any:
         return {
             key: REDACTED
             if value is not None and _names_a_secret(str(key))
-            # Most values are scalars, and a call for each would cost more than this look.
+            # Most values are scalars, and a call for each would cost more than this check.
             else (value if type(value) in _SCALARS else redacted(value))
             for key, value in data.items()
         }
@@ -169,7 +170,7 @@ def redacted(data: Any) -> Any:
 
 
 _MAPPINGS = (dict, Mapping)
-"""dict first: a look for Mapping costs ten times as much."""
+"""dict first: an isinstance check for Mapping costs ten times as much."""
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 

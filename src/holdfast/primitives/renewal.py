@@ -1,32 +1,42 @@
-"""Renewal in the background: one thread of a process renews all that it holds, and learns what is
-lost.
+"""Background renewal: one thread of a process renews what it holds and learns what is lost; another
+ends what is held for a time.
 
-The thread starts with the first thing to keep and ends when there was none for a while. What is
-held for less than a third of its lease costs nothing.
+The renewal thread starts with the first claim and ends when there was none for a while. A claim
+that is held for less than a third of its lease costs nothing.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.store import Store
-from holdfast.primitives.expiry import ExpiryTimer
 from holdfast.primitives.steady_clock import steady_clock
 
 _IDLE_S = 60.0
 _CLOSE_S = 2.0
 _STORE_LOST_S = 1.0
 _BEHIND_S = 0.05
+_NO_MEMORY_S = 0.05
 
 
-class Kept(Protocol):
-    """Something that a process holds."""
+class Expiring(Protocol):
+    """Something with an end on the monotonic clock."""
+
+    @property
+    def ends_s(self) -> float:
+        """When it ends unless renewed; `math.inf` if only its process ends it."""
+        ...
+
+
+class Kept(Expiring, Protocol):
+    """A claim that this process holds."""
 
     @property
     def id(self) -> str: ...
@@ -34,11 +44,6 @@ class Kept(Protocol):
     @property
     def since_s(self) -> float:
         """When it began, on the monotonic clock."""
-        ...
-
-    @property
-    def ends_s(self) -> float:
-        """When it ends on that clock unless renewed; `math.inf` if only its process ends it."""
         ...
 
     def lose(self) -> None:
@@ -50,11 +55,11 @@ K = TypeVar("K", bound=Kept)
 
 
 class Keeper(Generic[K]):
-    """What this process holds.
+    """The claims that this process holds.
 
-    The thread calls `renew` with what is due, or with everything after a notice to the topic; it
-    returns what is gone. It calls `tick` every few seconds for other background work, and does not
-    end for want of work while `behind` says that some is left. What has ended by this process's
+    Its thread calls `renew` with the claims that are due, or with all after a notice to the topic;
+    it returns those that are gone. It calls `tick` every few seconds for other background work, and
+    does not end while `behind` says that some is left. A claim that has ended by this process's
     clock is lost at that moment, whether or not the store answers.
     """
 
@@ -82,6 +87,16 @@ class Keeper(Generic[K]):
         self.begin_process()
         _keepers.add(self)
 
+    def begin_process(self) -> None:
+        """Begin with nothing, as in a forked child: its parent keeps the claims."""
+        self._timer.begin_process()
+        self._mutex = threading.Lock()
+        self._held: dict[str, K] = {}
+        self._renewed_s: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+        self._wake_fd = None
+        self._closed = False
+
     def close_inherited(self) -> None:
         """In a forked child, at once: close the copy of the parent's descriptor. Later its number
         may be another file's.
@@ -91,25 +106,15 @@ class Keeper(Generic[K]):
             with contextlib.suppress(OSError):
                 os.close(fd)
 
-    def begin_process(self) -> None:
-        """Begin with nothing, as in a forked child: its parent keeps the rest."""
-        self._timer.begin_process()
-        self._mutex = threading.Lock()
-        self._held: dict[str, K] = {}
-        self._renewed_s: dict[str, float] = {}
-        self._thread: threading.Thread | None = None
-        self._wake_fd = None
-        self._closed = False
-
     def add(self, kept: K) -> None:
-        """Keep something until it is discarded."""
+        """Keep a claim until it is discarded."""
         self._held[kept.id] = kept
         self._timer.watch(kept)
         if self._thread is None:
             self._start()
 
     def discard(self, kept: K) -> bool:
-        """Stop keeping it. False when it was not kept any more, so one of several threads gets
+        """Stop keeping a claim. False when it was not kept any more, so one of several threads gets
         True.
         """
         if self._renewed_s:
@@ -117,11 +122,11 @@ class Keeper(Generic[K]):
         return self._held.pop(kept.id, None) is not None
 
     def kept(self) -> list[K]:
-        """All that is kept."""
+        """All claims that are kept."""
         return list(self._held.values())
 
     def keeps(self, one: K) -> bool:
-        """True when it is kept."""
+        """True when the claim is kept."""
         return one.id in self._held
 
     def wake(self) -> None:
@@ -132,8 +137,8 @@ class Keeper(Generic[K]):
             self._signal()
 
     def close(self) -> None:
-        """End the thread. What is still held lives by its process and lease alone from then on.
-        Needs nothing of the store, which may not answer.
+        """End the thread. Claims live by their process and lease alone from then on. Needs nothing
+        of the store, which may not answer.
         """
         with self._mutex:
             self._closed, thread = True, self._thread
@@ -147,6 +152,7 @@ class Keeper(Generic[K]):
             os.eventfd_write(self._wake_fd, 1)
 
     def _expire(self, one: Any) -> None:
+        # A claim that is not kept any more is being released by its holder, which is no loss.
         if self._held.pop(one.id, None) is not None:
             one.lose()
 
@@ -172,8 +178,8 @@ class Keeper(Generic[K]):
                     self._keep()
                     return
                 except (MemoryError, RecursionError):
-                    # No other thread renews what is held, or withdraws what was left.
-                    time.sleep(_BEHIND_S)
+                    # No other thread renews the claims, or withdraws what was left.
+                    time.sleep(_NO_MEMORY_S)
         finally:
             with self._mutex:
                 if self._thread is threading.current_thread():
@@ -193,8 +199,8 @@ class Keeper(Generic[K]):
                 with self._store.listen([self._topic()]) as listener:
                     while True:
                         # A live holder keeps the store's record of its clock up to date.
-                        steady_clock(self._store).look()
-                        self._look(everything=notified)
+                        steady_clock(self._store).compare()
+                        self._renew_due(everything=notified)
                         idle_since_s = time.monotonic() if self._held else idle_since_s
                         if self._done(idle_since_s):
                             return
@@ -227,7 +233,7 @@ class Keeper(Generic[K]):
                 return False
             return True
 
-    def _look(self, *, everything: bool) -> None:
+    def _renew_due(self, *, everything: bool) -> None:
         now_s = time.monotonic()
         due = [
             one
@@ -239,13 +245,76 @@ class Keeper(Generic[K]):
         gone = {one.id for one in self._renew(due)}
         for one in due:
             if one.id in gone:
-                # If it is not kept any more, its holder is releasing it, which is no loss.
-                if self._held.pop(one.id, None) is not None:
-                    one.lose()
+                self._expire(one)
             elif one.id in self._held:
                 self._renewed_s[one.id] = now_s
         for gone_id in set(self._renewed_s) - set(self._held):
             self._renewed_s.pop(gone_id, None)
+
+
+class ExpiryTimer:
+    """A thread that calls `expire` for each held claim at its end, by this process's own clock: a
+    store that does not answer cannot say that it is over. It runs only while a claim has an end.
+    """
+
+    def __init__(
+        self, held: Callable[[], Iterable[Expiring]], expire: Callable[[Expiring], None]
+    ) -> None:
+        self._held = held
+        self._expire = expire
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        """Begin with nothing, as in a forked child."""
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._next_s = math.inf
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def watch(self, one: Expiring) -> None:
+        """Expire this claim at its end. Costs nothing while another ends first."""
+        if one.ends_s >= self._next_s:
+            return
+        with self._mutex:
+            self._next_s = one.ends_s
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._run, name="holdfast-expiry", daemon=True
+                )
+                try:
+                    threads.start(self._thread)
+                except BaseException:
+                    # Let the next call start another thread. A second one beside it does no harm.
+                    self._thread, self._next_s = None, math.inf
+                    raise
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread: nothing expires any more."""
+        self._closed = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._wake.clear()
+                now_s = time.monotonic()
+                for one in [one for one in self._held() if one.ends_s <= now_s]:
+                    self._expire(one)
+                with self._mutex:
+                    # Reset before the scan: `watch` notes a claim that comes too late for it.
+                    self._next_s = math.inf
+                    self._next_s = min((one.ends_s for one in self._held()), default=math.inf)
+                    if self._next_s == math.inf:
+                        # The next call of `watch` starts another thread.
+                        self._thread = None
+                        return
+                    left_s = max(self._next_s - now_s, 0)
+                self._wake.wait(left_s)
+            except MemoryError:
+                # No other thread does this.
+                time.sleep(_NO_MEMORY_S)
 
 
 _keepers: "weakref.WeakSet[Keeper[Any]]" = weakref.WeakSet()

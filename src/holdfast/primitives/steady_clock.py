@@ -1,18 +1,18 @@
-"""How far the store's clock is believed: a clock that was set forward ends no lease and makes
+"""The store's clock without recent jumps: a clock that was set forward ends no lease and makes
 nothing old.
 
 The store's clock is the machine's or the database's, and somebody can set it. The time since the
-machine's boot cannot be set. A row in the store says what both showed at one moment, for all
+machine's boot cannot be set. A row in the store says what both clocks showed at one moment, for all
 processes of the boot. If the store's clock is ahead of the time that has passed since then, it was
 set forward, or this process has another clock than the others.
 
-    clock.look()               reads and writes that row; free if that was done a moment ago
-    clock.reclaimable(...)     `lease.reclaimable`, without a recent jump
-    clock.believed(tx.now)     the store's clock without a recent jump
-    clock.proven(tx.now)       the same over a longer time, for removal by age; None if unknown
+    clock.compare()                reads and writes that row, unless that was done a moment ago
+    clock.reclaimable(...)         `lease.reclaimable`, without a recent jump
+    clock.without_jump(tx.now)     the store's clock without a recent jump
+    clock.for_retention(tx.now)    the same over a longer time, for removal by age; None if unknown
 
-A jump is believed in the end: by then every live holder has renewed its lease, and somebody has
-corrected a wrong clock. A clock that is set back is believed at once: nothing ends too early by it.
+A jump counts in the end: by then every live holder has renewed its lease, and an operator has
+corrected a wrong clock. A clock that is set back counts at once: nothing ends too early by it.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.kernel.clock import Passing, ago
+from holdfast.kernel.clock import MonotonicTime, ago
 from holdfast.kernel.codec import Instant, Record
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.lease import Lease, reclaimable
 from holdfast.kernel.limits import (
+    CLOCK_COMPARE_EVERY_S,
     CLOCK_JUMP_S,
-    CLOCK_LOOK_EVERY_S,
     CLOCK_ROWS_KEEP_S,
     CLOCK_SILENCE_S,
     CLOCK_WRITE_EVERY_S,
-    LEASE_JUMP_BELIEVED_S,
-    RETENTION_JUMP_BELIEVED_S,
+    LEASE_JUMP_IGNORED_S,
+    RETENTION_JUMP_IGNORED_S,
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.space import Space
@@ -44,7 +44,7 @@ from holdfast.kernel.store import ReadTx, Store, Tx
 _DRIFT = 0.0005
 """Greatest drift between two clocks that nobody sets: no time server slews a clock faster."""
 _READ_S = CLOCK_JUMP_S / 2
-"""A slower answer does not tell when it was true."""
+"""A slower answer does not say when it was true."""
 _WRITE_S = 1.0
 _WRITE_EMBEDDED_S = 0.05
 """An embedded store has one gate for all writers: a busy one opens soon, and a blocked one is not
@@ -69,7 +69,7 @@ class ClockSighting(Record, frozen=True, kw_only=True):
 
 
 CLOCK_SIGHTINGS = Space("clock_sightings", ClockSighting)
-"""Keyed by the name of the boot clock, which is another one after each boot."""
+"""Keyed by the name of the boot clock, which differs after each boot."""
 
 
 class Jump(NamedTuple):
@@ -80,7 +80,7 @@ class Jump(NamedTuple):
 
 
 class SteadyClock:
-    """What this process knows of the store's clock. Thread-safe; a forked child looks again."""
+    """What this process knows of the store's clock. Thread-safe; a forked child compares again."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.proxy(store)
@@ -89,17 +89,24 @@ class SteadyClock:
         self._clock = ""
         self._next_s = float("-inf")
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Compare the clocks, unless this process did so a moment ago. Call it outside of
-        transactions. A store that does not answer is asked at the next look.
+        transactions. If the store does not answer, the next call tries again.
         """
-        passing, pid = self._store.passing(), os.getpid()
-        if passing.seconds < self._next_s and self._pid == pid and passing.clock == self._clock:
+        time, pid = self._store.monotonic(), os.getpid()
+        if time.seconds < self._next_s and self._pid == pid and time.clock == self._clock:
             return
-        self._pid, self._clock = pid, passing.clock
-        self._next_s = passing.seconds + CLOCK_LOOK_EVERY_S
+        self._pid, self._clock = pid, time.clock
+        self._next_s = time.seconds + CLOCK_COMPARE_EVERY_S
         with contextlib.suppress(HoldfastError):
-            self._compare(passing)
+            self._compare(time)
+
+    def peek(self) -> Jump | None:
+        """Compare the clocks without writing; return the jump of the last day, if any."""
+        time = self._store.monotonic()
+        self._pid, self._clock, self._next_s = os.getpid(), time.clock, float("-inf")
+        self._compare(time, write=False)
+        return self.jump()
 
     def reclaimable(self, lease: Lease, liveness: Liveness, now: datetime) -> bool:
         """True when another may take the claim: the rule of kernel/lease.py, without a recent jump
@@ -107,77 +114,70 @@ class SteadyClock:
         """
         if liveness is Liveness.DEAD or not reclaimable(lease, liveness, now):
             return liveness is Liveness.DEAD
-        return reclaimable(lease, liveness, self.believed(now, since=lease.granted_at))
+        return reclaimable(lease, liveness, self.without_jump(now, since=lease.granted_at))
 
-    def peek(self) -> Jump | None:
-        """Compare the clocks without writing; return the jump of the last day, if any."""
-        self._pid, self._clock = os.getpid(), self._store.passing().clock
-        self._next_s = float("-inf")
-        self._compare(self._store.passing(), write=False)
-        return self.jump()
-
-    def believed(
+    def without_jump(
         self,
         now: datetime,
         *,
         since: datetime | None = None,
-        after_s: float = LEASE_JUMP_BELIEVED_S,
+        after_s: float = LEASE_JUMP_IGNORED_S,
     ) -> datetime:
-        """The believed time, never later than `now`, by which something is over.
+        """The time by which something is over, never later than `now`.
 
-        A jump does not concern what began `since` then, and is believed `after_s`.
+        A jump is ignored for `after_s`, and does not concern what began `since` then.
         """
         return self._without(now, after_s, since) or now
 
-    def proven(self, now: datetime, *, asked: bool = False) -> datetime | None:
-        """The believed time by which something is removed for its age; None when this process has
-        not compared the clocks yet.
+    def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:
+        """The time by which something is removed for its age; None when this process has not
+        compared the clocks yet.
 
         A store that was silent for long may have a wrong clock by now. That counts unless the
         caller `asked` for an age.
         """
-        without, seen = self._without(now, RETENTION_JUMP_BELIEVED_S, None), self._seen
+        without, seen = self._without(now, RETENTION_JUMP_IGNORED_S, None), self._seen
         if without is None or seen is None or asked:
             return without
-        doubted = self._store.passing().seconds - seen.doubted_s < RETENTION_JUMP_BELIEVED_S
+        doubted = self._store.monotonic().seconds - seen.doubted_s < RETENTION_JUMP_IGNORED_S
         return ago(without, seen.doubt_s) if doubted else without
 
     def jump(self) -> Jump | None:
-        """The known jump of the store's clock in the last day, if any."""
-        seen, passing = self._seen, self._store.passing()
+        """The jump of the store's clock in the last day, if any is known."""
+        seen, time = self._seen, self._store.monotonic()
         if (
             seen is None
-            or passing.clock != self._clock
-            or not _recent(seen, passing.seconds, RETENTION_JUMP_BELIEVED_S)
+            or time.clock != self._clock
+            or not _recent(seen, time.seconds, RETENTION_JUMP_IGNORED_S)
         ):
             return None
-        return Jump(seen.jump_s, passing.seconds - seen.jumped_s)
+        return Jump(seen.jump_s, time.seconds - seen.jumped_s)
 
     def _without(self, now: datetime, after_s: float, since: datetime | None) -> datetime | None:
         seen = self._seen
         if seen is None:
             return None
-        passing = self._store.passing()
-        if passing.clock != self._clock:
+        time = self._store.monotonic()
+        if time.clock != self._clock:
             return None
-        # A jump since the last look counts as just now.
-        moved = _moved(seen, now, passing.seconds)
-        if not _recent(moved, passing.seconds, after_s):
+        # A jump since the last comparison counts as just now.
+        moved = _moved(seen, now, time.seconds)
+        if not _recent(moved, time.seconds, after_s):
             return now
-        jumped_at = ago(now, passing.seconds - moved.jumped_s)
+        jumped_at = ago(now, time.seconds - moved.jumped_s)
         return now if since is not None and since > jumped_at else ago(now, moved.jump_s)
 
-    def _compare(self, passing: Passing, *, write: bool = True) -> None:
-        def look(tx: ReadTx) -> tuple[datetime, ClockSighting | None]:
-            row = tx.get(CLOCK_SIGHTINGS, passing.clock)
+    def _compare(self, time: MonotonicTime, *, write: bool = True) -> None:
+        def sighting(tx: ReadTx) -> tuple[datetime, ClockSighting | None]:
+            row = tx.get(CLOCK_SIGHTINGS, time.clock)
             return tx.now, None if row is None else row.record
 
         # The caller has a time limit of its own, and a late answer is of no use.
         now, found = self._store.read(
-            look, scope=[CLOCK_SIGHTINGS], timeout_s=_READ_S if write else TRANSACT_TIMEOUT_S
+            sighting, scope=[CLOCK_SIGHTINGS], timeout_s=_READ_S if write else TRANSACT_TIMEOUT_S
         )
-        passed_s = self._store.passing().seconds
-        if passed_s - passing.seconds > _READ_S:
+        passed_s = self._store.monotonic().seconds
+        if passed_s - time.seconds > _READ_S:
             self._next_s = passed_s
             return
         if found is None:
@@ -187,13 +187,13 @@ class SteadyClock:
             fresh = passed_s - found.passed_s < CLOCK_WRITE_EVERY_S
             write = write and not (fresh and moved.jump_s == found.jump_s)
 
-        def keep(tx: Tx) -> None:
+        def put(tx: Tx) -> None:
             if found is None:
                 # Rows of earlier boots are useless.
                 for row in tx.range(CLOCK_SIGHTINGS, damaged=[]):
                     if row.record.at < ago(tx.now, CLOCK_ROWS_KEEP_S):
                         tx.delete(CLOCK_SIGHTINGS, row.key)
-            tx.put(CLOCK_SIGHTINGS, passing.clock, moved)
+            tx.put(CLOCK_SIGHTINGS, time.clock, moved)
 
         self._seen = moved
         if not write:
@@ -201,7 +201,7 @@ class SteadyClock:
         with contextlib.suppress(HoldfastError):
             # A reader may not write, and a busy store has other writers.
             limit_s = _WRITE_EMBEDDED_S if self._store.embedded else _WRITE_S
-            self._store.transact(keep, scope=[CLOCK_SIGHTINGS], durable=False, timeout_s=limit_s)
+            self._store.transact(put, scope=[CLOCK_SIGHTINGS], durable=False, timeout_s=limit_s)
 
     def _first(self, now: datetime, passed_s: float) -> ClockSighting:
         """The first sighting of a boot, which may have begun with a wrong clock. If the newest
@@ -217,14 +217,11 @@ class SteadyClock:
 
 def _moved(seen: ClockSighting, now: datetime, passed_s: float) -> ClockSighting:
     """The sighting when the store's clock shows `now`, by what it showed before."""
-    gone_s = passed_s - seen.passed_s
-    ahead_s = (now - seen.at).total_seconds() - gone_s
-    jump_s, jumped_s = (
-        (seen.jump_s, seen.jumped_s)
-        if _recent(seen, passed_s, RETENTION_JUMP_BELIEVED_S)
-        else (0.0, 0.0)
-    )
-    if ahead_s > CLOCK_JUMP_S + _DRIFT * max(gone_s, 0):
+    elapsed_s = passed_s - seen.passed_s
+    ahead_s = (now - seen.at).total_seconds() - elapsed_s
+    recent = _recent(seen, passed_s, RETENTION_JUMP_IGNORED_S)
+    jump_s, jumped_s = (seen.jump_s, seen.jumped_s) if recent else (0.0, 0.0)
+    if ahead_s > CLOCK_JUMP_S + _DRIFT * max(elapsed_s, 0):
         jump_s, jumped_s = jump_s + ahead_s, passed_s
     elif ahead_s < -CLOCK_JUMP_S:
         # Set back: this undoes an earlier jump, wholly or in part.
@@ -236,12 +233,12 @@ def _recent(seen: ClockSighting, passed_s: float, limit_s: float) -> bool:
     return seen.jump_s > 0 and passed_s - seen.jumped_s < limit_s
 
 
+_clocks: "weakref.WeakKeyDictionary[Store, SteadyClock]" = weakref.WeakKeyDictionary()
+
+
 def steady_clock(store: Store) -> SteadyClock:
     """The one clock of a store object."""
-    found = _CLOCKS.get(store)
+    found = _clocks.get(store)
     if found is None:
-        found = _CLOCKS[store] = SteadyClock(store)
+        found = _clocks[store] = SteadyClock(store)
     return found
-
-
-_CLOCKS: "weakref.WeakKeyDictionary[Store, SteadyClock]" = weakref.WeakKeyDictionary()

@@ -14,7 +14,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.kernel import token
-from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.order import Parts, beyond_text, span
@@ -107,8 +107,8 @@ class MemoryStore(NoLayouts):
     def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - no other process sees it
         return False
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
         return None

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.kernel.clock import Passing
+from holdfast.kernel.clock import MonotonicTime
 
 
 class ManualClock:
@@ -17,8 +17,8 @@ class ManualClock:
     def now(self) -> datetime:
         return self._at
 
-    def passing(self) -> Passing:
-        return Passing(f"manual-{id(self)}", self._passed_s)
+    def monotonic(self) -> MonotonicTime:
+        return MonotonicTime(f"manual-{id(self)}", self._passed_s)
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass. Negative seconds only step the clock back."""

@@ -12,7 +12,7 @@ from holdfast.domains.agents.ownership import incarnation_of, topic_of
 from holdfast.domains.agents.records import AGENTS, Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, SchemaTooNew
-from holdfast.kernel.limits import RETENTION_JUMP_BELIEVED_S
+from holdfast.kernel.limits import RETENTION_JUMP_IGNORED_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Damage, Debris, Leftover, ReadTx, Store, Tx
 from holdfast.primitives.journal import Journal
@@ -100,7 +100,7 @@ class Cleanup:
 
     def run(self, *, dry_run: bool, after_removal: Callable[[Agent], None]) -> Report:
         """Look at everything and, unless it is a dry run, remove what may go."""
-        steady_clock(self._store).look()
+        steady_clock(self._store).compare()
         found = self._find()
         planned = [item for item in found if item.why in REMOVED_FOR]
         preserved = [item for item in found if item.why not in REMOVED_FOR]
@@ -158,7 +158,7 @@ class Cleanup:
 
     def _believed(self, now: datetime) -> datetime:
         # A clock that jumped ahead would make every lease look long expired.
-        return steady_clock(self._store).believed(now, after_s=RETENTION_JUMP_BELIEVED_S)
+        return steady_clock(self._store).without_jump(now, after_s=RETENTION_JUMP_IGNORED_S)
 
     def _remove(self, item: Item, after_removal: Callable[[Agent], None]) -> bool:
         """Remove one thing if it is still as it was found."""

@@ -119,7 +119,7 @@ class Agents:
         )
         until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
         length_s = self.settings.lease_s if lease_s is None else lease_s
-        self._steady.look()
+        self._steady.compare()
         # tmux and /proc are probed before the transaction, which must not wait for them. Inside, a
         # probe counts only for the very incarnation that it saw.
         others = self.store.read(lambda tx: self._fresh_rivals(tx, draft), scope=[AGENTS])
@@ -152,7 +152,7 @@ class Agents:
                 lease_s=length_s if until is None else None,
             )
             before, damaged = record_of(tx, draft.agent_id)
-            now = self._steady.believed(tx.now)
+            now = self._steady.without_jump(tx.now)
             ownership.check_resume(before, draft, now)
             for other in self._rivals(tx, draft, before):
                 why = ownership.takeover_reason(other, now, gone, take_over=take_over)
@@ -201,13 +201,13 @@ class Agents:
         if before is not None and before.generation_id != draft.generation_id:
             rivals.append(before)
         if self._exclusive:
-            now = self._steady.believed(tx.now)
+            now = self._steady.without_jump(tx.now)
             rivals += ownership.fresh_namesakes(tx, draft.agent_id, draft.agent_name, now)
         return rivals
 
     def _fresh_rivals(self, tx: ReadTx, draft: Draft) -> list[Agent]:
         before, _ = record_of(tx, draft.agent_id)
-        now = self._steady.believed(tx.now)
+        now = self._steady.without_jump(tx.now)
         return [other for other in self._rivals(tx, draft, before) if other.fresh(now)]
 
     def refresh(

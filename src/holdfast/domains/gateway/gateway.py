@@ -132,7 +132,7 @@ class Gateway:
         another agent.
         """
         steady = steady_clock(self.queue.store)
-        steady.look()
+        steady.compare()
         # The process is probed before the transaction, which must not wait for it.
         before = self._recorded().server
         liveness = Liveness.DEAD
@@ -185,7 +185,7 @@ class Gateway:
             server = replace(attachment.server, lease=lease)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=server))
 
-        steady_clock(self.queue.store).look()
+        steady_clock(self.queue.store).compare()
         self._change(body)
 
     def belong(self, owner: str) -> None:

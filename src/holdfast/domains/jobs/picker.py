@@ -128,7 +128,7 @@ class Picker:
 
     def pick_now(self, agent_session: str, holder: Holder | None) -> Job | None:
         """Claim the next job, also one that must be reaped first; None when there is none."""
-        steady_clock(self._store).look()
+        steady_clock(self._store).compare()
         swept = self._reaper.sweep_if_due()
         job = self.pick(agent_session, holder, [])
         if job is None and not swept and self._reaper.sweep().reaped:
@@ -145,9 +145,9 @@ class Picker:
         stops = [] if stop_fd is None else [stop_fd]
         with self._store.listen([transitions.queue_topic(agent_session)]) as listener:
             while True:
-                swept = deadline.insist(self._reaper.sweep, stop_fd=stop_fd)
+                swept = deadline.retry(self._reaper.sweep, stop_fd=stop_fd)
                 old: list[LiveTree] = []
-                job = deadline.insist(
+                job = deadline.retry(
                     partial(self.pick, agent_session, holder, old), stop_fd=stop_fd
                 )
                 left_s = deadline.left_s()

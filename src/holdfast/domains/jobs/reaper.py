@@ -45,7 +45,7 @@ from holdfast.kernel.limits import (
     JOBS_SWEEP_EVERY_S,
     JOBS_SWEPT_MAX,
     JOBS_WATCHED_MAX,
-    RETENTION_JUMP_BELIEVED_S,
+    RETENTION_JUMP_IGNORED_S,
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.order import Parts
@@ -193,7 +193,7 @@ class Reaper:
         by_worker = self._pages(partial(_by_worker, match=match), JOBS_OF_WORKERS_READ, behind)
         for page in chain(by_worker, self._pages(_overdue, JOBS_SWEPT_MAX, due_place)):
             if any(_is_late(job, look(job).liveness, page.now) for job in page.jobs):
-                self._steady.look()
+                self._steady.compare()
             suspects = [job for job in page.jobs if self._verdict(job, look(job), page.now)]
             if suspects:
                 yield suspects
@@ -285,7 +285,7 @@ class Reaper:
             return _after_death(job, now, "its worker died")
         if not _is_late(job, worker.liveness, now):
             return None
-        believed, sign = self._steady.believed, last_sign(job)
+        believed, sign = self._steady.without_jump, last_sign(job)
         if worker.liveness is Liveness.UNKNOWN:
             lease_end = lease_ends_at(job)
             if lease_end is not None and lease_end < believed(now, since=sign):
@@ -294,7 +294,7 @@ class Reaper:
         # A time limit may be long, and nothing renews it: what the clock was set forward by is left
         # out for as long.
         begun = job.started_at or job.updated_at
-        limit_now = believed(now, since=begun, after_s=RETENTION_JUMP_BELIEVED_S)
+        limit_now = believed(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
         if (limit_now - begun).total_seconds() > job.timeout_sec:
             return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
         due = due_at(job)

@@ -241,7 +241,7 @@ class Jobs:
         verdict = Verdict(status_named(status), result, error, error_code)
         verdict.check()
         wanted = verdict.status
-        steady_clock(self._store).look()
+        steady_clock(self._store).compare()
         taken_from: list[Job] = []
 
         def body(tx: Tx) -> Job | LateRefusal:
@@ -483,7 +483,7 @@ class Jobs:
             return alive
 
         # A live worker lets others know how the store's clock runs.
-        steady_clock(self._store).look()
+        steady_clock(self._store).compare()
         return self._store.transact(body, scope=JOBS_ALONE, durable=False)
 
     def next_seq(self, job_id: str) -> int:

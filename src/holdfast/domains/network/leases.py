@@ -104,7 +104,7 @@ class LeaseTable:
 
     def probe(self, keys: Iterable[str]) -> Verdicts:
         """Probe the processes that have leases on these keys."""
-        self._clock.look()
+        self._clock.compare()
         return self._probe(
             row for key in keys if (row := self._store.get(self._space, key)) is not None
         )
@@ -218,7 +218,7 @@ class LeaseTable:
 
     def sweep(self) -> int:
         """Remove every lease that has ended; return how many. Skips damaged records."""
-        self._clock.look()
+        self._clock.compare()
         rows = self._rows(None, damaged=[])
         verdicts = self._probe(rows)
         now = self._store.now()

@@ -136,7 +136,7 @@ class WorkflowsContext:
         """
         snapshot = self.look(timeout_s)
         if not snapshot.clean():
-            self.steady.look()
+            self.steady.compare()
         begun: list[Change] = []
 
         def whole(tx: Tx) -> T | HoldfastError:
@@ -287,7 +287,9 @@ class WorkflowsContext:
         """
         now = self.store.now()
         ends = [
-            (lease.expires_at - self.steady.believed(now, since=lease.granted_at)).total_seconds()
+            (
+                lease.expires_at - self.steady.without_jump(now, since=lease.granted_at)
+            ).total_seconds()
             for workflow in workflows
             if (lease := workflow.lease).explicit
             or self.liveness(workflow.owner) is not Liveness.ALIVE

@@ -254,7 +254,7 @@ class Swap:
     def _change(self, body: Callable[[Change], T]) -> T:
         """One transaction before the block, within the time that is left."""
         try:
-            return self._deadline.insist(
+            return self._deadline.retry(
                 lambda limit_s: self._context.change(body, timeout_s=limit_s),
                 stop_fd=self._stop_fd,
             )

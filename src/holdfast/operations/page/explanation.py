@@ -28,7 +28,7 @@ class Fact(Plain, frozen=True, kw_only=True):
     at: Instant | None = None
 
 
-class Deed(Plain, frozen=True, kw_only=True):
+class Action(Plain, frozen=True, kw_only=True):
     """What an operator may do now, to what, and what will happen then."""
 
     verb: Verb
@@ -56,7 +56,7 @@ class Why(Plain, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     advice: tuple[str, ...] = ()
-    deeds: tuple[Deed, ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 def known(*facts: Fact) -> tuple[Fact, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.text import counted
-from holdfast.operations.page.explanation import Deed, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
 
 Document = Mapping[str, Any]
 _PROMPT_CHARS = 2000
@@ -43,7 +43,7 @@ class RequestLine(Plain, frozen=True, kw_only=True):
     accepted_at: str
     finished_at: str | None
     error: str
-    cancel: Deed | None
+    cancel: Action | None
 
 
 class GatewayPicture(Plain, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def gateway_picture(
             Fact(name="address", text=line.address),
         ),
         advice=_advice(line),
-        deeds=_deeds(line, len(old)) if line.reconcile else (),
+        actions=_actions(line, len(old)) if line.reconcile else (),
     )
     return GatewayPicture(why=why, requests=tuple(_request(one) for one in reversed(requests)))
 
@@ -157,7 +157,7 @@ def _advice(line: GatewayLine) -> tuple[str, ...]:
     return ("nothing to do",)
 
 
-def _deeds(line: GatewayLine, waiting: int) -> tuple[Deed, ...]:
+def _actions(line: GatewayLine, waiting: int) -> tuple[Action, ...]:
     given = counted(
         waiting, "request of an earlier instance is", "requests of an earlier instance are"
     )
@@ -167,8 +167,10 @@ def _deeds(line: GatewayLine, waiting: int) -> tuple[Deed, ...]:
     )
     discard = f"{ended} as failed, code discarded, and requests are taken again."
     return (
-        Deed(verb="replay", subject=line.agent, label="Replay", effect=replay, epoch=line.epoch),
-        Deed(verb="discard", subject=line.agent, label="Discard", effect=discard, epoch=line.epoch),
+        Action(verb="replay", subject=line.agent, label="Replay", effect=replay, epoch=line.epoch),
+        Action(
+            verb="discard", subject=line.agent, label="Discard", effect=discard, epoch=line.epoch
+        ),
     )
 
 
@@ -194,7 +196,7 @@ def _request(one: Document) -> RequestLine:
         accepted_at=str(one.get("accepted_at")),
         finished_at=one.get("finished_at"),
         error=error,
-        cancel=Deed(verb="cancel_request", subject=request_id, label="Cancel", effect=effect)
+        cancel=Action(verb="cancel_request", subject=request_id, label="Cancel", effect=effect)
         if state == "accepted"
         else None,
     )

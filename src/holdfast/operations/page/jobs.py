@@ -12,7 +12,7 @@ from holdfast.domains.jobs.transitions import RETRIED
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Deed, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
 from holdfast.primitives.journal import redacted
 
 PROMPT_CHARS = 200
@@ -190,7 +190,7 @@ def _why(job: Job, processes: Processes, embedded: bool) -> Why:
             Fact(name="code", text=job.error_code or ""),
         ),
         advice=_advice(job),
-        deeds=_deeds(job),
+        actions=_actions(job),
     )
 
 
@@ -265,15 +265,15 @@ def _late_words(job: Job) -> str:
     return f"{late.status.value}, attempt {late.attempt}" + (f": {said}" if said else "")
 
 
-def _deeds(job: Job) -> tuple[Deed, ...]:
-    deeds = []
+def _actions(job: Job) -> tuple[Action, ...]:
+    actions = []
     if JobStatus.PENDING in TRANSITIONS[job.status]:
         effect = (
             f"{job.job_id} waits again for the next pick. The worker that has it now is refused "
             "from then on."
         )
-        deeds.append(
-            Deed(
+        actions.append(
+            Action(
                 verb="requeue_job",
                 subject=job.job_id,
                 label="Requeue",
@@ -283,14 +283,16 @@ def _deeds(job: Job) -> tuple[Deed, ...]:
         )
     if JobStatus.CANCELLED in TRANSITIONS[job.status]:
         effect = f"{job.job_id} ends as cancelled. A worker that has it is refused from then on."
-        deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
+        actions.append(Action(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
     if job.status in RETRIED:
         effect = f"{job.job_id} waits again for the next pick, in its old place."
-        deeds.append(Deed(verb="retry_job", subject=job.job_id, label="Retry", effect=effect))
+        actions.append(Action(verb="retry_job", subject=job.job_id, label="Retry", effect=effect))
     if job.status is JobStatus.ERROR:
         effect = (
             f"{job.job_id} counts as cancelled from now on, for everybody, and needs nobody any "
             "more. Its error stays."
         )
-        deeds.append(Deed(verb="cancel_job", subject=job.job_id, label="Give up", effect=effect))
-    return tuple(deeds)
+        actions.append(
+            Action(verb="cancel_job", subject=job.job_id, label="Give up", effect=effect)
+        )
+    return tuple(actions)

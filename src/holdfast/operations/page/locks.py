@@ -3,7 +3,7 @@
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Deed, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
 from holdfast.primitives.locks import Locks
 from holdfast.primitives.locks.inspect import (
     Alive,
@@ -101,16 +101,16 @@ def why_lock(locks: Locks, name: str) -> Why:
             fact for hold in found.status.holds[:_SHOWN] for fact in _facts(hold, found.status)
         ),
         advice=found.advice,
-        deeds=(_kick(found.status),) if held else (),
+        actions=(_kick(found.status),) if held else (),
     )
 
 
-def _kick(status: LockStatus) -> Deed:
+def _kick(status: LockStatus) -> Action:
     """Taking it away, with all that goes with it and what it does not do."""
     more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
     holders = {hold.by for hold in status.holds}
     together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
-    return Deed(
+    return Action(
         verb="kick",
         subject=status.name,
         label="Kick",

@@ -146,7 +146,7 @@ class Acquisition:
             context.finish_withdrawals(request.names, self._deadline)
         if request.process is None:
             # No process will be there to see that the clock is set forward.
-            context.clock.look()
+            context.clock.compare()
         self._id = context.new_id()
         grant: Grant | None = None
         try:
@@ -276,7 +276,7 @@ class Acquisition:
         """Request the names in a transaction, and wait in the queue while time is left."""
         context = self._context
         self._draft = make_draft(context, self._request, self._id)
-        context.clock.look()
+        context.clock.compare()
         if self._deadline.passed():
             return self._answer_now()
         began_s = time.monotonic()
@@ -483,7 +483,7 @@ class Acquisition:
 
     def _look(self) -> Answer:
         """The state of the wait. A grant, the usual reason to wake, is seen in one read."""
-        draft, limit_s = self._draft, self._deadline.for_a_turn_s()
+        draft, limit_s = self._draft, self._deadline.transaction_s()
         row = self._context.store.get(LOCKS, draft.names[0], timeout_s=limit_s)
         for hold in lock_in(row).holds:
             if hold.id == draft.id and hold.names == draft.names:
@@ -590,8 +590,8 @@ class Acquisition:
                 raise
 
         if once:
-            return step(self._deadline.for_a_turn_s())
-        return self._deadline.insist(step, stop_fd=self._stop_fd)
+            return step(self._deadline.transaction_s())
+        return self._deadline.retry(step, stop_fd=self._stop_fd)
 
     def _withdraw(self, *, later: bool = False) -> None:
         """Leave nothing behind. `later`: the store was just seen not to answer."""

@@ -188,7 +188,7 @@ class LockContext:
         """
         for request_id, left in list(self.withdrawals.items()):
             if not set(names).isdisjoint(left):
-                deadline.insist(
+                deadline.retry(
                     lambda limit_s, id=request_id, left=left: self._withdraw(  # type: ignore[misc]
                         id, left, limit_s
                     )
@@ -233,7 +233,7 @@ class LockContext:
         found = self.store.read(
             lambda tx: tx.find(LOCK_WAITS, "told", limit=_OUTCOMES_MAX), scope=[LOCK_WAITS]
         )
-        self.clock.look()
+        self.clock.compare()
         now = self.store.now()
         gone = [
             row

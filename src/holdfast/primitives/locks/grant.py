@@ -246,9 +246,9 @@ class DurableGrants:
         """
         if self._restored:
             return
-        insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
-        if insist(lambda limit_s: self._store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
-            kept = insist(
+        retry = (deadline or Deadline(TRANSACT_TIMEOUT_S)).retry
+        if retry(lambda limit_s: self._store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
+            kept = retry(
                 lambda limit_s: self._store.read(
                     lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)],
                     scope=[LASTING_GRANTS],
@@ -257,7 +257,7 @@ class DurableGrants:
             )
             if read_only and not kept:
                 return
-            over = insist(
+            over = retry(
                 lambda limit_s: self._store.transact(
                     lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN], timeout_s=limit_s
                 )
@@ -270,7 +270,7 @@ class DurableGrants:
         """Make a grant outlive a reboot, as it is now, if no process holds it."""
         if not self._store.embedded or hold.process is not None:
             return
-        insist = (deadline or Deadline(TRANSACT_TIMEOUT_S)).insist
+        retry = (deadline or Deadline(TRANSACT_TIMEOUT_S)).retry
         written: LockHold | None = None
         present: LockHold | None = hold
         # Repeat if the grant was changed or ended meanwhile by another process, which found no
@@ -278,7 +278,7 @@ class DurableGrants:
         while present is not None and present != written:
             written = present
             copy = LastingGrant(hold=present)
-            insist(
+            retry(
                 lambda limit_s, copy=copy: self._store.transact(  # type: ignore[misc]
                     lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),
                     scope=[LASTING_GRANTS],

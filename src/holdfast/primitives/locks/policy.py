@@ -20,7 +20,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import (
     BACKFILL_MAX,
     LOCK_AHEAD_COUNTED_MAX,
-    LOCK_AHEAD_TOLD_MAX,
+    LOCK_AHEAD_NAMED_MAX,
     LOCK_HOLDS_BYTES_MAX,
     LOCK_SHARERS_MAX,
 )
@@ -258,10 +258,10 @@ class Obstruction(Plain, frozen=True, kw_only=True):
 
     at: Instant
     holders: tuple[Blocker, ...]
-    """At most LOCK_AHEAD_TOLD_MAX of them."""
+    """At most LOCK_AHEAD_NAMED_MAX of them."""
     holders_count: int
     ahead: tuple[EarlierWaiter, ...]
-    """The first in the queue, at most LOCK_AHEAD_TOLD_MAX of them."""
+    """The first in the queue, at most LOCK_AHEAD_NAMED_MAX of them."""
     position: int | None
     """Its position in the queue, 1 for the next; None behind more than LOCK_AHEAD_COUNTED_MAX."""
 
@@ -275,7 +275,7 @@ def obstruction_of(table: LockTable, waiter: Waiter, now: datetime) -> Obstructi
         if len(ahead) > LOCK_AHEAD_COUNTED_MAX:
             # Counting further would hold up all others at the table.
             break
-    first = sorted(ahead.values(), key=lambda other: other.place)[:LOCK_AHEAD_TOLD_MAX]
+    first = sorted(ahead.values(), key=lambda other: other.place)[:LOCK_AHEAD_NAMED_MAX]
     return Obstruction(
         at=now,
         holders=tuple(
@@ -287,7 +287,7 @@ def obstruction_of(table: LockTable, waiter: Waiter, now: datetime) -> Obstructi
                 until=hold.lease.expires_at if hold.lease.explicit else None,
                 process=hold.process,
             )
-            for name, hold in blocking[:LOCK_AHEAD_TOLD_MAX]
+            for name, hold in blocking[:LOCK_AHEAD_NAMED_MAX]
         ),
         holders_count=len(blocking),
         ahead=tuple(

@@ -103,7 +103,7 @@ class AheadWatch:
         """
         now = self._store.now()
         if not all(one.lease.fresh(now) for one in self._ahead):
-            self._clock.look()
+            self._clock.compare()
         watched = {one.id for one in self._by_fd.values()}
         self._known |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
         return [
@@ -123,7 +123,9 @@ class AheadWatch:
             return None
         now = self._store.now()
         ends = [
-            (lease.expires_at - self._clock.believed(now, since=lease.granted_at)).total_seconds()
+            (
+                lease.expires_at - self._clock.without_jump(now, since=lease.granted_at)
+            ).total_seconds()
             for lease in timed
         ]
         return max(min(ends), _LATER_S) + _LATER_S

@@ -140,7 +140,7 @@ class Queue:
         check_bounds(number, age_s)
         # An age that the caller names is meant; by the default bounds the last ones stay.
         least = QUEUE_KEEP_LEAST if keep_s is None else 0
-        steady_clock(self.store).look()
+        steady_clock(self.store).compare()
         asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 

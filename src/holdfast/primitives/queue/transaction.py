@@ -9,7 +9,6 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.kernel import clock
 from holdfast.kernel.codec import CUT, cut, json_bytes
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition, NotFound
 from holdfast.kernel.limits import (
@@ -26,7 +25,7 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.kernel.text import counted
-from holdfast.primitives.journal import Journal, proven
+from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.records import (
     ENDED,
     HEADS,
@@ -354,10 +353,8 @@ class QueueTransaction:
         ended = sum(
             self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
         )
-        now = proven(self._journal, self._tx, asked=asked)
-        before, spared = (
-            clock.BEGINNING if now is None else clock.ago(now, age_s) for age_s in (keep_s, spare_s)
-        )
+        before = self._journal.ago(self._tx, keep_s, asked=asked)
+        spared = self._journal.ago(self._tx, spare_s, asked=asked)
         oldest = in_order(
             self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[]
         )[:QUEUE_TRIM_MAX]

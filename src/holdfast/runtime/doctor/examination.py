@@ -40,8 +40,8 @@ def examine(
         try:
             loaded.append(load_settings(store=store, namespace=namespace))
         except InvalidValue as error:
-            mend = "docs/settings.md lists every setting and its values"
-            return [fail(error.message, mend, error.code)]
+            fix = "docs/settings.md lists every setting and its values"
+            return [fail(error.message, fix, error.code)]
         return configured.settings(loaded[0], chosen_by="--store" if store else None)
 
     yield from within(limit_s, "settings", load)

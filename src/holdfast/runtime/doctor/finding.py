@@ -19,14 +19,14 @@ class Verdict(enum.StrEnum):
 
 
 class Finding(Value, frozen=True, kw_only=True):
-    """What one check found about one thing. `mend` says what to do; `code` is the error code of a
+    """What one check found about one thing. `fix` says what to do; `code` is the error code of a
     failure. The examination fills in `check`.
     """
 
     check: str = ""
     verdict: Verdict
     says: str
-    mend: str = ""
+    fix: str = ""
     code: str = ""
 
 
@@ -38,12 +38,12 @@ def ok(says: str) -> Finding:
     return Finding(verdict=Verdict.OK, says=says)
 
 
-def warn(says: str, mend: str) -> Finding:
-    return Finding(verdict=Verdict.WARN, says=says, mend=mend)
+def warn(says: str, fix: str) -> Finding:
+    return Finding(verdict=Verdict.WARN, says=says, fix=fix)
 
 
-def fail(says: str, mend: str, code: str) -> Finding:
-    return Finding(verdict=Verdict.FAIL, says=says, mend=mend, code=code)
+def fail(says: str, fix: str, code: str) -> Finding:
+    return Finding(verdict=Verdict.FAIL, says=says, fix=fix, code=code)
 
 
 # Three dots end no sentence.
@@ -56,8 +56,8 @@ def failed(error: HoldfastError) -> Finding:
     colon.
     """
     parts = _SENTENCE.match(error.message) or _COLON.match(error.message)
-    says, mend = (parts[1], parts[2]) if parts else (error.message, "")
-    return fail(says, mend, error.code)
+    says, fix = (parts[1], parts[2]) if parts else (error.message, "")
+    return fail(says, fix, error.code)
 
 
 def exit_status(findings: Iterable[Finding]) -> int:

@@ -82,12 +82,12 @@ def _judge(path: Path, chosen: bool, access: Access) -> Finding | None:
         # As /tmp: others add names there, and cannot remove those of this user.
         return None
     says = f"{path} has mode {mode:04o}: {_who(mode)} it"
-    mend = f"chmod {'700' if is_folder else '600'} {shlex.quote(str(path))}"
+    fix = f"chmod {'700' if is_folder else '600'} {shlex.quote(str(path))}"
     if not mode & _OTHERS and (mode & stat.S_ISGID or not is_folder):
         # A laboratory may share its files with a group on purpose; then the folder has the setgid
         # bit.
-        return warn(says, f"{mend}, unless that group is meant to")
-    return fail(says, mend, "refused")
+        return warn(says, f"{fix}, unless that group is meant to")
+    return fail(says, fix, "refused")
 
 
 def _is_alone(gid: int) -> bool:

@@ -48,7 +48,7 @@ def queues(hf: Holdfast) -> list[Finding]:
         first = failed(error)
         key = error.fields.get("key")
         says = f"job {key} waits in a queue and can never be picked: {first.says}"
-        found.append(fail(says, first.mend, first.code))
+        found.append(fail(says, first.fix, first.code))
     number = len(large) + len(damaged)
     if number > 1:
         says = (
@@ -86,7 +86,7 @@ def records(hf: Holdfast) -> list[Finding]:
     if damaged:
         first = failed(next(iter(damaged.values())))
         many = f"{counted(len(damaged), 'record')} cannot be read, such as this one: "
-        return [fail((many if len(damaged) > 1 else "") + first.says, first.mend, first.code)]
+        return [fail((many if len(damaged) > 1 else "") + first.says, first.fix, first.code)]
     readable = counted(number, "record")
     return [
         ok(f"{readable} can be read, which are all")
@@ -245,8 +245,8 @@ def followers(hf: Holdfast) -> list[Finding]:
     """Followers of the journal that are behind: events for brokers, the audit log, the swap log."""
     found = [*_events(hf), *_audit_log(hf)]
     if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
-        mend = "make swap_log.jsonl writable; the next swap brings it up to date"
-        found += _behind(hf, "the swap log", swaps, mend)
+        fix = "make swap_log.jsonl writable; the next swap brings it up to date"
+        found += _behind(hf, "the swap log", swaps, fix)
     return found or [ok("the audit log keeps up, and no event waits for a broker that was chosen")]
 
 
@@ -271,11 +271,11 @@ def _audit_log(hf: Holdfast) -> Iterator[Finding]:
             "unavailable",
         )
         return
-    mend = "`holdfast jobs logs --list` writes what is missing"
-    yield from _behind(hf, f"the audit log {folder}", hf.job_log.lag(hf.log), mend)
+    fix = "`holdfast jobs logs --list` writes what is missing"
+    yield from _behind(hf, f"the audit log {folder}", hf.job_log.lag(hf.log), fix)
 
 
-def _behind(hf: Holdfast, what: str, lag: Lag, mend: str) -> Iterator[Finding]:
+def _behind(hf: Holdfast, what: str, lag: Lag, fix: str) -> Iterator[Finding]:
     if lag.since is not None and (age_s := (hf.store.now() - lag.since).total_seconds()) > LAG_S:
         entries = counted(lag.entries, "entry", "entries")
-        yield warn(f"{what} is {entries} and {age_s / 60:.0f} minutes behind", mend)
+        yield warn(f"{what} is {entries} and {age_s / 60:.0f} minutes behind", fix)

@@ -38,15 +38,15 @@ def tmux(needed_by: Sequence[str]) -> list[Finding]:
     """Whether tmux is installed, and its server answers. Starts none."""
     program = shutil.which("tmux")
     if program is None:
-        mend = (
+        fix = (
             "install it (apt-get install tmux); `holdfast agents run` and command agents do without"
         )
         if needed_by:
             more = f" and {len(needed_by) - 1} more" if len(needed_by) > 1 else ""
             says = f"there is no tmux, and {needed_by[0]}{more} runs in it"
-            return [fail(says, mend, "unavailable")]
+            return [fail(says, fix, "unavailable")]
         says = "there is no tmux on the PATH: agents in tmux cannot be started or seen"
-        return [warn(says, mend)]
+        return [warn(says, fix)]
     try:
         result = subprocess.run(
             [program, "list-sessions"],
@@ -56,20 +56,20 @@ def tmux(needed_by: Sequence[str]) -> list[Finding]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        mend = (
+        fix = (
             "its server is stopped or hangs: kill -CONT its process, or end it with `tmux "
             "kill-server`"
         )
         says = f"tmux does not answer within {_ANSWER_S:g} s"
-        return [fail(says, mend, "upstream_unavailable")]
+        return [fail(says, fix, "upstream_unavailable")]
     if result.returncode == 0:
         sessions = counted(len(result.stdout.splitlines()), "tmux session")
         return [ok(f"it answers, with {sessions}")]
     complaint = result.stderr.strip().lower()
     if any(words in complaint for words in _NO_SERVER):
         return [ok("installed; no tmux session runs")]
-    mend = f"try `{program} list-sessions` yourself: the socket may be another user's"
-    return [fail(f"tmux refuses: {complaint[:200]}", mend, "upstream_unavailable")]
+    fix = f"try `{program} list-sessions` yourself: the socket may be another user's"
+    return [fail(f"tmux refuses: {complaint[:200]}", fix, "upstream_unavailable")]
 
 
 def broker(hf: Holdfast | None) -> Iterator[Finding]:

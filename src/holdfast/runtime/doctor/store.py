@@ -54,7 +54,7 @@ def disk(settings: Settings) -> list[Finding]:
     kind, room = type_of(folder), os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     if not is_local(kind):
-        mend = (
+        fix = (
             "use a local disk, or PostgreSQL for several machines (--store postgresql://...); if "
             f"you know that it is as good, set {VARIABLE}={kind}"
         )
@@ -62,19 +62,19 @@ def disk(settings: Settings) -> list[Finding]:
             f"{folder} is on a file system of type {kind}, which is not known to be of this "
             "machine alone"
         )
-        return [fail(says, mend, "store_unavailable")]
+        return [fail(says, fix, "store_unavailable")]
     if room.f_flag & os.ST_RDONLY:
-        mend = (
+        fix = (
             "mount it writable (mount -o remount,rw), or choose another place with --store (the "
             f"store is {path})"
         )
-        return [fail(f"{folder} is on a read-only file system", mend, "store_unavailable")]
+        return [fail(f"{folder} is on a read-only file system", fix, "store_unavailable")]
     if free < _FULL_BYTES or (room.f_files and not room.f_favail):
         says = f"{folder} has no room left: {_size(free)}"
         return [fail(says, "free some room there", "store_unavailable")]
     if free < DISK_FREE_BYTES_MIN:
-        mend = f"free some: {_size(DISK_FREE_BYTES_MIN)} is little already"
-        return [warn(f"{folder} has {_size(free)} left", mend)]
+        fix = f"free some: {_size(DISK_FREE_BYTES_MIN)} is little already"
+        return [warn(f"{folder} has {_size(free)} left", fix)]
     return [ok(f"{folder}: {kind}, {_size(free)} free")]
 
 
@@ -88,12 +88,12 @@ def logs(settings: Settings) -> list[Finding]:
         size = log_size(database)
         if size <= LOG_BYTES_KEPT:
             continue
-        who, mend = blame(database)
+        who, fix = blame(database)
         says = f"the log of {database} has {_size(size)} and cannot be begun anew: {who}"
         found.append(
-            fail(f"{says}; changes are refused", mend, "store_unavailable")
+            fail(f"{says}; changes are refused", fix, "store_unavailable")
             if size > LOG_BYTES_MAX
-            else warn(says, f"{mend}; beyond {_size(LOG_BYTES_MAX)} changes are refused")
+            else warn(says, f"{fix}; beyond {_size(LOG_BYTES_MAX)} changes are refused")
         )
     usual = "none has grown beyond what is usual" if path else "the store has none on this machine"
     return found or [ok(usual)]
@@ -186,11 +186,11 @@ def store(hf: Holdfast) -> list[Finding]:
         ]
     took = f"an empty transaction takes {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
-        mend = (
+        fix = (
             "look at the disk and at other programs that write to it; `holdfast metrics` has the "
             "times"
         )
-        return [warn(f"{hf.store.kind}, slow: {took}", mend)]
+        return [warn(f"{hf.store.kind}, slow: {took}", fix)]
     return [ok(f"{hf.store.kind}, writable: {took}")]
 
 
@@ -210,12 +210,12 @@ def _fastest_write_s(hf: Holdfast) -> float:
 
 def _missing(path: Path) -> Finding:
     if why := unwritable(path.parent):
-        mend = (
+        fix = (
             "make its folder writable to this user, or choose another place with --store or "
             "HOLDFAST_STORE"
         )
         says = f"there is none yet, and {path} cannot be made: {why}"
-        return fail(says, mend, "store_unavailable")
+        return fail(says, fix, "store_unavailable")
     return ok("there is none yet: the first command that changes something makes it")
 
 
@@ -242,7 +242,7 @@ def schema(hf: Holdfast) -> list[Finding]:
     if damaged:
         first = failed(damaged[0])
         number = counted(len(damaged), "agent's record", "agents' records")
-        return [fail(f"{number} cannot be read: {first.says}", first.mend, first.code)]
+        return [fail(f"{number} cannot be read: {first.says}", first.fix, first.code)]
     return [ok(f"all {len(spaces)} kinds of records are understood")]
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import (
@@ -146,8 +146,8 @@ class FilesStore:
     def boot_in_use(self, boot_id: str) -> bool:
         return self.inner.boot_in_use(boot_id)
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path:
         return self.folders.own / purpose
@@ -416,7 +416,7 @@ class FilesStore:
             # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
             # sees.
             facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
-            append_entry(self.inner, "store.mended", damage.location.path.name, facts)
+            append_entry(self.inner, "store.repaired", damage.location.path.name, facts)
         raise error
 
     def _locks_of(self, spaces: tuple[Space[Any], ...]) -> tuple[Path, ...]:

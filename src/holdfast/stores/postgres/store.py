@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.kernel.clock import Passing, since_boot
+from holdfast.kernel.clock import MonotonicTime, since_boot
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
@@ -111,7 +111,7 @@ class PostgresStore(NoLayouts):
     def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - who is connected does not tell
         return True
 
-    def passing(self) -> Passing:
+    def monotonic(self) -> MonotonicTime:
         return since_boot()
 
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it lies on another machine

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.kernel import faults, token
-from holdfast.kernel.clock import Clock, Passing, SystemClock
+from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
@@ -110,8 +110,8 @@ class SqliteStore(NoLayouts):
     def now(self) -> datetime:
         return self._clock.now()
 
-    def passing(self) -> Passing:
-        return self._clock.passing()
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}-{purpose}")

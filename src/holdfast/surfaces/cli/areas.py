@@ -2,7 +2,7 @@
 
 AREAS = {
     "agents": "Live agents: run one, publish, list, resolve, cleanup.",
-    "doctor": "What is wrong here, and how to mend it.",
+    "doctor": "What is wrong here, and how to fix it.",
     "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
     "holds": "Counts that cannot leak: how many use something, without those that died.",
     "jobs": "Delegated work: register, run, pick, publish, watch, logs.",

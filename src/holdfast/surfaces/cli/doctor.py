@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong here, and how to mend it."""
+"""`holdfast doctor`: what is wrong here, and how to fix it."""
 
 import shutil
 import sys
@@ -22,7 +22,7 @@ _INDENT = 19
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def doctor(as_json: bool) -> int:
-    """Look for what is wrong here, and say how to mend it. Changes nothing.
+    """Look for what is wrong here, and say how to fix it. Changes nothing.
 
     Settings, disk, permissions, store, clock, tmux, broker, gateways, server, what dead processes
     left, what is yet to be told; none is waited for long. Exits 0 when nothing fails, else with the
@@ -36,7 +36,7 @@ def doctor(as_json: bool) -> int:
             click.echo(_line(finding))
     status = exit_status(findings)
     if as_json:
-        told = [replace(finding, mend=completed(finding.mend)) for finding in findings]
+        told = [replace(finding, fix=completed(finding.fix)) for finding in findings]
         json_document({"well": status == 0, "findings": told})
     else:
         click.echo(_summed(findings))
@@ -50,7 +50,7 @@ def _line(finding: Finding) -> str:
         bold=finding.verdict is Verdict.FAIL,
     )
     words = printable(
-        f"{finding.says}. To mend: {completed(finding.mend)}" if finding.mend else finding.says
+        f"{finding.says}. To fix: {completed(finding.fix)}" if finding.fix else finding.says
     ).replace("\n", " ")
     if sys.stdout.isatty():
         width = max(shutil.get_terminal_size().columns, _INDENT + 20)

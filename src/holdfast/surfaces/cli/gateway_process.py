@@ -15,8 +15,8 @@ from holdfast.runtime.gateway_address import Adapt, Served, process_of
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.surfaces.cli.output import answer, remark
-from holdfast.surfaces.http.bearer import bearer_token
-from holdfast.surfaces.http.gateway.server import GatewaySide
+from holdfast.surfaces.http.access import bearer_token
+from holdfast.surfaces.http.gateway import GatewaySide
 from holdfast.surfaces.http.http_server import HttpServer, bound, serve
 
 

@@ -25,7 +25,7 @@ from holdfast.operations.jobs import mirror
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
-from holdfast.surfaces.http.bearer import bearer_token
+from holdfast.surfaces.http.access import bearer_token
 from holdfast.surfaces.http.http_server import HttpServer, bound, serve
 from holdfast.surfaces.http.server.application import ServerSide
 

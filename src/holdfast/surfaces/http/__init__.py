@@ -1,17 +1,11 @@
-"""What every HTTP server of ours needs, and the servers themselves.
+"""The HTTP servers: of a whole store, and of one gateway.
 
-access_gate.py  host, origin, token and size of a request, before any route
-bearer.py       the token in its file
-problems.py     errors as responses
-queries.py      refuses unknown query parameters
-openapi.py      what the schema says of bodies
-reference.py    the schema as a page
-changes.py      waits for a change of the store, without a thread for each waiter
-sse.py          the journal as a stream of events, resumable
-connections.py  slow and idle connections within bounds
-http_server.py  a server from its start to its graceful end
-metrics.py      what Prometheus scrapes
-gateway/        the gateway's routes
-page/           the page for browsers
-server/         the server of a whole store
+http_server.py    uvicorn with bounded connections, from its start to its graceful stop
+access.py         the token in its file; host, origin, token and size of a request, before any route
+problems.py       errors as responses, and the strict reading of bodies and queries
+openapi.py        the web application and its OpenAPI, also as a page
+events.py         the journal as a stream of events, and waits for a change of the store
+gateway.py        the server of one gateway; shared_commit.py stores concurrent requests at once
+server/           the server of a whole store
+page/             the page for browsers
 """

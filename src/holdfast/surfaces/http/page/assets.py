@@ -14,16 +14,13 @@ _KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-"""What each is called. Text is said to be UTF-8 by the framework."""
+"""The framework adds that text is UTF-8."""
 
 _BEGIN = b'<script type="module" src="/assets/begin.js"></script>'
-"""In the page's text, in whose place the script itself is sent: what loads the rest must not be
-lost on the way.
-"""
-
+"""Replaced by the script itself: what loads the rest must not be lost on the way."""
 
 _UNFIT = b"/(?!)/gu"
-"""In text.js, in whose place the pattern of the characters that are written out is sent."""
+"""In text.js, replaced by the pattern of the characters that are written out."""
 
 
 class Asset(NamedTuple):
@@ -52,8 +49,8 @@ def load_assets() -> dict[str, Asset]:
 
 
 def headers_of(assets: dict[str, Asset]) -> dict[str, str]:
-    """What is sent with every file of the page: of scripts, those that are served here may run, and
-    the one in its text.
+    """The headers of every file of the page: only scripts of this server may run, and the one in
+    the page's own text.
     """
     begin = b64encode(sha256(assets["begin.js"].content).digest()).decode()
     policy = (

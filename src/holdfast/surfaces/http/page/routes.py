@@ -1,8 +1,10 @@
-"""What the page asks for.
+"""The routes of the page. Everything here reads; the buttons of the page call the operations."""
 
-Everything here reads; what its buttons do are the server's own operations.
-"""
-
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -10,12 +12,34 @@ from litestar import Request, Response, get
 from litestar.params import FromPath, PathParameter, QueryParameter
 
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import InvalidValue, Unavailable
-from holdfast.kernel.limits import LABEL_CHARS_MAX, LIST_MAX, PAGE_JOURNAL_MAX, PAGE_LINES
+from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.limits import (
+    LABEL_CHARS_MAX,
+    LIST_MAX,
+    PAGE_CENSUS_S,
+    PAGE_GATEWAY_S,
+    PAGE_GATEWAYS_MAX,
+    PAGE_JOURNAL_MAX,
+    PAGE_LINES,
+)
 from holdfast.kernel.store import Entry
-from holdfast.operations.page.agents import AgentPage, agent_names, agent_page, why_agent
+from holdfast.operations.page.agents import (
+    AgentCensus,
+    AgentPage,
+    agent_census,
+    agent_names,
+    agent_page,
+    name_of,
+    why_agent,
+)
 from holdfast.operations.page.explanation import Why
-from holdfast.operations.page.gateways import Document, GatewayPicture, gateway_picture
+from holdfast.operations.page.gateways import (
+    Document,
+    GatewayLine,
+    GatewayPicture,
+    gateway_line,
+    gateway_picture,
+)
 from holdfast.operations.page.jobs import JobPage, JobPicture, job_page, job_picture
 from holdfast.operations.page.locks import LockPage, lock_page, why_lock
 from holdfast.operations.page.overview import Overview, overview
@@ -24,14 +48,14 @@ from holdfast.operations.page.workflows import why_swap, why_workflow
 from holdfast.primitives.journal import redacted
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.http.page.assets import Asset, asset_named, headers_of, load_assets
-from holdfast.surfaces.http.page.census import AgentCounts, GatewayStatuses
-from holdfast.surfaces.http.queries import takes
+from holdfast.surfaces.http.problems import takes
 
 _Limit = Annotated[int, QueryParameter(ge=1, le=LIST_MAX)]
-_Words = Annotated[str, QueryParameter(max_length=LABEL_CHARS_MAX)]
 _Name = Annotated[str, QueryParameter(max_length=LABEL_CHARS_MAX)]
+_PathName = Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]
 _REQUESTS = 100
 _LOG_LINES = 200
+_FRESH_S = 0.5
 
 
 class JournalPage(Plain, frozen=True, kw_only=True):
@@ -49,112 +73,165 @@ class ShownJob(Plain, frozen=True, kw_only=True):
     log: list[Document]
 
 
+class AgentCounts:
+    """The count of agents by state, a few moments old at most: counting reads all of them."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._mutex = threading.Lock()
+        self._census: AgentCensus | None = None
+        self._at_s = 0.0
+
+    def census(self) -> AgentCensus:
+        """The count, made anew when it is too old."""
+        with self._mutex:
+            if self._census is None or time.monotonic() - self._at_s > PAGE_CENSUS_S:
+                began_s = time.monotonic()
+                self._census = agent_census(self._hf.agents, self._hf.processes)
+                # A count that took long is kept for longer: counting must not fill the server.
+                self._at_s = time.monotonic() + 5 * (time.monotonic() - began_s)
+            return self._census
+
+
+class GatewayStatuses:
+    """The states of this machine's gateways. One that hangs delays nobody twice."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._mutex = threading.Lock()
+        self._asked: dict[str, tuple[float, Future[Document | None]]] = {}
+
+    def lines(self) -> list[GatewayLine]:
+        """A line for each, by the agent's name."""
+        names = self._hf.gateways()[:PAGE_GATEWAYS_MAX]
+        new = [self._ask(name) for name in names]
+        wait([future for future, begun in new if begun], timeout=PAGE_GATEWAY_S)
+        return [self._line(name, future) for name, (future, _) in zip(names, new, strict=True)]
+
+    def one(self, agent: str) -> tuple[GatewayLine, Document | None]:
+        """The line of one gateway, and its status.
+
+        Raises NotFound when this machine has no gateway of that agent.
+        """
+        if agent not in self._hf.gateways():
+            raise NotFound(
+                f"there never was a gateway of {agent} here: `holdfast gateway serve {agent}` "
+                "starts one",
+                agent=agent,
+            )
+        future, begun = self._ask(agent)
+        if begun:
+            wait([future], timeout=PAGE_GATEWAY_S)
+        return self._line(agent, future), future.result() if future.done() else None
+
+    def _line(self, agent: str, future: "Future[Document | None]") -> GatewayLine:
+        name = name_of(self._hf.agents, agent)
+        if future.done():
+            return gateway_line(agent, future.result(), name=name)
+        return gateway_line(agent, None, silent=True, name=name)
+
+    def _ask(self, agent: str) -> "tuple[Future[Document | None], bool]":
+        """Its response, and whether it was asked just now: never again before it has answered."""
+        with self._mutex:
+            at_s, future = self._asked.get(agent, (0.0, None))
+            if future is not None and (not future.done() or time.monotonic() - at_s < _FRESH_S):
+                return future, False
+            future = Future()
+            self._asked[agent] = (time.monotonic(), future)
+        threading.Thread(
+            target=self._answer, args=(agent, future), name="holdfast-page", daemon=True
+        ).start()
+        return future, True
+
+    def _answer(self, agent: str, future: "Future[Document | None]") -> None:
+        try:
+            future.set_result(self._hf.gateway(agent).status())
+        except HoldfastError:
+            # There never was one, or its response makes no sense: it is shown as never served.
+            future.set_result(None)
+        except BaseException:
+            future.set_result(None)
+            raise
+
+
 def page_routes(hf: Holdfast) -> list[Any]:
-    """The route handlers of the page."""
-    looks = AgentCounts(hf), GatewayStatuses(hf)
-    return [
-        *_of_files(),
-        *_at_a_glance(hf, *looks),
-        *_of_lists(hf),
-        *_of_what_passes(hf),
-        *_whys(hf),
-        *_of_one(hf, looks[1]),
-    ]
+    """The routes of the page."""
+    gateways = GatewayStatuses(hf)
+    return [*_files(), *_overviews(hf, gateways), *_lists(hf), *_answers(hf, gateways)]
 
 
-def _of_files() -> list[Any]:
+def _read(path: str, *queried: str) -> Callable[[Callable[..., Any]], Any]:
+    """A route that reads the store in a thread. It is the page's own, and not in the OpenAPI."""
+    return get(path, sync_to_thread=True, include_in_schema=False, opt=takes(*queried))
+
+
+def _files() -> list[Any]:
     assets = load_assets()
     headers = headers_of(assets)
 
+    def sent(asset: Asset, request: Request[Any, Any, Any]) -> Response[bytes]:
+        same = request.headers.get("if-none-match") == asset.etag
+        return Response(
+            b"" if same else asset.content,
+            status_code=304 if same else 200,
+            media_type=asset.media_type,
+            headers={**headers, "ETag": asset.etag},
+        )
+
     @get("/", include_in_schema=False, sync_to_thread=False)
     def page(request: Request[Any, Any, Any]) -> Response[bytes]:
-        """The page."""
-        return _sent(assets["page.html"], headers, request)
+        return sent(assets["page.html"], request)
 
     @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=False)
     def asset(name: FromPath[str], request: Request[Any, Any, Any]) -> Response[bytes]:
-        """One of its files."""
-        return _sent(asset_named(assets, name), headers, request)
+        return sent(asset_named(assets, name), request)
 
     return [page, asset]
 
 
-def _sent(
-    asset: Asset, headers: dict[str, str], request: Request[Any, Any, Any]
-) -> Response[bytes]:
-    same = request.headers.get("if-none-match") == asset.etag
-    return Response(
-        b"" if same else asset.content,
-        status_code=304 if same else 200,
-        media_type=asset.media_type,
-        headers={**headers, "ETag": asset.etag},
-    )
+def _overviews(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
+    agents = AgentCounts(hf)
 
-
-def _at_a_glance(hf: Holdfast, agents: AgentCounts, gateways: GatewayStatuses) -> list[Any]:
-    @get("/v1/overview", sync_to_thread=True, include_in_schema=False)
+    @_read("/v1/overview")
     def at_a_glance() -> Overview:
-        """How many of each there are, what needs somebody, who waits for whom, and what happened
-        last.
-        """
         return overview(
             hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agents.census(), gateways.lines()
         )
 
-    @get("/v1/timeline", sync_to_thread=True, include_in_schema=False)
-    def of_holds() -> Timeline:
-        """Who held and who waited for what, as far as the journal and the lock table tell."""
+    @_read("/v1/timeline")
+    def holds() -> Timeline:
         return timeline(hf.store, hf.locks)
 
-    return [at_a_glance, of_holds]
+    return [at_a_glance, holds]
 
 
-def _of_lists(hf: Holdfast) -> list[Any]:
-    @get(
-        "/v1/overview/agents",
-        sync_to_thread=True,
-        include_in_schema=False,
-        opt=takes("after_name", "after_id", "limit", "words"),
-    )
+def _lists(hf: Holdfast) -> list[Any]:
+    @_read("/v1/overview/agents", "after_name", "after_id", "limit", "words")
     def agents(
-        after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = ""
+        after_name: _Name = "", after_id: _Name = "", limit: _Limit = PAGE_LINES, words: _Name = ""
     ) -> AgentPage:
         """Agents by name, behind one of them."""
         after = (after_name, after_id) if after_name else None
         return agent_page(hf.agents, hf.processes, after=after, limit=limit, words=words)
 
-    @get(
-        "/v1/overview/locks",
-        sync_to_thread=True,
-        include_in_schema=False,
-        opt=takes("after", "limit", "words"),
-    )
-    def locks(after: _Name = "", limit: _Limit = PAGE_LINES, words: _Words = "") -> LockPage:
+    @_read("/v1/overview/locks", "after", "limit", "words")
+    def locks(after: _Name = "", limit: _Limit = PAGE_LINES, words: _Name = "") -> LockPage:
         """What is held or waited for, by name, behind one of them."""
         return lock_page(hf.locks, after=after, limit=limit, words=words)
 
-    return [agents, locks]
-
-
-def _of_what_passes(hf: Holdfast) -> list[Any]:
-    @get(
-        "/v1/overview/jobs",
-        sync_to_thread=True,
-        include_in_schema=False,
-        opt=takes("status", "before_arrival", "before_id", "limit", "words"),
-    )
+    @_read("/v1/overview/jobs", "status", "before_arrival", "before_id", "limit", "words")
     def jobs(
         wanted: Annotated[str, QueryParameter(name="status", max_length=20)] = "",
         before_arrival: Annotated[int, QueryParameter(ge=0)] = 0,
         before_id: _Name = "",
         limit: _Limit = PAGE_LINES,
-        words: _Words = "",
+        words: _Name = "",
     ) -> JobPage:
         """Jobs, the newest first, before one of them."""
         before = (before_arrival, before_id) if before_id else None
         return job_page(hf.jobs, status=wanted or None, before=before, limit=limit, words=words)
 
-    @get("/v1/overview/journal", sync_to_thread=True, include_in_schema=False, opt=takes("limit"))
+    @_read("/v1/overview/journal", "limit")
     def journal(
         limit: Annotated[int, QueryParameter(ge=1, le=PAGE_JOURNAL_MAX)] = PAGE_LINES,
     ) -> JournalPage:
@@ -162,13 +239,11 @@ def _of_what_passes(hf: Holdfast) -> list[Any]:
         entries = tuple(hf.store.journal(limit=limit, reverse=True).entries)
         return JournalPage(entries=entries, names=agent_names(hf.agents, entries))
 
-    return [jobs, journal]
+    return [agents, locks, jobs, journal]
 
 
-def _whys(hf: Holdfast) -> list[Any]:
-    @get(
-        "/v1/overview/why", sync_to_thread=True, include_in_schema=False, opt=takes("kind", "name")
-    )
+def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
+    @_read("/v1/overview/why", "kind", "name")
     def why(kind: _Name, name: _Name = "") -> Why:
         """Why a lock, an agent, a workflow or the swap is as it is."""
         if kind == "lock":
@@ -184,31 +259,25 @@ def _whys(hf: Holdfast) -> list[Any]:
             field="kind",
         )
 
-    return [why]
-
-
-def _of_one(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
-    @get("/v1/overview/jobs/{job_id:str}", sync_to_thread=True, include_in_schema=False)
-    def job(job_id: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> ShownJob:
-        """A job, why it is as it is, what it told, and its log."""
+    @_read("/v1/overview/jobs/{job_id:str}")
+    def job(job_id: _PathName) -> ShownJob:
+        """A job, why it is as it is, its progress, and its log."""
         found = hf.jobs.get_job(job_id)
         picture = job_picture(found, hf.job_events, hf.processes, embedded=hf.store.embedded)
         return ShownJob(job=picture, log=_log(hf, job_id))
 
-    @get("/v1/overview/gateways/{agent:str}", sync_to_thread=True, include_in_schema=False)
-    def gateway(agent: Annotated[str, PathParameter(max_length=LABEL_CHARS_MAX)]) -> GatewayPicture:
+    @_read("/v1/overview/gateways/{agent:str}")
+    def gateway(agent: _PathName) -> GatewayPicture:
         """A gateway, why it is as it is, and its newest requests."""
         line, status = gateways.one(agent)
         requests: list[Document] = []
         if status is not None and status.get("gateway_health") == "healthy":
-            try:
+            # It may have gone since: the next refresh shows that.
+            with suppress(Unavailable):
                 requests = list(hf.gateway(agent).requests(limit=_REQUESTS))
-            except Unavailable:
-                # It has just gone. The next look says so.
-                requests = []
         return gateway_picture(line, status, requests)
 
-    return [job, gateway]
+    return [why, job, gateway]
 
 
 def _log(hf: Holdfast, job_id: str) -> list[Document]:

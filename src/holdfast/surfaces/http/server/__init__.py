@@ -1,9 +1,7 @@
 """The server of a whole store: every operation under /v1.
 
-application.py    the application, composed of all routes
-routes.py         the routes of operations
-executor.py       runs operations in bounded threads, with waits that end when the client is gone
-status_routes.py  /health, /ready and the events
-sessions.py       the one-time link and the session that it begins
-path_names.py     slashes inside a name in a path
+application.py  the application, composed of all routes; /health, /ready and /metrics
+routes.py       the routes of operations
+executor.py     runs operations in bounded threads, with waits that end when the client is gone
+sessions.py     the one-time link and the session that it begins
 """

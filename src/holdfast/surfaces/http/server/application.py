@@ -1,34 +1,34 @@
-"""The server of a whole store as one application."""
+"""The server of a whole store as one application: every operation under /v1, the page, sessions,
+metrics and events.
+"""
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.spec import Components, OpenAPIType, SecurityScheme
+from litestar import Litestar, get
+from litestar.openapi.spec import OpenAPIType, Schema
+from litestar.response import Response
 from litestar.types import ASGIApp
 
 from holdfast import __version__
-from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.operations import all_operations
 from holdfast.operations.holds import TakeHold
 from holdfast.operations.locks import Acquire
 from holdfast.operations.network import LockRouters
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.http.access_gate import AccessGate, served_hosts
-from holdfast.surfaces.http.changes import Changes
-from holdfast.surfaces.http.metrics import metrics_routes
-from holdfast.surfaces.http.openapi import say_one_of, say_strict
-from holdfast.surfaces.http.page import page_routes
-from holdfast.surfaces.http.problems import HANDLERS
-from holdfast.surfaces.http.queries import refuse_unknown_query
-from holdfast.surfaces.http.reference import Reference
+from holdfast.runtime.metrics.sources import metrics_of
+from holdfast.runtime.metrics.text import CONTENT_TYPE
+from holdfast.surfaces.http.access import AccessGate, served_hosts
+from holdfast.surfaces.http.events import Changes, events_route
+from holdfast.surfaces.http.openapi import application
+from holdfast.surfaces.http.page.routes import page_routes
+from holdfast.surfaces.http.problems import PUBLIC_PROBLEMS, SECURED
 from holdfast.surfaces.http.server.executor import Executor
-from holdfast.surfaces.http.server.path_names import PathNames
-from holdfast.surfaces.http.server.routes import route_of
+from holdfast.surfaces.http.server.routes import SlashesInNames, problems, route_of
 from holdfast.surfaces.http.server.sessions import (
     BEGIN_PATH,
     PROOF_PATH,
@@ -36,16 +36,30 @@ from holdfast.surfaces.http.server.sessions import (
     link_to,
     session_routes,
 )
-from holdfast.surfaces.http.server.status_routes import status_routes
 
-_ENDED_BY_SOMETHING = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
-"""Claims that need one of `ttl_s` and `pid`."""
+_ENDING = {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER}
+"""A claim by these requests needs at least one of these fields: something must end it."""
+_ENDED_CLAIMS = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
 
 _PUBLIC = frozenset({"/health", "/", "/schema", BEGIN_PATH, PROOF_PATH})
 _PUBLIC_BELOW = ("/assets/", "/schema/")
-"""What is the same for everybody: no file of the page and no line of the reference says anything of
-the store. A browser shows no token when it loads a page.
+"""The same for everybody, and nothing of the store: a browser shows no token when it loads a page.
 """
+
+
+class Health(Plain, frozen=True, kw_only=True):
+    """That the server itself answers. It says nothing of the store."""
+
+    status: str = "ok"
+    version: str = __version__
+
+
+class Ready(Plain, frozen=True, kw_only=True):
+    """That the store answers."""
+
+    status: str = "ready"
+    store: str
+    namespace: str
 
 
 class ServerSide:
@@ -71,7 +85,7 @@ class ServerSide:
         self._changes = Changes(hf.store, [JOURNAL_TOPIC])
         self._executor = Executor(hf)
         gate = AccessGate(
-            self._litestar(self._routes(hf)),
+            self._litestar(hf),
             token=token,
             hosts=served_hosts(host, port, more_hosts),
             public=_PUBLIC,
@@ -79,57 +93,90 @@ class ServerSide:
             in_session=self.sessions.lets_in,
         )
         # Around the gate, which must see the path that is routed.
-        self.app: ASGIApp = PathNames(gate)
+        self.app: ASGIApp = SlashesInNames(gate)
 
     def new_link(self) -> str:
         """A link for a browser, that can be used once."""
         return link_to(self.url, self.sessions.new_code())
 
     def end_waits(self) -> None:
-        """Let everybody go who only waits. Called on the server's loop."""
+        """End all waits. Called on the server's loop."""
         self._changes.end_waits()
         self._executor.end_waits()
 
-    def _routes(self, hf: Holdfast) -> list[Any]:
-        """All that is served: each part brings its own."""
-        return [
-            *status_routes(hf, self._changes),
-            *session_routes(self.sessions, self.url),
-            *(route_of(operation, self._executor) for operation in all_operations()),
-            *page_routes(hf),
-            *metrics_routes(hf),
-        ]
-
-    def _litestar(self, routes: list[Any]) -> ASGIApp:
-        app = Litestar(
-            routes,
-            before_request=refuse_unknown_query,
-            exception_handlers=HANDLERS,
-            lifespan=[self._alive],
-            logging_config=None,
-            request_max_body_size=HTTP_BODY_BYTES_MAX,
-            openapi_config=OpenAPIConfig(
-                title="Holdfast",
-                version=__version__,
-                description="Keeps agents, jobs and shared resources from stepping on each other.",
-                components=Components(
-                    security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}
-                ),
-                use_handler_docstrings=True,
-                render_plugins=[Reference()],
-            ),
+    def _litestar(self, hf: Holdfast) -> Litestar:
+        events = events_route(
+            hf.store,
+            self._changes,
+            lambda _: True,
+            statuses=(429,),
+            operation_id="log.events",
+            tags=["log"],
         )
-        say_strict(app)
-        say_one_of(
-            app, _ENDED_BY_SOMETHING, {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER}
+        app = application(
+            [
+                *status_routes(hf),
+                events,
+                *session_routes(self.sessions, self.url),
+                *(route_of(operation, self._executor) for operation in all_operations()),
+                *page_routes(hf),
+            ],
+            self._changes,
+            title="Holdfast",
+            description="Keeps agents, jobs and shared resources from stepping on each other.",
+            close=self._executor.close,
         )
+        schemas = app.openapi_schema.components.schemas or {}
+        for name in _ENDED_CLAIMS:
+            schemas[name].any_of = [
+                Schema(required=[field], properties={field: Schema(type=kind)})
+                for field, kind in _ENDING.items()
+            ]
         return app
 
-    @asynccontextmanager
-    async def _alive(self, _: Litestar) -> AsyncIterator[None]:
-        self._changes.start()
-        try:
-            yield
-        finally:
-            self._changes.close()
-            self._executor.close()
+
+def status_routes(hf: Holdfast) -> list[Any]:
+    """The routes of the server itself: whether it and its store answer, and its metrics."""
+    metrics = metrics_of(hf, version=__version__)
+
+    @get(
+        "/health",
+        sync_to_thread=False,
+        responses=PUBLIC_PROBLEMS,
+        operation_id="server.health",
+        tags=["server"],
+    )
+    def health() -> Health:
+        """Does the server itself answer? Needs no token."""
+        return Health()
+
+    @get(
+        "/ready",
+        responses=problems(),
+        security=SECURED,
+        operation_id="server.ready",
+        tags=["server"],
+    )
+    async def ready() -> Ready:
+        """Does the store answer?"""
+        await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
+        return Ready(store=hf.store.kind, namespace=hf.store.namespace)
+
+    @get(
+        "/metrics",
+        sync_to_thread=True,
+        media_type=CONTENT_TYPE,
+        responses=problems(),
+        security=SECURED,
+        operation_id="server.metrics",
+        tags=["server"],
+    )
+    def scrape() -> Response[str]:
+        """Counters, gauges and histograms of this store and this machine.
+
+        A part that cannot be read is missing, and `holdfast_metrics_part_up` says so.
+        """
+        headers = {"Cache-Control": "no-store"}
+        return Response(metrics.text(), media_type=CONTENT_TYPE, headers=headers)
+
+    return [health, ready, scrape]

@@ -1,18 +1,19 @@
 """Runs operations in bounded threads, with waits that end when their client is gone.
 
 Quick operations share a few threads. Those that may wait, for a lock, a job or another program,
-have threads of their own, so that they delay no other. When all of those wait, the next operation
+have threads of their own, so that they delay no others. When all of those wait, the next operation
 gets what is available at once, or is refused. A client that disconnects ends its wait, and what it
-was granted in the same instant is taken back.
+was granted in the same instant is given back.
 """
 
 import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from litestar.types import Receive
 
@@ -22,8 +23,6 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations.operation import Operation, Request, Wait
 from holdfast.runtime.connection import Holdfast
-
-T = TypeVar("T")
 
 
 class IssuedGrants:
@@ -35,8 +34,7 @@ class IssuedGrants:
     a lock that is free. Remembers the last of each by token: they are milliseconds apart.
     """
 
-    def __init__(self, *, most: int = SERVER_TOLD_MAX) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._issued: dict[int, None] = {}
         self._withdrawn: dict[int, None] = {}
@@ -63,7 +61,7 @@ class IssuedGrants:
 
     def _remember(self, tokens: dict[int, None], more: Iterable[int]) -> None:
         tokens |= dict.fromkeys(more)
-        while len(tokens) > self._most:
+        while len(tokens) > SERVER_TOLD_MAX:
             del tokens[next(iter(tokens))]
 
 
@@ -97,11 +95,11 @@ class ClientWait(Wait):
 class Executor:
     """Runs operations on one connection. To be used on one event loop, and closed there."""
 
-    def __init__(self, hf: Holdfast, *, waits_max: int = SERVER_WAITS_MAX) -> None:
+    def __init__(self, hf: Holdfast) -> None:
         self.hf = hf
         self._quick = ThreadPoolExecutor(SERVER_THREADS, thread_name_prefix="holdfast-quick")
-        self._slow = ThreadPoolExecutor(waits_max, thread_name_prefix="holdfast-wait")
-        self._waits_max = waits_max
+        self._slow = ThreadPoolExecutor(SERVER_WAITS_MAX, thread_name_prefix="holdfast-wait")
+        self._waits_max = SERVER_WAITS_MAX
         self._waits: set[ClientWait] = set()
         self._grants = IssuedGrants()
         self._stopping = False
@@ -113,39 +111,52 @@ class Executor:
 
         Raises what it raises; Full when too many wait, Unavailable when the server stops.
         """
+        loop = asyncio.get_running_loop()
         more: dict[str, Any] = {"damaged": damaged} if operation.skips_damaged else {}
         if not operation.waits and not operation.outside:
-            return await self._in(self._quick, lambda: operation(self.hf, request, **more))
+            call = partial(operation, self.hf, request, **more)
+            return await loop.run_in_executor(self._quick, call)
         if self._stopping:
             raise _stopping()
-        if len(self._waits) >= self._waits_max:
-            return await self._run_at_once(operation, request, more)
+        full = len(self._waits) >= self._waits_max
+        if full and not operation.waits:
+            raise self._full()
         wait = ClientWait(self._grants)
-        self._waits.add(wait)
-        gone = asyncio.create_task(_end_when_gone(receive, wait))
         if operation.waits:
             more["wait"] = wait
+        if full:
+            # It gets what is available at once, and must not wait.
+            wait.end()
+        else:
+            self._waits.add(wait)
+        gone = asyncio.create_task(_end_when_gone(receive, wait))
+        threads = self._quick if full else self._slow
+        work = loop.run_in_executor(threads, partial(operation, self.hf, request, **more))
+        work.add_done_callback(lambda _: self._close(wait))
         try:
-            # Shielded: the thread goes on, and its descriptor must stay open for as long.
-            work = self._waited(wait, self._slow, lambda: operation(self.hf, request, **more))
+            # Shielded: the thread goes on when the request is cancelled, and closes its descriptor.
             result = await asyncio.shield(work)
-        except LockTimeout:
-            if self._stopping:
+        except (LockTimeout, EAgain) as error:
+            if full:
+                raise self._full() from None
+            if self._stopping and isinstance(error, LockTimeout):
                 raise _stopping() from None
             raise
         finally:
             gone.cancel()
+        if full and (result is None or getattr(result, "free", True) is False):
+            raise self._full()
         if gone.done() and not gone.cancelled() and operation.undo is not None:
-            undo = operation.undo
+            undo = partial(operation.undo, self.hf, result, wait)
+            # It fails where another has changed the claim since, or its time or process ends it.
             with contextlib.suppress(HoldfastError):
-                # Another has changed it since, or its time or process ends it all the same.
-                await self._in(self._quick, lambda: undo(self.hf, result, wait))
+                await loop.run_in_executor(self._quick, undo)
         return result
 
     def end_waits(self) -> None:
         """End all waits, now and from now on."""
         self._stopping = True
-        for wait in list(self._waits):
+        for wait in self._waits:
             wait.end()
 
     def close(self) -> None:
@@ -153,41 +164,16 @@ class Executor:
         self._quick.shutdown()
         self._slow.shutdown()
 
-    async def _run_at_once(
-        self, operation: Operation, request: Request, more: dict[str, Any]
-    ) -> Any:
-        """Run one that may wait without waiting. Raises Full if it would have had to wait."""
+    def _full(self) -> Full:
         waiting = counted(self._waits_max, "request waits", "requests wait")
-        full = Full(
+        return Full(
             f"{waiting} on this server already: ask again in a moment, or without waiting",
             limit=self._waits_max,
         )
-        if not operation.waits:
-            raise full
-        wait = ClientWait(self._grants)
-        wait.end()
-        try:
-            work = self._waited(
-                wait, self._quick, lambda: operation(self.hf, request, wait=wait, **more)
-            )
-            result = await asyncio.shield(work)
-        except (LockTimeout, EAgain):
-            raise full from None
-        if result is None or getattr(result, "free", True) is False:
-            raise full
-        return result
 
-    async def _waited(
-        self, wait: ClientWait, threads: ThreadPoolExecutor, work: Callable[[], Any]
-    ) -> Any:
-        try:
-            return await self._in(threads, work)
-        finally:
-            self._waits.discard(wait)
-            wait.close()
-
-    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    def _close(self, wait: ClientWait) -> None:
+        self._waits.discard(wait)
+        wait.close()
 
 
 async def _end_when_gone(receive: Receive, wait: ClientWait) -> None:

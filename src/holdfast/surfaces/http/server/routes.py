@@ -3,40 +3,54 @@
 import inspect
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
+from urllib.parse import unquote
 
 import msgspec
 from litestar import HttpMethod, MediaType, Request, Response, route
-from litestar.enums import RequestEncodingType
+from litestar.enums import RequestEncodingType, ScopeType
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import BodyKwarg, PathParameter, QueryParameter, RawBody
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.store import Damage
 from holdfast.operations.operation import Operation
-from holdfast.surfaces.http.problems import ASIDE, Problem, strictly
-from holdfast.surfaces.http.queries import takes
+from holdfast.surfaces.http import problems as problems_
+from holdfast.surfaces.http.problems import ASIDE, SECURED, strictly, takes
 from holdfast.surfaces.http.server.executor import Executor
-from holdfast.surfaces.http.server.path_names import name_in
 
 DAMAGED = "Holdfast-Damaged"
 """The header that says how many records a list had to leave out."""
 
-_EVERY = (401, 403, 413, 422, 429, 500, 503, 504)
-"""Every operation may be refused with these."""
-
-SECURED: list[dict[str, list[str]]] = [{"bearer": []}]
-"""What the OpenAPI says a request must show."""
+_STAND_IN = "\x1f"
+"""Stands for a slash inside a name. No name has it: control characters are refused."""
+_NO_NAME = "\x00"
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """What the OpenAPI says of errors."""
-    return {
-        status: ResponseSpec(
-            data_container=Problem, description="A problem", generate_examples=False
-        )
-        for status in sorted({*_EVERY, *statuses})
-    }
+    """The error responses of a route of this server, which may have too much to do."""
+    return problems_.problems(429, *statuses)
+
+
+class SlashesInNames:
+    """An ASGI application in front of another, which gets paths whose parts may hold a slash.
+
+    A lock may be called /dev/ttyUSB0. In a path its slashes are written as %2F, which uvicorn
+    decodes before anything is routed. A stand-in keeps them apart from the slashes between parts.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == ScopeType.HTTP and b"%" in scope["raw_path"]:
+            parts = scope["raw_path"].decode("latin-1").split("/")
+            scope["path"] = "/".join(
+                unquote(part).replace(_STAND_IN, _NO_NAME).replace("/", _STAND_IN) for part in parts
+            )
+        await self._app(scope, receive, send)
 
 
 def route_of(operation: Operation, executor: Executor) -> HTTPRouteHandler:
@@ -49,12 +63,11 @@ def route_of(operation: Operation, executor: Executor) -> HTTPRouteHandler:
         responses[204] = ResponseSpec(
             data_container=None, description="There is nothing", generate_examples=False
         )
-    queried = () if operation.method == "POST" else operation.other_fields
     return route(
         path,
         http_method=HttpMethod(operation.method),
         status_code=200,
-        opt=takes(*(field.name for field in queried)),
+        opt=takes(*_queried(operation)),
         responses=responses,
         security=SECURED,
         operation_id=operation.name,
@@ -65,17 +78,22 @@ def route_of(operation: Operation, executor: Executor) -> HTTPRouteHandler:
 
 def _handler(operation: Operation, executor: Executor) -> Any:
     body = _body_type(operation)
-    decoder = None if body is None else msgspec.json.Decoder(body)
+    decoder: Any = None if body is None else msgspec.json.Decoder(body)
+    path_fields = operation.path_fields
+    queried = {f"{name}{ASIDE}": name for name in _queried(operation)}
 
     async def handle(request: Request[Any, Any, Any], **given: Any) -> Response[Any]:
-        raw: bytes | None = given.pop("body", None)
-        given.pop("data", None)
-        if decoder is not None and raw is not None:
-            given |= msgspec.structs.asdict(strictly(decoder, raw or b"{}"))
-        given = {name.removesuffix(ASIDE): value for name, value in given.items()}
-        given |= {name: name_in(given[name]) for name in operation.path_fields}
+        fields = {queried[name]: value for name, value in given.items() if name in queried}
+        for name in path_fields:
+            fields[name] = given[name].replace(_STAND_IN, "/")
+        if decoder is None:
+            asked = operation.request(**fields)
+        else:
+            asked = strictly(decoder, given["body"] or b"{}")
+            if path_fields:
+                asked = operation.request(**fields, **msgspec.structs.asdict(asked))
         damaged: Damage = []
-        result = await executor.run(operation, operation.request(**given), damaged, request.receive)
+        result = await executor.run(operation, asked, damaged, request.receive)
         headers = {DAMAGED: str(len(damaged))} if damaged else {}
         if result is None:
             return Response(None, status_code=204, headers=headers)
@@ -83,6 +101,11 @@ def _handler(operation: Operation, executor: Executor) -> Any:
 
     _sign(handle, operation, body)
     return handle
+
+
+def _queried(operation: Operation) -> list[str]:
+    """The fields that are taken from the query."""
+    return [] if operation.method == "POST" else [field.name for field in operation.other_fields]
 
 
 def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
@@ -97,8 +120,7 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
         # Always with a default: the framework's message for a missing body says nothing, and ours
         # names the missing fields.
         parameters.append(inspect.Parameter("data", keyword, annotation=annotation, default=None))
-    elif operation.method != "POST":
-        parameters += [_parameter(field, QueryParameter) for field in operation.other_fields]
+    parameters += [_parameter(fields[name], QueryParameter) for name in _queried(operation)]
     returned = GenericAlias(Response, (_without_none(operation.result),))
     handle.__name__ = operation.name.replace(".", "_")
     handle.__doc__ = operation.description
@@ -109,39 +131,40 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
 def _parameter(
     field: msgspec.structs.FieldInfo, kind: type[PathParameter] | type[QueryParameter]
 ) -> inspect.Parameter:
-    bare, meta = split_type(field.type)
-    said: dict[str, Any] = {}
+    bare, meta = _split(field.type)
+    known: dict[str, Any] = {}
     if meta is not None:
         extra = meta.extra_json_schema or {}
-        bounds = {name: getattr(meta, name) for name in ("gt", "ge", "lt", "le")}
-        bounds["description"] = extra.get("description", meta.description)
-        bounds["schema_extra"] = extra.get("extra")
-        said = {name: value for name, value in bounds.items() if value is not None}
+        known = {name: getattr(meta, name) for name in ("gt", "ge", "lt", "le")}
+        known["description"] = extra.get("description", meta.description)
+        known["schema_extra"] = extra.get("extra")
+        known = {name: value for name, value in known.items() if value is not None}
     if not field.required:
-        said["required"] = False
-    default = inspect.Parameter.empty if field.required else field.default
+        known["required"] = False
     name = field.name
     if kind is QueryParameter:
-        said["name"], name = field.name, f"{field.name}{ASIDE}"
-    annotation = _annotated(bare, kind(**said))
+        known["name"], name = field.name, f"{field.name}{ASIDE}"
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=_annotated(bare, kind(**known)),
+        default=inspect.Parameter.empty if field.required else field.default,
     )
 
 
-def _annotated(kind: Any, said: Any) -> Any:
-    """Annotate a type that is known at run time only: mypy takes a variable in place for a type."""
-    return Annotated[kind, said]
+def _annotated(kind: Any, note: Any) -> Any:
+    """A type that is known at run time only, annotated: mypy accepts no variable in its place."""
+    return Annotated[kind, note]
 
 
-def split_type(kind: Any) -> tuple[Any, msgspec.Meta | None]:
+def _split(kind: Any) -> tuple[Any, msgspec.Meta | None]:
     """A type without its annotations, and the first `Meta` among them."""
     if get_origin(kind) is Annotated:
-        inner, *said = get_args(kind)
-        bare, meta = split_type(inner)
-        return bare, meta or next((one for one in said if isinstance(one, msgspec.Meta)), None)
+        inner, *notes = get_args(kind)
+        bare, meta = _split(inner)
+        return bare, meta or next((one for one in notes if isinstance(one, msgspec.Meta)), None)
     if get_origin(kind) in (Union, UnionType):
-        parts = [split_type(part) for part in get_args(kind)]
+        parts = [_split(part) for part in get_args(kind)]
         metas = (meta for _, meta in parts if meta is not None)
         return Union[tuple(bare for bare, _ in parts)], next(metas, None)  # noqa: UP007
     return kind, None
@@ -159,21 +182,18 @@ def _body_type(operation: Operation) -> type[Plain] | None:
     request = operation.request
     if not operation.path_fields:
         return request
-    made: Any = msgspec.defstruct(
+    make: Any = msgspec.field
+    fields = [
+        (one.name, one.type, make(default=one.default, default_factory=one.default_factory))
+        for one in operation.other_fields
+    ]
+    body: Any = msgspec.defstruct(
         request.__name__,
-        [_field(field) for field in operation.other_fields],
+        fields,
         bases=(Plain,),
         frozen=True,
         kw_only=True,
         namespace={"__doc__": request.__doc__},
+        module=request.__module__,
     )
-    made.__module__ = request.__module__
-    return made  # type: ignore[no-any-return]
-
-
-def _field(field: msgspec.structs.FieldInfo) -> Any:
-    if field.required:
-        return field.name, field.type
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.name, field.type, msgspec.field(default_factory=field.default_factory)
-    return field.name, field.type, field.default
+    return body  # type: ignore[no-any-return]

@@ -38,9 +38,9 @@ from holdfast.kernel.limits import (
     SERVER_LINKS_MAX,
     SERVER_SESSION_S,
 )
-from holdfast.surfaces.http.bearer import shown_token
-from holdfast.surfaces.http.problems import strictly
-from holdfast.surfaces.http.server.routes import SECURED, problems
+from holdfast.surfaces.http.access import shown_token
+from holdfast.surfaces.http.problems import SECURED, strictly
+from holdfast.surfaces.http.server.routes import problems
 
 BEGIN_PATH = "/v1/sessions"
 """Where a page exchanges a code. It needs no token: the code is the secret."""

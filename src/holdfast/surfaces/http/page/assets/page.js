@@ -367,7 +367,7 @@ function holderWhy(name) {
     words,
     facts: [],
     advice: held.map((resource) => `to see who has ${resource}, choose it in the picture`),
-    deeds: [],
+    actions: [],
   };
 }
 

@@ -1,7 +1,7 @@
 // The panel that answers "why?": what is so, since when, what to do next, and the few things that can be done from here.
 
+import { KEYS, ask, button } from "./actions.js";
 import { asking, byId, clipped, el, pill, when } from "./dom.js";
-import { KEYS, ask, button } from "./deeds.js";
 
 export class Panel {
   constructor(live, changed) {
@@ -9,7 +9,7 @@ export class Panel {
     this.changed = changed;
     this.node = byId("panel");
     this.about = null;
-    this.deeds = [];
+    this.actions = [];
     this.node.tabIndex = -1;
     document.addEventListener("keydown", (event) => this.key(event));
   }
@@ -25,7 +25,7 @@ export class Panel {
 
   close() {
     this.about = null;
-    this.deeds = [];
+    this.actions = [];
     this.node.hidden = true;
     this.node.replaceChildren();
     if (this.back && this.back.isConnected) this.back.focus();
@@ -71,7 +71,7 @@ export class Panel {
       el("h2", { id: "panel-title" }, title),
       el("button", { class: "quiet", type: "button", "data-focus": "close", "aria-label": "Close", on: { click: () => this.close() } }, "✕"),
     );
-    this.deeds = why ? why.deeds : [];
+    this.actions = why ? why.actions : [];
     const parts = why ? this.answer(why, told) : [el("p", { class: "problem" }, told.problem)];
     this.node.replaceChildren(head, ...parts.filter(Boolean));
     this.node.hidden = false;
@@ -86,7 +86,7 @@ export class Panel {
       el("ul", { class: "words" }, ...why.words.map((words) => el("li", {}, words))),
       why.advice.length ? el("h3", {}, "What to do") : null,
       el("ul", { class: "advice" }, ...why.advice.map((words) => el("li", {}, words))),
-      why.deeds.length ? el("div", { class: "deeds" }, ...why.deeds.map((deed) => button(deed, this.live, this.changed))) : null,
+      why.actions.length ? el("div", { class: "actions" }, ...why.actions.map((action) => button(action, this.live, this.changed))) : null,
       why.facts.length ? el("h3", {}, "What is known") : null,
       el("dl", {}, ...why.facts.flatMap((fact) => [el("dt", {}, fact.name), el("dd", {}, fact.at ? when(fact.at) : fact.text)])),
       ...(told.job ? this.job(told.job, told.log) : []),
@@ -130,10 +130,10 @@ export class Panel {
     const typing = event.target.matches?.("input, textarea, select");
     if (!this.about || typing || event.ctrlKey || event.metaKey || event.altKey || asking()) return;
     if (event.key === "Escape") this.close();
-    const deed = this.deeds.find((one) => KEYS[one.verb] === event.key);
-    if (deed) {
+    const action = this.actions.find((one) => KEYS[one.verb] === event.key);
+    if (action) {
       event.preventDefault();
-      ask(deed, this.live, this.changed);
+      ask(action, this.live, this.changed);
     }
   }
 }

@@ -196,6 +196,6 @@ export function entryWhy(one) {
       ...Object.entries(one.data).map(([name, value]) => ({ name, text: typeof value === "object" ? JSON.stringify(value) : String(value) })),
     ],
     advice: [`older ones: holdfast log --subject ${one.subject}`],
-    deeds: [],
+    actions: [],
   };
 }

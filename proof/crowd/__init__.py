@@ -1,0 +1,1 @@
+"""Crowds: many processes that use one store and record what they see."""

@@ -1,0 +1,5 @@
+"""`python -m holdfast`: the same program as `holdfast`."""
+
+from holdfast.surfaces.cli.entry import main
+
+main()

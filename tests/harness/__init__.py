@@ -1,0 +1,1 @@
+"""What tests share: processes, file systems, servers and programs to test with."""
