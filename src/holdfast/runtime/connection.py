@@ -31,6 +31,7 @@ from holdfast.system.access import Access, access_for
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.job_log import JobLog
+    from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
@@ -84,6 +85,7 @@ class Holdfast:
         self.settings = settings
         self.processes = processes
         self._jobs_folder = jobs_folder
+        self._mirrors: list[JournalMirror] = []
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -209,14 +211,20 @@ class Holdfast:
         label, within = self.settings.actor or "", workflow_here(os.environ)
         own = self.store.side_folder("workflows")
         if (folder := self.store.layout_folder("workflows")) is not None and own is not None:
+            from holdfast.adapters.journal_mirror import swap_log_file
             from holdfast.adapters.signal_files import workflows_in_folder
+            from holdfast.domains.workflows.wire import SWAP_LOG
 
+            own /= self.store.namespace
+            swap_log = swap_log_file(folder / SWAP_LOG, own, self.log, self._access)
+            self.follow(swap_log)
             return workflows_in_folder(
                 folder,
-                own / self.store.namespace,
+                own,
                 self.store,
                 self.log,
                 self.processes,
+                mirror=swap_log,
                 label=label,
                 within=within,
                 access=self._access,
@@ -266,14 +274,21 @@ class Holdfast:
         self.locks.check_token(resource, token)
 
     def catch_up(self, *, wait: bool = False) -> list[str]:
-        """Bring the files that follow the journal up to date: the audit log of jobs. Return what
-        went wrong, in words; it is logged and breaks nothing. If another process is writing them,
-        it is left to that one, or waited for with `wait`.
+        """Bring the files that follow the journal up to date: the audit log of jobs, and the swap
+        log and transaction log of this connection, which each change brings up to date too. Return
+        what went wrong with the audit log, in words; every failure is logged and breaks nothing. If
+        another process is writing them, it is left to that one, or waited for with `wait`.
 
         Closing a connection that changed jobs does this too. What is missing in the files because a
         process was killed, the next call adds, in any process.
         """
+        for mirror in self._mirrors:
+            mirror.catch_up()
         return self._catch_up(wait=wait)
+
+    def follow(self, mirror: "JournalMirror") -> None:
+        """Let `catch_up` bring this file up to date too."""
+        self._mirrors.append(mirror)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
         for part in self._job_parts():

@@ -9,7 +9,7 @@ registry.py      register, renew, release, list, sweep, preempt
 swap.py          one swap, from the lock to the new recipe
 work.py          a running workflow: renewed in the background, notified when it should yield
 ports.py         the swap lock, signal files and the swap log
-description.py   workflows, swaps and loads in words
+messages.py      workflows, swaps and loads in words, and the errors that say them
 """
 
 from holdfast.domains.workflows.ports import SwapEvent

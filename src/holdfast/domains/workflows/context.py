@@ -37,7 +37,7 @@ from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import SWAP_LOAD_GRACE_S, SWAP_WATCHED_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Damage, Listener, ReadTx, Store, Tx
-from holdfast.primitives.journal import Journal, Lag
+from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class WorkflowsContext:
         processes: Processes,
         swap_lock: SwapLock,
         signals: Signals,
-        mirror: Mirror,
+        mirror: Mirror | None,
         within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
@@ -96,7 +96,7 @@ class WorkflowsContext:
         self.processes = processes
         self.swap_lock = swap_lock
         self.signals = signals
-        self._mirror = mirror
+        self.mirror = mirror
         self._within = within
         self._unseen = UnseenLoads()
 
@@ -157,7 +157,8 @@ class WorkflowsContext:
 
         result = self.store.transact(whole, scope=SCOPE, timeout_s=timeout_s)
         self._update_signals(begun[0])
-        self._mirror.catch_up()
+        if self.mirror is not None:
+            self.mirror.catch_up()
         if isinstance(result, HoldfastError):
             raise result
         return result
@@ -203,10 +204,6 @@ class WorkflowsContext:
                 # The request was withdrawn, or the workflow removed, before the file was there to
                 # be removed.
                 self.signals.clear(path, workflow.name, workflow.token)
-
-    def swap_log_lag(self) -> Lag | None:
-        """How far the mirror of the swap log is behind; None without a mirror. Raises OSError."""
-        return self._mirror.lag()
 
     def wake(self) -> None:
         """Wake everyone who waits. Tries only for a moment: without it they look again after

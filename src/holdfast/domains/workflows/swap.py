@@ -18,14 +18,21 @@ import enum
 import os
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.domains.workflows import ports
 from holdfast.domains.workflows.change import Change, loaded_in
 from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
-from holdfast.domains.workflows.description import describe_conflicts, describe_orphan_load
+from holdfast.domains.workflows.messages import (
+    deadlock,
+    load_in_the_way,
+    swap_lost,
+    swap_timeout,
+    waits_for_itself,
+    work_in_the_way,
+    work_timeout,
+)
 from holdfast.domains.workflows.ports import Contender
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
@@ -41,15 +48,7 @@ from holdfast.domains.workflows.records import (
 )
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import faults
-from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import (
-    DeadlockDetected,
-    Held,
-    HoldfastError,
-    InvalidValue,
-    LeaseLost,
-    LockTimeout,
-)
+from holdfast.kernel.errors import HoldfastError, InvalidValue, LockTimeout
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Listener
@@ -172,8 +171,15 @@ class Swap:
     def check(self) -> None:
         """Check that this swap is still in force. Raises LeaseLost when it is not: stop loading."""
         if self.lost.is_set():
-            raise self._lost_error()
-        self._context.change(self._check_loaded if self._pinned else self._own_marker)
+            raise swap_lost(self.recipe, self._token)
+
+        def body(change: Change) -> None:
+            if not self._pinned:
+                self._own_marker(change)
+            elif not loaded_in(change.tx).has(self.recipe):
+                raise swap_lost(self.recipe, self._token)
+
+        self._context.change(body)
 
     def when_lost(self, act: Callable[[], None]) -> None:
         """Call `act` once, from another thread, when the swap is found to be lost; at once if it is
@@ -211,18 +217,21 @@ class Swap:
             other = self._change(self._mark)
             if self._pinned:
                 return
-            if self._has_lock():
+            if self._contender is not None and self._contender.has_it():
                 if other is None:
                     return
                 # The lock was taken in a try of the transaction that was not committed. In the next
                 # try it would vouch for the marker of a dead swap.
-                self._renew_contender()
+                contender, self._contender = self._contender, None
+                contender.close()
+                self._token = 0
+                self._contender = self._context.swap_lock.contender()
                 continue
             if other is not None and (self._abandoned or self._unseen):
                 self._await_load(other, listener)
                 continue
             if self._deadline.passed():
-                raise self._swap_timeout(other)
+                raise swap_timeout(self.recipe, other, None, self._timeout_s)
             self._report([] if other is None else [other])
             # The leader too: when it dies, its load may live on and must be ended.
             watched = [] if other is None else {other.holder, other.holder.leader}
@@ -235,15 +244,9 @@ class Swap:
         """
         orphan = self._context.orphan_load(marker)
         if self._policy is Policy.REFUSE:
-            raise Held(
-                f"no swap to {self.recipe}: {describe_orphan_load(orphan)}; nothing was changed. "
-                "--policy wait ends that load and waits for it",
-                recipe=self.recipe,
-                target=marker.recipe,
-                survivors=[pid for pid, _ in orphan.survivors],
-            )
+            raise load_in_the_way(self.recipe, orphan)
         if self._deadline.passed():
-            raise self._swap_timeout(marker, orphan)
+            raise swap_timeout(self.recipe, marker, orphan, self._timeout_s)
         self._report([orphan])
         with ProcessWatch(self._context, [marker.holder]) as watch:
             if self._abandoned and marker.token != self._ended_load:
@@ -298,16 +301,6 @@ class Swap:
             change.log(ports.NOT_NEEDED, self.recipe, {"who": who(self._me)})
         elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
             raise deadlock(f"the swap to {self.recipe}", self.recipe, other, mine)
-
-    def _renew_contender(self) -> None:
-        contender, self._contender = self._contender, None
-        if contender is not None:
-            contender.close()
-        self._token = 0
-        self._contender = self._context.swap_lock.contender()
-
-    def _has_lock(self) -> bool:
-        return self._contender is not None and self._contender.has_it()
 
     def _sleep(self, watch: ProcessWatch, listener: Listener, limit_s: float | None) -> None:
         if not watch.wait(listener, limit_s, self._stop_fd):
@@ -384,50 +377,24 @@ class Swap:
 
     def _refusal(self, conflicts: Sequence[Workflow]) -> HoldfastError | None:
         """Why the swap does not wait for these conflicts; None when it does."""
-        names = [workflow.name for workflow in conflicts]
         stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
         if stubborn and self._policy is Policy.REFUSE:
-            return Held(
-                f"no swap to {self.recipe}: {describe_conflicts(stubborn)}; nothing was changed. "
-                "Wait for that work with --policy wait, or end it",
-                recipe=self.recipe,
-                conflicts=[workflow.name for workflow in stubborn],
-            )
+            return work_in_the_way(self.recipe, stubborn)
         if self._deadline.passed():
-            return LockTimeout(
-                f"no swap to {self.recipe} within {self._timeout_s:g} s: "
-                f"{describe_conflicts(conflicts, since=True)}; nothing was changed. Wait for that "
-                "work to end, or allow more time",
-                recipe=self.recipe,
-                conflicts=names,
-                holders=[
-                    _blocker(one.name, one.recipe, one.started_at, one.owner) for one in conflicts
-                ],
-                timeout_s=self._timeout_s,
-                outcome="none",
-            )
+            return work_timeout(self.recipe, conflicts, self._timeout_s)
         own = [workflow for workflow in stubborn if self._context.owns(self._me, workflow)]
-        if not own:
-            return None
-        cycle = f"the swap to {self.recipe} would wait for {_named(own)}"
-        return DeadlockDetected(
-            f"{cycle}: that work belongs to the process that swaps, so it would wait for itself. "
-            "Release it first",
-            recipe=self.recipe,
-            conflicts=[workflow.name for workflow in own],
-            cycle=cycle,
-        )
+        return waits_for_itself(self.recipe, own) if own else None
 
     # --- the end ---
 
     def _own_marker(self, change: Change) -> SwapMarker:
-        if change.marker is None or change.marker.token != self._token or not self._has_lock():
-            raise self._lost_error()
+        if (
+            change.marker is None
+            or change.marker.token != self._token
+            or not (self._contender is not None and self._contender.has_it())
+        ):
+            raise swap_lost(self.recipe, self._token)
         return change.marker
-
-    def _check_loaded(self, change: Change) -> None:
-        if not loaded_in(change.tx).has(self.recipe):
-            raise self._lost_error()
 
     def _complete(self, change: Change) -> None:
         marker = self._own_marker(change)
@@ -477,40 +444,6 @@ class Swap:
                 # Again: a waiter that woke for the marker may have found the lock still held.
                 self._context.wake()
 
-    # --- errors ---
-
-    def _lost_error(self) -> LeaseLost:
-        return LeaseLost(
-            f"the swap to {self.recipe} has lost its lock, so {self.recipe} does not count as "
-            "loaded: stop loading, look with `holdfast swap status`, and begin again",
-            recipe=self.recipe,
-            token=self._token,
-        )
-
-    def _swap_timeout(
-        self, marker: SwapMarker | None, orphan: OrphanLoad | None = None
-    ) -> LockTimeout:
-        """The error for another swap, or its load, that did not end in time."""
-        limit, other = f"within {self._timeout_s:g} s", "another swap"
-        blockers = []
-        if marker is not None:
-            by = who(marker.holder)
-            since = f"{marker.begun_at:%Y-%m-%d %H:%MZ}"
-            other = f"a swap to {marker.recipe} by {by}, under way since {since},"
-            blockers = [_blocker(by, marker.recipe, marker.begun_at, marker.holder)]
-        words = f"{other} did not end {limit}"
-        if orphan is not None:
-            words = f"no swap to {self.recipe} {limit}: {describe_orphan_load(orphan)}"
-        return LockTimeout(
-            f"{words}; nothing was changed: wait for it, or allow more time",
-            recipe=self.recipe,
-            target=None if marker is None else marker.recipe,
-            holder_pid=None if marker is None else marker.holder.pid,
-            holders=blockers,
-            timeout_s=self._timeout_s,
-            outcome="none",
-        )
-
 
 def own_conflicts(
     context: WorkflowsContext, change: Change, process: Holder, marker: SwapMarker
@@ -521,37 +454,6 @@ def own_conflicts(
         for one in change.workflows.values()
         if context.owns(process, one) and waits_for(marker, one)
     ]
-
-
-def deadlock(
-    waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]
-) -> DeadlockDetected:
-    """The error for a waiter whose own work is waited for by the swap that it would wait for."""
-    cycle = (
-        f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which "
-        f"waits for {_named(own)}"
-    )
-    return DeadlockDetected(
-        f"{cycle}: that work belongs to the same process, so neither would ever go on. Release "
-        "it, and try again",
-        recipe=recipe,
-        target=marker.recipe,
-        holder_pid=marker.holder.pid,
-        conflicts=[workflow.name for workflow in own],
-        cycle=cycle,
-    )
-
-
-def _named(workflows: Sequence[Workflow]) -> str:
-    return ", ".join(f"workflow {one.name} ({one.recipe}, {who(one.owner)})" for one in workflows)
-
-
-def _blocker(by: str, recipe: str, since: datetime, process: Holder) -> dict[str, Any]:
-    """What blocked a swap, for programs."""
-    found: dict[str, Any] = to_plain(
-        {"by": by, "recipe": recipe, "since": since, "process": process}
-    )
-    return found
 
 
 def _may_yield(workflow: Workflow) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from holdfast.domains.workflows import CurrentRecipe, Preempt, SwapMarker, UnknownRecipe, Workflow
-from holdfast.domains.workflows.description import (
+from holdfast.domains.workflows.messages import (
     describe_conflicts,
     describe_loaded,
     describe_orphan_load,

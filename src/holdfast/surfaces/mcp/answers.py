@@ -7,7 +7,7 @@ import msgspec
 from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.records import LateResult
 from holdfast.domains.workflows import SwapStatus
-from holdfast.domains.workflows.description import describe_unknown
+from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.domains.workflows.records import Workflow
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.primitives.locks import Mode

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.domains.workflows.description import describe_orphan_load
+from holdfast.domains.workflows.messages import describe_orphan_load
 from holdfast.domains.workflows.records import CurrentRecipe, OrphanLoad, SwapMarker, Workflow, who
 from holdfast.domains.workflows.swap import Obstacle, Swap
 from holdfast.domains.workflows.work import Work
