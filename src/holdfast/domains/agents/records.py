@@ -15,13 +15,14 @@ import msgspec
 from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
-from holdfast.kernel.errors import InvalidName, InvalidValue, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, InvalidName, InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.names import check_agent_name
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx
 
 VERSION = 2
 PREFIXES = ("HOLDFAST-", "HOUMAO-")
@@ -202,6 +203,15 @@ AGENTS = Space(
     indexes={"name": _by_name, "tmux_session": _by_tmux_session},
     layout=FilePerRecord("agents", "live_agents/{key}/record.json", Wire(to_file, from_file)),
 )
+
+
+def stored_agent(tx: ReadTx, agent_id: str) -> Agent | Corrupt | None:
+    """The record of an id, or what is wrong with it."""
+    try:
+        row = tx.get(AGENTS, agent_id)
+    except Corrupt as damage:
+        return damage
+    return None if row is None else row.record
 
 
 TMUX_BACKED: Mapping[str, bool] = {
