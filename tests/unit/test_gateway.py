@@ -17,9 +17,8 @@ from holdfast.domains.gateway.adapter import (
     spec_of_manifest,
 )
 from holdfast.domains.gateway.delivery import needless
-from holdfast.domains.gateway.gateway import Asked
 from holdfast.domains.gateway.records import ATTACHMENTS, left_by
-from holdfast.domains.gateway.request import draft_of
+from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
 from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import (
@@ -110,7 +109,7 @@ def _asked(
     gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | None, key: str | None
 ) -> Request:
     draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=key)
-    (answer,) = gateway.accept([Asked(draft, epoch)])
+    (answer,) = gateway.accept([Submission(draft, epoch)])
     if isinstance(answer, Request):
         return answer
     raise answer
@@ -569,7 +568,7 @@ def test_interrupts_that_wait_together_are_sent_once(desk: Desk) -> None:
     agent = ScriptedAgent(instant=False)
     gateway = desk.gateway(agent)
     draft = draft_of("interrupt", {}, agent.check)
-    many = [r for r in gateway.accept([Asked(draft)] * 3) if isinstance(r, Request)]
+    many = [r for r in gateway.accept([Submission(draft)] * 3) if isinstance(r, Request)]
     with working(gateway):
         done = [ended(gateway, request) for request in many]
     assert len(agent.interrupts) == 1
@@ -996,7 +995,7 @@ def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
         draft_of("submit_prompt", {"prompt": "hello"}, gateway.adapter.check, idempotency_key=key)
         for key in ("mine", "other")
     ]
-    again, other = gateway.accept([Asked(draft) for draft in drafts])
+    again, other = gateway.accept([Submission(draft) for draft in drafts])
     assert isinstance(again, RecordInvalid)
     assert isinstance(other, Request)
     assert gateway.queue.get(other.request_id).state is RequestState.ACCEPTED

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Fenced, NotFound, Refused, Unavailable
 from holdfast.kernel.limits import LIST_MAX, QUEUE_KEEP_LEAST, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S
