@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import tmux_delivery
-from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters import tmux_agent
+from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import Surface
 from holdfast.domains.gateway.adapter import TmuxSpec, spec_of
@@ -283,7 +283,7 @@ def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(
 def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tmux_delivery, "enter_later", lambda *_: "wait-for -S lost")
+    monkeypatch.setattr(tmux_agent, "enter_later", lambda *_: "wait-for -S lost")
     with hurried(agent):
         # The first try is that which waits for the timer.
         agent.deliver("hello", instance(agent))
@@ -294,8 +294,8 @@ def test_a_tmux_without_such_timers_is_named_and_gets_nothing(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = ("3.1c", "2.9a", "3.2", "3.3a", "10.0", "next-3.6", "openbsd-7.5")
-    assert [word for word in versions if tmux_delivery._too_old(word)] == ["3.1c", "2.9a"]
-    monkeypatch.setattr(tmux_delivery, "_too_old", lambda _: True)
+    assert [word for word in versions if tmux_agent._too_old(word)] == ["3.1c", "2.9a"]
+    monkeypatch.setattr(tmux_agent, "_too_old", lambda _: True)
     seen = agent.inspect()
     assert seen.instance_id is None
     assert "use 3.2 or later" in seen.detail

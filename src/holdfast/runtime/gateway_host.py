@@ -103,7 +103,7 @@ def agent_adapter(
     when its extra is not installed.
     """
     if isinstance(spec, TmuxSpec):
-        from holdfast.adapters.tmux_delivery import TmuxAgent
+        from holdfast.adapters.tmux_agent import TmuxAgent
 
         return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes, process=process)
     if isinstance(spec, CommandSpec):

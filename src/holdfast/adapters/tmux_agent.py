@@ -18,9 +18,7 @@ has given up.
 """
 
 import contextlib
-import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +35,8 @@ from holdfast.adapters.pane_owner import (
     recorded_agent,
 )
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, Screen, TmuxServer, is_silent
-from holdfast.adapters.tmux_step import (
+from holdfast.adapters.tmux_paste import (
+    PromptBuffers,
     enter_later,
     enter_once,
     has_mark,
@@ -54,9 +53,7 @@ from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 from holdfast.processes.procfs import Procfs
-from holdfast.system.access import in_private_folder, open_file
 
-_BUFFER_PREFIX = "holdfast-"
 _ENTER_WITHIN_S = 1.0
 """How long to wait for that timer before it counts as lost."""
 _TMUX_SINCE = (3, 2)
@@ -107,13 +104,12 @@ class TmuxAgent:
         self._settle_s = spec.settle_s or SETTLE_S
         self._answer_timeout_s = spec.answer_timeout_s or ANSWER_TIMEOUT_S
         self._recorded = process
-        self._folder = folder
         self._processes = processes
         address = TmuxAddress(spec.socket_name or None, spec.socket_path or None)
         self._server = TmuxServer(address, limit_s=limit_s)
         self._mark = own_mark(agent, folder, processes)
         self._marked: Screen | None = None
-        self._stray: list[str] = []
+        self._buffers = PromptBuffers(self._server, folder)
         self._begun = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
@@ -124,8 +120,7 @@ class TmuxAgent:
         if not self._begun:
             # Not before the first look: by then this process is the gateway that serves.
             self._begun = True
-            self._stray += sorted(path.name for path in self._folder.glob(f"{_BUFFER_PREFIX}*"))
-            self._delete_stray()
+            self._buffers.find_left()
         screen = self._look()
         if screen is None:
             return Sighting(
@@ -337,10 +332,7 @@ class TmuxAgent:
         """Paste the prompt, and have tmux send the Enter behind it. Returns the paste's name, which
         contains the agent's process.
         """
-        self._delete_stray()
-        name = f"{_BUFFER_PREFIX}{secrets.token_hex(8)}"
-        self._stray.append(name)
-        self._load(prompt, name)
+        name = self._buffers.load(prompt)
         faults.reach("tmux.loaded")
         paste = f"{name}/{agent.process}"
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
@@ -350,50 +342,12 @@ class TmuxAgent:
         try:
             self._run_guarded(screen, step, runs_same(screen))
         except Fenced:
-            self._delete_stray()
+            self._buffers.delete_left()
             raise
         faults.reach("tmux.pasted")
         # -d has deleted the buffer with the paste.
-        self._stray.remove(name)
-        (self._folder / name).unlink(missing_ok=True)
+        self._buffers.forget(name)
         return paste
-
-    def _load(self, prompt: str, name: str) -> None:
-        """Have tmux read the prompt into a buffer. An empty file of that name stays as long as the
-        buffer may exist: by it the next gateway deletes the buffer of a killed one.
-        """
-        path = self._folder / name
-        try:
-            # A new file, written through its own descriptor: 0600 whatever the umask, and never
-            # through a link.
-            with open(in_private_folder(path, _new_file), "wb") as file:
-                file.write(prompt.encode())
-            self._server.run("load-buffer", "-b", name, str(path))
-        except OSError as error:
-            self._stray.remove(name)
-            path.unlink(missing_ok=True)
-            raise UpstreamUnavailable(
-                f"the prompt cannot be written for tmux to read: {error}", outcome="none"
-            ) from None
-        except UpstreamUnavailable as error:
-            if is_silent(error):
-                raise Fenced(f"nothing was delivered: {error.message}", outcome="none") from None
-            raise
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.close(open_file(path, os.O_WRONLY | os.O_TRUNC, make=False))
-
-    def _delete_stray(self) -> None:
-        """Delete the buffers of prompts that were not pasted, also those of a killed gateway:
-        nobody else should find them there.
-        """
-        while self._stray:
-            try:
-                self._server.run("delete-buffer", "-b", self._stray[-1])
-            except UpstreamUnavailable as error:
-                if is_silent(error):
-                    return
-            (self._folder / self._stray.pop()).unlink(missing_ok=True)
 
     def _run_guarded(self, screen: Screen, command: str, pane: str) -> None:
         """Run a tmux command. The tmux server runs it only if the condition `pane` holds, this
@@ -443,11 +397,6 @@ class TmuxAgent:
         return "refused" not in self._server.run(
             "if-shell", "-F", "-t", screen.pane_id, condition, command, _REFUSAL
         )
-
-
-def _new_file(folder: int, name: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, 0o600, dir_fd=folder)
 
 
 def _too_old(version: str) -> bool:
