@@ -82,7 +82,7 @@ def _warnings_stay_with_their_test() -> Iterator[None]:
     moment after each: those of one test were said in the next.
     """
     yield
-    warned = sys.modules.get("holdfast.surfaces.cli.warning_log")
+    warned = sys.modules.get("holdfast.surfaces.cli.logs")
     if warned is not None:
         logging.getLogger("holdfast").removeHandler(warned.WARNINGS)
         warned.WARNINGS.flush()
@@ -132,3 +132,11 @@ def tmux() -> "Iterator[TmuxServer]":
     with tmux_server() as server:
         server.listen()
         yield server
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres_server: "Server") -> Iterator[str]:
+    """One database for the tests of a module, each of which has a namespace of its own."""
+    url = postgres_server.database()
+    yield url
+    postgres_server.drop(url)

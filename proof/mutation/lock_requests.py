@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(
         "a grant of nobody needs a time",
         _REQUEST,
-        "elif process is None:",
-        "elif False:",
+        "leases.check_claim_end(process, ttl_s)",
+        "pass",
     ),
     Mutant(
         "priorities have a bound",

@@ -87,8 +87,8 @@ MUTANTS = [
     Mutant(
         "a hold without a process needs a time",
         _HOLDS,
-        "elif ttl_s is None:",
-        "elif False:",
+        "leases.check_claim_end(process, ttl_s)",
+        "pass",
     ),
     Mutant(
         "a hold that was given a time ends by it",

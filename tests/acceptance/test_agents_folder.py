@@ -281,7 +281,12 @@ def _publish(task: tuple[str, str]) -> list[str]:
     """Publish, let it lapse and publish again; return what was not there when it must have been."""
     url, name = task
     lost = []
-    facts = {"backend": "command", "tool": "t", "manifest_path": "/m.json", "take_over": True}
+    facts: dict[str, Any] = {
+        "backend": "command",
+        "tool": "t",
+        "manifest_path": "/m.json",
+        "take_over": True,
+    }
     with holdfast.connect(url) as hf:
         for turn in range(10):
             hf.agents.publish(name, lease_s=0.000_001, **facts)

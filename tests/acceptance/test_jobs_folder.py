@@ -80,8 +80,10 @@ class Folder(CommandLine):
         for job_id, second in (("abc12345", 2), ("-zy98_76", 1), ("_0000001", 3)):
             self.write(record(job_id, created_at=f"2026-06-19T09:30:0{second}Z"))
 
-    def __call__(self, verb: str, *words: str, cwd: Path | None = None) -> Ran:
-        return super().__call__("jobs", verb, "--registry-dir", ".hermes/jobs", *words, cwd=cwd)
+    def __call__(self, *words: str, cwd: Path | None = None, stdin: bytes | None = None) -> Ran:
+        verb, *more = words
+        named = ("jobs", verb, "--registry-dir", ".hermes/jobs", *more)
+        return super().__call__(*named, cwd=cwd, stdin=stdin)
 
     def module(self, verb: str, *words: str) -> Ran:
         """The same as a module of Python."""

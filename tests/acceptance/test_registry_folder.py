@@ -188,9 +188,9 @@ def test_a_damaged_file_is_set_aside_restored_and_told_of_once(
                     look()
                 except RegistryCorruption as error:
                     told.append(error)
-        (error,) = told
-        assert error.fields["restored"] is True
-        assert name in error.message
+        (found,) = told
+        assert found.fields["restored"] is True
+        assert name in found.message
         # The version before the last change.
         assert set(HOSTS) <= set(manager.list_all_hosts())
         assert manager.get_host_lease_count("web-1") >= 1

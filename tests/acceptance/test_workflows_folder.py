@@ -165,7 +165,9 @@ def test_while_the_other_system_has_its_lock_we_wait_and_say_so_when_it_takes_to
 ) -> None:
     path = written(folder, entry("train", "llama", *mine))
     before = path.read_bytes()
-    monkeypatch.setitem(FilesStore.transact.__kwdefaults__, "timeout_s", 0.2)
+    defaults = FilesStore.transact.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", 0.2)
     with connected(folder) as hf, locked(folder / ".workflows.lock") as other:
         with pytest.raises(LockTimeout) as timed_out:
             hf.workflows.register("eval", "llama")

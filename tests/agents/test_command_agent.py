@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -251,7 +252,7 @@ def test_a_full_disk_means_that_nothing_was_begun(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     one = agent(tmp_path, ECHO)
-    monkeypatch.setattr(command.tempfile, "TemporaryFile", Full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
     with pytest.raises(UpstreamUnavailable, match="No space left") as caught:
         one.deliver("x", "any")
     assert caught.value.fields["outcome"] == "none"
@@ -297,10 +298,14 @@ def test_an_interrupt_behind_the_end_of_a_program_signals_nobody(
     delivery = one.deliver("x", "any")
     process, interrupted = delivery.handle.command, []
     wait = process.wait
-    # Once it has been waited for, its pid may be given to another.
-    monkeypatch.setattr(
-        process, "wait", lambda: (wait(), interrupted.append(one.interrupt("any")))[0]
-    )
+
+    def interrupt_behind_the_end() -> int:
+        # Once it has been waited for, its pid may be given to another.
+        status: int = wait()
+        interrupted.append(one.interrupt("any"))
+        return status
+
+    monkeypatch.setattr(process, "wait", interrupt_behind_the_end)
     assert one.answer(delivery, threading.Event()).text == "x"
     assert interrupted == [False]
 

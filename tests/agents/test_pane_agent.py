@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,12 +59,12 @@ class Shell:
     def shows(self, last: str) -> None:
         until(lambda: self.tmux.screen("claude").rstrip().endswith(last))
 
-    def gateway(self, **how: object) -> TmuxAgent:
+    def gateway(self, **how: Any) -> TmuxAgent:
         spec = TmuxSpec(
             session="claude",
             socket_path=str(self.tmux.socket),
             **{"quiet_ms": 100, "ready_regex": READY, **how},
-        )  # type: ignore[arg-type]
+        )
         return TmuxAgent(
             spec,
             agent="helper",

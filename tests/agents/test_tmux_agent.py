@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,7 +423,7 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     "how",
     [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}],
 )
-def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, str]) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, Any]) -> None:
     def make_agent() -> None:
         spec = spec_of({"kind": "tmux", **how})
         assert isinstance(spec, TmuxSpec)
@@ -566,13 +567,14 @@ def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tmux)
-    before, load = instance(agent), agent._load
+    before, load = instance(agent), agent._buffers.load
 
-    def stop_after(prompt: str, name: str) -> None:
-        load(prompt, name)
+    def stop_after(prompt: str) -> str:
+        name = load(prompt)
         tmux.stop()
+        return name
 
-    monkeypatch.setattr(agent, "_load", stop_after)
+    monkeypatch.setattr(agent._buffers, "load", stop_after)
     with pytest.raises(UpstreamUnavailable, match="nobody knows") as unknown:
         agent.deliver("given up", before)
     assert unknown.value.fields["outcome"] == "unknown"

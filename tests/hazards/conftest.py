@@ -39,7 +39,8 @@ def attached(tmux: TmuxServer) -> Iterator[GatewayProcess]:
         str(tmux.socket),
         "--quiet-ms",
         "150",
+        "--ready-regex",
+        "^ready> *$",
     )
-    words = (*words, "--ready-regex", "^ready> *$")
     with GatewayProcess(tmux.folder, *words) as made:
         yield made

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
@@ -178,7 +179,7 @@ def busy_threads(path: str, threads: str, children: str, how: str, wait_s: str) 
 
 def _many_forks(path: str, store: SqliteStore, children: int) -> None:
     for number in range(children):
-        child = forked(lambda n=number: try_write(path, f"child {n}", store if n % 2 else None))
+        child = forked(partial(try_write, path, f"child {number}", store if number % 2 else None))
         assert os.waitpid(child, 0)[1] == 0
 
 

@@ -90,7 +90,9 @@ class Fuse:
         self._on()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> None:
         self._off()
 
     def _on(self) -> None:
@@ -171,9 +173,10 @@ class DepthFuse(Fuse):
     """
 
     def _on(self) -> None:
-        depth, frame = 0, sys._getframe()
+        frame: FrameType | None = sys._getframe()
+        depth = 0
         while frame is not None:
-            depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+            depth, frame = depth + 1, frame.f_back
         self._limit = sys.getrecursionlimit()
         sys.setrecursionlimit(depth + _FRAMES_HERE + self._at)
 
@@ -467,4 +470,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "storm":
         _storm(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        _victim(*sys.argv[2:5], *map(int, sys.argv[5:7]))
+        _victim(sys.argv[2], sys.argv[3], sys.argv[4], *map(int, sys.argv[5:7]))

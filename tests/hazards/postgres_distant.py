@@ -36,7 +36,7 @@ class Calls:
 
     def pick(self) -> tuple[str, int | None] | None:
         job = self._hf.jobs.pick_pending("s", wait_s=60)
-        return job and (job.job_id, job.token)
+        return None if job is None else (job.job_id, job.token)
 
     def put_back(self, job_id: str) -> None:
         self._hf.jobs.update_status(job_id, "pending")

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -27,6 +28,7 @@ from holdfast.kernel.errors import Unavailable
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
 from holdfast.runtime.connection import Holdfast
+from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import THINGS, Thing
 from tests.harness.timeouts import PATIENCE_S, until
 
@@ -348,3 +350,18 @@ def _check_journal(hf: Holdfast, seen: Sequence[Entry], found: dict[str, int]) -
     )
     registered = [entry.subject for entry in seen if entry.kind == "job.registered"]
     assert len(set(registered)) == len(registered)
+
+
+@contextmanager
+def followed(url: str) -> Iterator[Follower]:
+    """A follower of the store, beside; when the block ends it has seen everything."""
+    done = threading.Event()
+    with closing(open_postgres(url)) as store:
+        follower = Follower(store)
+        thread = threading.Thread(target=follower.follow, args=(done,))
+        thread.start()
+        try:
+            yield follower
+        finally:
+            done.set()
+            thread.join()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from holdfast.kernel.codec import Record
 from holdfast.kernel.errors import HoldfastError
@@ -96,7 +97,8 @@ def _deletes(writer: str, number: int) -> list[tuple[Space[Part], str]]:
 
 @cache
 def _promise(message: bytes) -> dict[str, int]:
-    return json.loads(message)
+    promised: dict[str, int] = json.loads(message)
+    return promised
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class StoreCheck:
     """Revision, writer and number of every change of the whole run."""
 
     @classmethod
-    def of(cls, store: Store) -> "StoreCheck":
+    def of(cls, store: Store) -> Self:
         return cls([_told(entry) for entry in journal(store)])
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:

@@ -53,7 +53,7 @@ def failing_syncs(root: str) -> Any:
     """
     sync = os.fdatasync
     unfit = os.open(log_path(Path(root) / STORE), os.O_PATH)
-    os.fdatasync = lambda _: sync(unfit)
+    os.fdatasync = lambda fd: sync(unfit)
     try:
         yield
     finally:

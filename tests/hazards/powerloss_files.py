@@ -103,7 +103,7 @@ def _without_fsync(of: str) -> None:
                 return lambda fd: None
             return getattr(os, name)
 
-    disk.os = _Lying()  # type: ignore[attr-defined]
+    disk.os = _Lying()  # type: ignore[attr-defined,assignment]
 
 
 def lost_file_sync(_: workload.Worker) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 from holdfast.stores.sqlite import database, filesystem, wal
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.system.access import PRIVATE, Access
+from holdfast.system.access import Access
+from holdfast.system.folder_walk import Folder
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.powerloss_changes import STORE, TOKENS, Acknowledgements, Part, change, look
 
@@ -102,13 +103,13 @@ def kept_descriptor(worker: Worker) -> None:
     first: dict[Path, int] = {}
     opened = wal.Log.__init__
 
-    def keep(self: wal.Log, path: Path, access: Access = PRIVATE) -> None:
-        opened(self, path, access)
+    def keep(self: wal.Log, path: Path, access: Access, folder: Folder) -> None:
+        opened(self, path, access, folder)
         if path not in first:
             first[path] = os.dup(self._fd)
         os.dup2(first[path], self._fd, inheritable=False)
 
-    wal.Log.__init__ = keep  # type: ignore[method-assign]
+    wal.Log.__init__ = keep  # type: ignore[method-assign,assignment]
 
 
 def unsynced_reader(worker: Worker) -> None:

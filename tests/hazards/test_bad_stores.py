@@ -32,7 +32,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.sqlite import database, filesystem, maintenance, wal
+from holdfast.stores.sqlite import database, filesystem, maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
@@ -381,7 +381,12 @@ def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(
     store = _open(path)
     store.administration.backup([], saved)
     late = ["late"]
-    with faults.at_point("sqlite.gate.before", lambda _: late and put(store, late.pop())):
+
+    def put_late() -> None:
+        if late:
+            put(store, late.pop())
+
+    with faults.at_point("sqlite.gate.before", lambda _: put_late()):
         told = maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "late") is None
     store.close()
@@ -603,10 +608,10 @@ def test_a_file_size_limit_leaves_the_old_state_whole(path: Path) -> None:
     told = os.read(read, 10_000).decode()
     os.close(read)
     assert os.waitpid(child, 0)[1] == 0
-    done, kind, message = told.split(" ", 2)
+    filled, kind, message = told.split(" ", 2)
     assert kind == "StoreUnavailable", told
-    assert int(done) > 10
-    _verify_after_full(path, int(done), StoreUnavailable(message))
+    assert int(filled) > 10
+    _verify_after_full(path, int(filled), StoreUnavailable(message))
 
 
 def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> None:
@@ -852,7 +857,7 @@ def test_a_store_in_doubt_is_opened_and_read_where_its_log_cannot_be_begun_anew(
     store = _open(path)
     put(store, "before")
     _failed_change(store, "in doubt", monkeypatch)
-    monkeypatch.setattr(wal.os, "ftruncate", read_only)
+    monkeypatch.setattr(os, "ftruncate", read_only)
     other = _open(path)
     assert other.get(THINGS, "before") is not None
     with pytest.raises(StoreUnavailable, match="Read-only"):
@@ -946,7 +951,7 @@ def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(database.schema, "begin_boot", full)
+    monkeypatch.setattr(schema, "begin_boot", full)
 
     for _ in range(5):
         with pytest.raises(StoreUnavailable):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +30,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.files import disk, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
+from holdfast.stores.sqlite.maintenance import SqliteAdministration
 from tests.harness.disk import mounted
 from tests.stores.files_spaces import (
     ALL,
@@ -212,7 +214,7 @@ def test_a_file_that_is_just_being_saved_is_not_taken_for_damaged(
     put(store, HOSTS, "b")
     path = root / "lab" / "hosts.json"
     DAMAGE[begin](path)
-    monkeypatch.setattr(disk.time, "sleep", lambda _: path.write_text('{"edited": {"ip": "5"}}'))
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_text('{"edited": {"ip": "5"}}'))
     assert keys(store, HOSTS) == ["edited"]
     assert not [found for found in path.parent.iterdir() if ".corrupt-" in found.name]
 
@@ -685,7 +687,7 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
     def killed(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(maintenance.maintenance.SqliteAdministration, "backup", killed)
+    monkeypatch.setattr(SqliteAdministration, "backup", killed)
     monkeypatch.setattr(maintenance, "clear_redo", lambda _: None)
     with pytest.raises(SystemExit):
         maintenance.backup(store, ALL, tmp_path / "saved")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
-from holdfast.kernel.store import Store, Tx
+from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.stores.files import maintenance
 from holdfast.testing import faults
 from tests.harness.killed_children import dies, killed_busy
@@ -65,10 +65,15 @@ def _step(store: Store, value: int) -> None:
     store.transact(body, scope=ALL)
 
 
+def put_hosts(tx: Tx, number: int) -> None:
+    for n in range(number):
+        tx.put(HOSTS, f"h{n}", Host(ip=str(n)))
+
+
 def _value(store: Store) -> int:
     """The one value that everything shows to a reader; anything torn fails here."""
 
-    def look(tx: Tx) -> set[str]:
+    def look(tx: ReadTx) -> set[str]:
         found = {row.record.ip for space in ALL if (row := tx.get(space, "a"))}
         for space in LAID:
             found |= {row.key.removeprefix("old-") for row in tx.range(space, prefix="old-")}
@@ -288,9 +293,7 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
     root = tmp_path / "state"
     file = root / "lab" / "hosts.json"
     with closing(open_files(root)) as store:
-        store.transact(
-            lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(300)], scope=[HOSTS]
-        )
+        store.transact(lambda tx: put_hosts(tx, 300), scope=[HOSTS])
         put(store, HOSTS, "before")
 
     def die() -> None:
@@ -333,9 +336,7 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
 def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path) -> None:
     root = tmp_path / "state"
     with closing(open_files(root)) as store:
-        store.transact(
-            lambda tx: [tx.put(HOSTS, f"h{n}", Host(ip=str(n))) for n in range(100)], scope=[HOSTS]
-        )
+        store.transact(lambda tx: put_hosts(tx, 100), scope=[HOSTS])
     at, killed, there = 0, True, 100
     while killed:
         killed = dies(lambda at=at: put(open_files(root), HOSTS, f"n{at}"), at)  # type: ignore[misc]

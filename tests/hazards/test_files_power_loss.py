@@ -15,7 +15,7 @@ from holdfast.stores.files.store import FilesStore
 from proof.powerloss import Report, Trace, examine, why_not
 from tests.harness.requirements import lacking
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
-from tests.hazards.test_power_loss import SEED, recorded
+from tests.hazards.powerloss_recording import SEED, recorded
 
 WORKERS = ["one", "two", "threads", "reader"]
 STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000")) // 5

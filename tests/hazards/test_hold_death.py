@@ -5,11 +5,9 @@ none leaks.
 import multiprocessing
 import os
 import signal
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import NoReturn
 
 import pytest
 
@@ -19,10 +17,11 @@ from holdfast.kernel.store import Entry
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
+from tests.harness.children import Child
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.postgres_sessions import outlived
-from tests.unit.test_holds import BRISK_S, names, replay
+from tests.unit.hold_world import BRISK_S, names, replay
 
 SUBJECTS = ("s", "t", "u")
 
@@ -38,42 +37,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def hf(url: str) -> Iterator[Holdfast]:
     with holdfast.connect(url) as connected:
         yield connected
-
-
-class Child:
-    """A forked process that does some work and then sleeps until it is killed, or its parent ends.
-    Made once the work is done.
-    """
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        done, telling = os.pipe()
-        ended, self._living = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(done)
-            os.close(self._living)
-            _work(work, telling, ended)
-        os.close(telling)
-        os.close(ended)
-        with open(done, "rb") as pipe:
-            said = pipe.readline()
-            assert said == b".\n", f"the child failed: {(said + pipe.read()).decode()}"
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self._living)
-
-
-def _work(work: Callable[[], object], telling: int, ended: int) -> NoReturn:
-    try:
-        work()
-        os.write(telling, b".\n")
-        os.read(ended, 1)
-    except BaseException:
-        os.write(telling, traceback.format_exc().encode())
-    finally:
-        os._exit(1)
 
 
 def take(url: str, *subjects: str, by: str) -> None:
@@ -174,22 +137,26 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, verb: str) -> None:
 def _killed(work: Callable[[], None], at: int) -> list[str]:
     """Do it in a child that is killed at this point of it; return the points that it reached."""
     hearing, telling = os.pipe()
+
+    def reached(point: str) -> None:
+        os.write(telling, f"{point}\n".encode())
+
     child = os.fork()
     if child == 0:
         try:
             with faults.armed(
                 at=at,
                 action=faults.kill,
-                passing=lambda point: os.write(telling, f"{point}\n".encode()) and None,
+                passing=reached,
             ):
                 work()
         finally:
             os._exit(1)
     os.close(telling)
     with open(hearing) as told:
-        reached = told.read().split()
+        points = told.read().split()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    return reached
+    return points
 
 
 def _take_and_drop(task: tuple[str, int, int]) -> dict[str, set[str]]:

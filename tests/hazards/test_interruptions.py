@@ -162,7 +162,7 @@ def _memory_runs_out(path: Path, at: int) -> int:
         flock(other, LOCK_UN)
         caller.join(PATIENCE_S)
     finally:
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
     assert ended, f"nobody told the caller after line {fuse.place}"
     # What is raised only after the caller was told may meet the next one.
     until(lambda: _enters(gate))

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.kernel.errors import DeadlockDetected
 from tests.harness.timeouts import PATIENCE_S
-from tests.hazards.test_lock_processes import STORES, Crowd, Granted, Process, crowd_on
+from tests.hazards.lock_processes import STORES, Crowd, Granted, Process, crowd_on
 
 
 @pytest.fixture(params=STORES)

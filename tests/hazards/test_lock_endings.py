@@ -19,12 +19,13 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.records import LOCK_WAITS
 from tests.harness.processes import Used, used_by, used_since
 from tests.harness.stopped_processes import wait_until_stopped
 from tests.harness.timeouts import PATIENCE_S
-from tests.hazards.test_lock_processes import STORES, Actor, Crowd, Process, crowd_on
-from tests.unit.test_locks import Waiter
+from tests.harness.waiter import Waiter
+from tests.hazards.lock_processes import STORES, Actor, Crowd, Process, crowd_on
 
 
 @pytest.fixture(params=STORES)
@@ -256,9 +257,12 @@ def test_an_exception_thrown_into_a_waiting_thread_leaves_nothing_in_line(crowd:
     )
     # It comes with the next step that the thread takes, so let it take one.
     rows = crowd.hf.store.read(lambda tx: tx.range(LOCK_WAITS), scope=[LOCK_WAITS])
-    crowd.hf.store.transact(
-        lambda tx: [tx.notify(row.record.address) for row in rows], scope=[LOCK_WAITS]
-    )
+
+    def wake_all(tx: Tx) -> None:
+        for row in rows:
+            tx.notify(row.record.address)
+
+    crowd.hf.store.transact(wake_all, scope=[LOCK_WAITS])
     with pytest.raises(Thrown):
         waiting.result()
     assert crowd.queue("a") == []
@@ -326,8 +330,9 @@ def _used_in(processes: Sequence[Process], seconds: float) -> list[Used]:
 
 def _nothing_is_said(processes: Sequence[Process], for_s: float) -> None:
     """Let so much time pass, in which none of the processes may say anything."""
-    for pipe in wait([process.pipe for process in processes], for_s):
-        raise AssertionError(f"it said {pipe.recv()}")  # type: ignore[union-attr]
+    pipes = {process.pipe: process for process in processes}
+    for pipe in pipes.keys() & set(wait(list(pipes), for_s)):
+        raise AssertionError(f"it said {pipe.recv()}")
 
 
 @pytest.mark.prove

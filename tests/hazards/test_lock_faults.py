@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.timeouts import PATIENCE_S
-from tests.hazards.test_lock_processes import Crowd, Granted, Process, crowd_on
+from tests.hazards.lock_processes import Crowd, Granted, Process, crowd_on
 
 pytestmark = pytest.mark.prove
 

@@ -16,7 +16,7 @@ from holdfast.kernel.errors import Fenced, LeaseLost, LockTimeout
 from holdfast.kernel.limits import LOCK_LEASE_S
 from tests.harness.processes import used_by, used_since
 from tests.harness.timeouts import PATIENCE_S
-from tests.hazards.test_lock_processes import STORES, Crowd, crowd_on
+from tests.hazards.lock_processes import STORES, Crowd, crowd_on
 
 TTL_S = 0.5
 LEASE_S = 1.0

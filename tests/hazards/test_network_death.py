@@ -22,11 +22,11 @@ from holdfast.domains.network import Registry
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
+from tests.harness.children import Child
 from tests.harness.killed_children import KILLED, ended
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.network_invariants import State, check, entries_of, stored
-from tests.hazards.test_hold_death import Child
 from tests.unit.network_world import host
 
 ROUTERS = [f"router-{number}" for number in range(5)]
@@ -60,12 +60,8 @@ def hf(url: str) -> Iterator[Holdfast]:
 @pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> Iterator[Holdfast]:
     """What threads may share."""
-    urls = {
-        "memory": lambda: "memory:",
-        "sqlite": lambda: f"sqlite:{tmp_path}/store",
-        "files": lambda: f"files:{lab}",
-    }
-    url = urls.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
+    urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store", "files": f"files:{lab}"}
+    url = urls.get(request.param) or request.getfixturevalue("postgres_url")
     with holdfast.connect(url) as connected:
         yield connected
 

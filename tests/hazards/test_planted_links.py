@@ -16,6 +16,7 @@ import stat
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
     yield lambda: print(log.catch_up(hf.log, hf.jobs.peek) or "")
     yield from (
         lambda job=job: print(log.status(job), log.meta(job), list(log.events(job))) for job in jobs
-    )  # type: ignore[misc]
+    )
     yield lambda: hf.agents.publish(
         f"a-{os.urandom(4).hex()}", backend="command", tool="cat", manifest_path="/m"
     )
@@ -135,12 +136,13 @@ def use(url: str) -> list[HoldfastError]:
     return refused
 
 
-def as_member(do: Callable[[], object]) -> None:
+def as_member(*steps: Callable[[], object]) -> None:
     def become() -> None:
         os.setgroups([GROUP.gr_gid])
         os.setgid(MEMBER)
         os.setuid(MEMBER)
-        do()
+        for step in steps:
+            step()
 
     assert ended(become) == 0
 
@@ -182,7 +184,7 @@ Plant = Callable[[Path, Canary], None]
 
 def symlink_to(name: str) -> Plant:
     def plant(path: Path, canary: Canary) -> None:
-        as_member(lambda: (remove(path), path.symlink_to(canary.folder / name)))
+        as_member(partial(remove, path), lambda: path.symlink_to(canary.folder / name))
 
     return plant
 
@@ -195,11 +197,11 @@ def hard_link(path: Path, canary: Canary) -> None:
 
 
 def fifo(path: Path, _: Canary) -> None:
-    as_member(lambda: (remove(path), os.mkfifo(path, 0o660), os.chmod(path, 0o666)))
+    as_member(partial(remove, path), lambda: os.mkfifo(path, 0o660), lambda: os.chmod(path, 0o666))
 
 
 def folder(path: Path, _: Canary) -> None:
-    as_member(lambda: (remove(path), path.mkdir()))
+    as_member(partial(remove, path), path.mkdir)
 
 
 def remove(path: Path) -> None:
@@ -347,9 +349,9 @@ def test_a_planted_topic_folder_makes_no_notifier_write_into_its_files(lab: Path
         with hf.store.listen(["a"]):
             (topic,) = (lab / "shared").glob("store.sqlite-wake/t-*")
             canary = Canary(lab / "root", ["1-0123456789ab"])
-            as_member(lambda: (remove(topic), topic.symlink_to(canary.folder / "inside")))
+            as_member(partial(remove, topic), lambda: topic.symlink_to(canary.folder / "inside"))
             hf.store.transact(lambda tx: tx.notify("a"), scope=[])
-            as_member(lambda: (remove(topic), topic.mkdir()))
+            as_member(partial(remove, topic), topic.mkdir)
             os.link(canary.folder / "secret", topic / "1-0123456789ab")
             hf.store.transact(lambda tx: tx.notify("a"), scope=[])
         assert canary.seen() == canary.before

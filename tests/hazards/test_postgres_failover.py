@@ -5,6 +5,7 @@ anybody was told.
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from operator import methodcaller
 
 import psycopg
 import pytest
@@ -14,8 +15,7 @@ from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.conformance import OTHERS, THINGS, Thing, put
-from tests.hazards.postgres_load import check, load
-from tests.hazards.test_postgres_outages import followed
+from tests.hazards.postgres_load import check, followed, load
 from tests.stores.postgres_server import Server, running
 from tests.stores.postgres_standby import FOR_STANDBY, promote, replicated
 
@@ -60,7 +60,7 @@ def test_a_commit_that_no_standby_confirmed_is_never_called_done() -> None:
         closing(open_postgres(primary.url)) as store,
     ):
         for space in (THINGS, OTHERS):
-            store.transact(lambda tx, space=space: tx.put(space, "a", Thing()), scope=[space])
+            store.transact(methodcaller("put", space, "a", Thing()), scope=[space])
         standby.stop()
         with pytest.raises(StoreUnavailable) as caught:
             store.transact(

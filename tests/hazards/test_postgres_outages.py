@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,9 +16,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.postgres import open_postgres
 from tests.harness.timeouts import PATIENCE_S, until
-from tests.hazards.postgres_load import Follower, check, load
+from tests.hazards.postgres_load import check, followed, load
 from tests.stores.postgres_proxy import Proxy
 from tests.stores.postgres_server import Server, running
 
@@ -27,21 +25,6 @@ pytestmark = pytest.mark.prove
 
 RESTARTS = int(os.environ.get("HOLDFAST_RESTARTS", "4"))
 CUTS = int(os.environ.get("HOLDFAST_CUTS", "9"))
-
-
-@contextmanager
-def followed(url: str) -> Iterator[Follower]:
-    """A follower of the store, beside; when the block ends it has seen everything."""
-    done = threading.Event()
-    with closing(open_postgres(url)) as store:
-        follower = Follower(store)
-        thread = threading.Thread(target=follower.follow, args=(done,))
-        thread.start()
-        try:
-            yield follower
-        finally:
-            done.set()
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +82,8 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(
         server.stop()
         try:
             # Longer than a transaction is tried for.
-            for one in (watched.stderr, following.stderr, worker.stderr):
-                assert any("goes on when the store is back" in line for line in one)
+            for stream in (watched.stderr, following.stderr, worker.stderr):
+                assert any("goes on when the store is back" in line for line in stream)
         finally:
             server.start()
         hf.jobs.register_job("z", agent="a", agent_session="t")

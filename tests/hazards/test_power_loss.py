@@ -3,49 +3,27 @@ found.
 """
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from proof.powerloss import Recording, Report, Trace, examine, record, why_not
+from proof.powerloss import Report, Trace, examine, why_not
 from proof.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
 from tests.harness.requirements import lacking
 from tests.hazards.powerloss_changes import STORE, StoreCheck
+from tests.hazards.powerloss_recording import SEED, recorded, run
 
-SEED = int(os.environ.get("HOLDFAST_POWERLOSS_SEED", "20261"))
 STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000"))
 LOG = f"{STORE}-wal"
-WORKERS = ["one", "two", "three", "threads", "reader"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _tracer() -> None:
     if reason := why_not():
         lacking(reason)
-
-
-def run(
-    folder: Path, planted: str, *, rounds: int, changes: int, alone: int = 3
-) -> tuple[Trace, StoreCheck]:
-    counts = {"rounds": rounds, "changes": changes, "alone": alone, "checkpoint_frames": 50}
-    plan = {"planted": planted, "workers": WORKERS, **counts}
-    recording = recorded("tests.hazards.powerloss_workload", folder, json.dumps(plan))
-    trace = recording.trace(mapped=["-shm", ".sqlite-gate"])
-    with contextlib.closing(SqliteStore(recording.root / STORE, boot_id="end")) as store:
-        return trace, StoreCheck.of(store)
-
-
-def recorded(module: str, folder: Path, *plan: str) -> Recording:
-    try:
-        return record([sys.executable, "-m", module, *plan], folder=folder)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"the workload failed:\n{error.stderr}")
 
 
 def assert_meets_every_danger(trace: Trace) -> None:

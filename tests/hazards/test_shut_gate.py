@@ -243,4 +243,4 @@ def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path
     thread = gate._started_thread()
     gate.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        thread.run(lambda: None, 600.0, AssertionError)
+        thread.run(lambda: None, 600.0, lambda: LockTimeout("never"))

@@ -21,9 +21,10 @@ from holdfast.domains.workflows.wire import SWAP_MARKER
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, LockTimeout
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.paths import signal_folder_of
+from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
+from tests.harness.children import Child
 from tests.harness.timeouts import PATIENCE_S, until
-from tests.hazards.test_hold_death import Child
 
 READERS = 8
 
@@ -55,12 +56,11 @@ def events(hf: Holdfast) -> Counter[str]:
 
 def signals_of(hf: Holdfast) -> list[str]:
     """The signal files that lie there."""
-    in_files = hf.store.kind == "files"
     folder = (
-        Path(hf.store.root, ".holdfast/workflows/default/signals")
-        if in_files
+        hf.store.root / ".holdfast/workflows/default/signals"
+        if isinstance(hf.store, FilesStore)
         else signal_folder_of(hf.store)
-    )  # type: ignore[attr-defined]
+    )
     return os.listdir(folder) if folder.exists() else []
 
 

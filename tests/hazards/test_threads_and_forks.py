@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import handles, maintenance, wal
+from holdfast.stores.sqlite import handles, maintenance
 from holdfast.stores.sqlite.database import Connection
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
@@ -278,7 +279,7 @@ def test_an_interrupted_sync_is_not_taken_for_done(
         really(fd)
         synced.append(fd)
 
-    monkeypatch.setattr(wal.os, "fdatasync", once_interrupted)
+    monkeypatch.setattr(os, "fdatasync", once_interrupted)
     with ThreadPoolExecutor(3) as pool:
         leader = pool.submit(put, store, "leader")
         assert syncing.wait(PATIENCE_S)
@@ -300,13 +301,17 @@ def test_ctrl_c_at_the_shut_gate_leaves_it_as_it_was(path: Path) -> None:
     in_the_way = os.open(path.with_name("store.sqlite-gate"), os.O_RDWR)
     fcntl.flock(in_the_way, fcntl.LOCK_EX)
     ready_r, ready_w = os.pipe()
+
+    def say_ready() -> None:
+        os.write(ready_w, b".")
+
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.close(in_the_way)
             mine = _open(path)
-            with faults.at_point("sqlite.gate.before", lambda _: os.write(ready_w, b".") and None):
+            with faults.at_point("sqlite.gate.before", lambda _: say_ready()):
                 with contextlib.suppress(KeyboardInterrupt):
                     mine.transact(
                         lambda tx: tx.put(THINGS, "interrupted", Thing()),
@@ -377,7 +382,7 @@ def test_an_address_leads_nowhere_but_to_a_listener(path: Path) -> None:
         "@x",
         f"@{os.getpid()}-000000000000",
     ):
-        store.transact(lambda tx, a=address: tx.notify(a), scope=[VOLATILE])
+        store.transact(methodcaller("notify", address), scope=[VOLATILE])
     store.close()
     assert path.read_bytes()[:16] == before[:16]
 
@@ -473,17 +478,17 @@ def test_after_a_failed_sync_no_old_connection_is_used(
     store = _open(path)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: put(store, f"k{n}"), range(16)))
-    old = list(store.durable._open_ones)
+    old = list(store.durable.open_ones)
 
     def failing(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(wal.os, "fdatasync", failing)
+        patched.setattr(os, "fdatasync", failing)
         with pytest.raises(StoreUnavailable):
             put(store, "a")
     put(store, "b")
-    assert not store.durable._open_ones & set(old)
+    assert not store.durable.open_ones & set(old)
     store.close()
 
 

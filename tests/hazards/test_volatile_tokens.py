@@ -87,7 +87,7 @@ def _grow(given: list[int]) -> bool:
 def test_the_pair_is_two_statements_that_commit_by_themselves(store: SqliteStore) -> None:
     _pair(store)
     statements: list[str] = []
-    with store._volatile.connection() as connection:  # type: ignore[union-attr]
+    with store._volatile.lend() as connection:  # type: ignore[union-attr]
         connection.raw.set_trace_callback(statements.append)
     token = store.put_new(VOLATILE, [("a", Thing())])
     assert token is not None
@@ -237,10 +237,11 @@ def test_a_volatile_file_locked_by_another_program(path: Path, store: SqliteStor
     token = _pair(store)
     with closing(sqlite3.connect(_file(path), isolation_level=None)) as theirs:
         theirs.execute("BEGIN IMMEDIATE")
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: store.put_new(VOLATILE, [("a", Thing())], timeout_s=0.1),
             lambda: store.delete_if(VOLATILE, ["a"], token, timeout_s=0.1),
-        ):
+        ]
+        for call in calls:
             began = time.monotonic()
             with pytest.raises(StoreUnavailable, match="another program") as caught:
                 call()
@@ -277,10 +278,11 @@ def test_a_turn_that_does_not_come(store: SqliteStore, path: Path) -> None:
 
 def test_tables_that_are_gone_are_made_again(path: Path, store: SqliteStore) -> None:
     token = _pair(store)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: store.put_new(VOLATILE, [("a", Thing())]),
         lambda: store.delete_if(VOLATILE, ["a"], token),
-    ):
+    ]
+    for call in calls:
         with closing(sqlite3.connect(_file(path))) as raw:
             raw.execute("DROP TABLE s_conformance_volatile")
             raw.execute("DELETE FROM spaces")
@@ -301,12 +303,12 @@ def test_an_error_of_the_disk_leaves_the_outcome_unknown(
             raise error
 
     assert store._volatile is not None
-    [connection] = store._volatile._open_ones
+    [connection] = store._volatile.open_ones
     monkeypatch.setattr(connection, "cursor", Broken())
     with pytest.raises(StoreUnavailable, match="look before you repeat") as caught:
         store.put_new(VOLATILE, [("a", Thing())])
     assert caught.value.fields["outcome"] == "unknown"
-    assert connection not in store._volatile._open_ones
+    assert connection not in store._volatile.open_ones
     assert _pair(store) > token
 
 

@@ -36,7 +36,8 @@ EXTRAS = {
 MODULES = [
     name
     for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")
-    if not name.startswith("holdfast.stores.postgres.")
+    # `__main__` runs the command line with the arguments of this process.
+    if not name.startswith("holdfast.stores.postgres.") and name != "holdfast.__main__"
 ]
 
 
@@ -71,6 +72,19 @@ def test_only_the_stores_know_what_kind_of_store_it_is() -> None:
         str(path.relative_to(source))
         for path in source.rglob("*.py")
         if not path.is_relative_to(source / "stores") and KIND_CHECKS.search(path.read_text())
+    ]
+    assert found == []
+
+
+def test_no_module_imports_a_module_of_tests() -> None:
+    """What tests share is in harness modules, so that no test runs because another is imported."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for folder in ("tests", "proof", "bench", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in re.findall(
+            r"^\s*(?:from [\w.]*\btest_\w+ import|import [\w.]*\btest_).*", path.read_text(), re.M
+        )
     ]
     assert found == []
 
@@ -172,10 +186,10 @@ def test_who_lacks_an_extra_is_told_how_to_install_it(
 @pytest.mark.parametrize("name", MODULES)
 def test_every_enum_of_a_module_is_the_text_that_it_stands_for(name: str) -> None:
     module = importlib.import_module(name)
-    kinds = [
+    kinds: list[type[enum.Enum]] = [
         kind
         for kind in vars(module).values()
-        if isinstance(kind, enum.EnumMeta) and kind.__module__ == name
+        if isinstance(kind, type) and issubclass(kind, enum.Enum) and kind.__module__ == name
     ]
     for one in (one for kind in kinds for one in kind):
         assert one == one.value == str(one) == f"{one}", one

@@ -128,7 +128,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
 
 
 def test_every_command_that_an_alert_names_exists() -> None:
-    from holdfast.surfaces.cli.root import AREAS
+    from holdfast.surfaces.cli.hints import AREAS
 
     named = {
         word

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.kernel.holder import Liveness
-from holdfast.primitives.locks import policy, transaction
+from holdfast.primitives.locks import policy, records, transaction
 from holdfast.primitives.locks.transaction import LockTransaction, Suspect
 from holdfast.primitives.locks.wait import AheadWatch
+
+
+def replace(owner: object, name: str, new: object) -> None:
+    """Put something else in the place of a part of the program, in this process."""
+    setattr(owner, name, new)
 
 
 def blind(draw: random.Random) -> None:
@@ -19,7 +24,7 @@ def blind(draw: random.Random) -> None:
     def blocking_holds(*arguments: Any) -> Any:
         return iter(()) if draw.random() < 0.02 else real(*arguments)
 
-    policy.blocking_holds = blocking_holds
+    replace(policy, "blocking_holds", blocking_holds)
 
 
 def deaf(draw: random.Random) -> None:
@@ -39,27 +44,26 @@ def deaf(draw: random.Random) -> None:
     def silently(self: LockTransaction, tx: Any, *arguments: Any) -> None:
         begin(self, Silent(tx), *arguments)
 
-    LockTransaction.__init__ = silently
+    replace(LockTransaction, "__init__", silently)
 
 
 def unbounded(draw: random.Random) -> None:
     """A request is passed as often as anybody likes."""
-    policy.BACKFILL_MAX = 1_000_000
+    replace(policy, "BACKFILL_MAX", 1_000_000)
 
 
 def unordered(draw: random.Random) -> None:
     """Places in the queue are drawn by lot."""
-    real = transaction.rank_of
 
     def rank_of(*arguments: Any) -> int:
-        return real(*arguments) + draw.randint(-300_000, 300_000)
+        return records.rank_of(*arguments) + draw.randint(-300_000, 300_000)
 
-    transaction.rank_of = rank_of
+    replace(transaction, "rank_of", rank_of)
 
 
 def careless(draw: random.Random) -> None:
     """A cycle is never seen."""
-    policy.find_cycle = lambda *_: []
+    replace(policy, "find_cycle", lambda *_: [])
 
 
 def hasty(draw: random.Random) -> None:
@@ -70,7 +74,7 @@ def hasty(draw: random.Random) -> None:
         self._known |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
         return real(self)
 
-    AheadWatch.suspects = suspects
+    replace(AheadWatch, "suspects", suspects)
 
 
 def stale(draw: random.Random) -> None:
@@ -80,7 +84,7 @@ def stale(draw: random.Random) -> None:
     def tell(self: LockTransaction, *arguments: Any, **more: Any) -> int:
         return real(self, *arguments, **more) + draw.randint(0, 1000)
 
-    LockTransaction._append = tell
+    replace(LockTransaction, "_append", tell)
 
 
 _BUGS: dict[str, Callable[[random.Random], None]] = {

@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import holdfast
+from holdfast.kernel.store import Row
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from tests.harness.crowds import over
@@ -165,7 +166,7 @@ def _sweep(hf: Holdfast) -> list[str]:
     """
     for _ in range(1000):
         hf.locks.release(hf.locks.acquire(NAMES, by="sweeper", timeout_s=PATIENCE_S))
-        rows = hf.store.read(
+        rows: list[Row[Any]] = hf.store.read(
             lambda tx: [*tx.range(LOCKS), *tx.range(LOCK_WAITS)], scope=[LOCKS, LOCK_WAITS]
         )
         if not rows:

@@ -173,7 +173,8 @@ class LockOracle:
     def take_if_alone(self, request: OracleRequest, now_us: int) -> bool:
         """The quick way: only what nobody holds or waits for."""
         self._begin()
-        if any(set(other.names) & set(request.names) for other in [*self.holds, *self.waiting]):
+        others: list[OracleHold | OracleRequest] = [*self.holds, *self.waiting]
+        if any(set(other.names) & set(request.names) for other in others):
             return False
         self.waiting.append(request)
         self._go(request, now_us)
@@ -206,7 +207,12 @@ class LockOracle:
         then see who goes.
         """
         self._begin()
-        for one in [*self.holds, *self.waiting, *self.told_ones.values()]:
+        present: list[OracleHold | OracleRequest] = [
+            *self.holds,
+            *self.waiting,
+            *self.told_ones.values(),
+        ]
+        for one in present:
             if one.id in seen and self.over(one, seen[one.id], now_us):
                 self._step.removed.append(one.id)
                 self.told.pop(one.id, None)

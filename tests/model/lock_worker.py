@@ -138,16 +138,19 @@ class Job:
         except LockTimeout as error:
             # The store has one of its own: so many wanted to change the table at once that no turn
             # came in time.
-            return self._end(
+            self._end(
                 "timed_out" if error.fields.get("by") == self.by else "no_turn",
                 ask_id,
                 told=str(error),
             )
+            return None
         except DeadlockDetected as error:
-            return self._end("deadlock", ask_id, told=error.fields["cycle"])
+            self._end("deadlock", ask_id, told=error.fields["cycle"])
+            return None
         except LeaseLost as error:
             # A short time to live may be over before its holder is awake.
-            return self._end("failed" if ttl_s is None else "lost", ask_id, told=str(error))
+            self._end("failed" if ttl_s is None else "lost", ask_id, told=str(error))
+            return None
         except HoldfastError as error:
             # A database that is too busy even to let one in: as if no turn had come.
             busy = (
@@ -155,9 +158,11 @@ class Job:
                 and _TOO_LATE in error.message
                 and error.fields["outcome"] == "none"
             )
-            return self._end("no_turn" if busy else "failed", ask_id, told=repr(error))
+            self._end("no_turn" if busy else "failed", ask_id, told=repr(error))
+            return None
         if grant is None:
-            return self._end("timed_out", ask_id)
+            self._end("timed_out", ask_id)
+            return None
         self.tell("granted", id=ask_id, tokens=dict(grant.tokens), taken=list(grant.taken))
         self.held[ask_id] = grant
         return ask_id, grant

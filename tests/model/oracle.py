@@ -94,7 +94,8 @@ class Oracle:
                 tx.put(space, key, record)
             return tx.revision
 
-        return self.transact(insert, now=now, volatile=space.volatile)
+        revision: int | None = self.transact(insert, now=now, volatile=space.volatile)
+        return revision
 
     def delete_if(self, space: Any, keys: list[str], token: int, now: datetime) -> int:
         def remove(tx: "OracleTx") -> int:
@@ -103,7 +104,8 @@ class Oracle:
             ]
             return sum(tx.delete(space, key) for key in found)
 
-        return self.transact(remove, now=now, volatile=space.volatile)
+        removed: int = self.transact(remove, now=now, volatile=space.volatile)
+        return removed
 
 
 class OracleTx:

@@ -70,7 +70,7 @@ class AgentsMachine(RuleBasedStateMachine):
         self.world = World(store, clock, Path("/"), lambda *_: None)
         self.world.journal = Journal(
             self.world.store, actor="model", keep=JournalSettings(keep_s=1e9)
-        )  # type: ignore[arg-type]
+        )
         self.pids = count(100)
         self.generations = count(1)
         self.processes = [self.world.process(next(self.pids)) for _ in range(3)]

@@ -29,9 +29,9 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import ClockedStore
 from tests.model.searching import search
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import Machine
 
 pytestmark = pytest.mark.prove
 
@@ -85,13 +85,13 @@ class HoldsMachine(RuleBasedStateMachine):
         self.open_up("boot-1")
 
     def open_up(self, boot_id: str) -> None:
-        self.store = Clocked(self.open(boot_id), self.clock)
-        self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))  # type: ignore[arg-type]
+        self.store = ClockedStore(self.open(boot_id), self.clock)
+        self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))
         self.processes = [self.begin(host, pid) for host, pid in SEATS]
 
     def begin(self, host: int, pid: int) -> Seated:
         seat = self.machines[host].begin(pid)
-        holds = Holds(self.store, self.journal, seat)  # type: ignore[arg-type]
+        holds = Holds(self.store, self.journal, seat)
         # What this process is to keep is noted, and nothing is done about it but by the rule below.
         holds._renewer._keeper.close()
         return Seated(host, seat.current(), holds)

@@ -19,11 +19,11 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import ClockedStore
 from tests.model.job_oracle import JobOracle, Refused
 from tests.model.searching import search
 from tests.stores.harnesses import IN_MEMORY
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import Machine
 
 pytestmark = pytest.mark.prove
 
@@ -43,14 +43,14 @@ class JobsMachine(RuleBasedStateMachine):
     def __init__(self, open_: Open) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.store = Clocked(open_(self.clock), self.clock)
+        self.store = ClockedStore(open_(self.clock), self.clock)
         self.machine = Machine()
         self.seat = self.machine.begin(1)
         self.pids = count(100)
         self.workers: list[int] = [self.start() for _ in range(2)]
-        self.journal = Journal(self.store, actor="model")  # type: ignore[arg-type]
-        self.jobs = Jobs(self.store, self.journal, self.seat)  # type: ignore[arg-type]
-        self.events = JobEvents(self.store, self.journal, self.seat)  # type: ignore[arg-type]
+        self.journal = Journal(self.store, actor="model")
+        self.jobs = Jobs(self.store, self.journal, self.seat)
+        self.events = JobEvents(self.store, self.journal, self.seat)
         self.oracle = JobOracle()
         self.ids: list[str] = []
         self.tokens: dict[int, int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.primitives.locks.records import Mode
 from holdfast.stores.memory import MemoryStore
-from tests.model.test_lock_model import LockMachine
+from tests.model.lock_machine import LockMachine
 
 Do = Callable[[LockMachine], None]
 

@@ -172,6 +172,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.cancel(one.request_id)
         one.state, one.code = "failed", "cancelled"
 
+    def readmit(self, request_id: str) -> None:
+        self.queue.change(lambda _, line: line.readmit(request_id, epoch=self.epoch))
+
     @rule(replay=st.booleans())
     def another_epoch(self, replay: bool) -> None:
         self.epoch += 1
@@ -180,9 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert [r.request_id for r in stale] == [one.request_id for one in waiting]
         if replay:
             for one in reversed(waiting):
-                self.queue.change(
-                    lambda _, line, o=one: line.readmit(o.request_id, epoch=self.epoch)
-                )
+                self.readmit(one.request_id)
                 one.epoch = self.epoch
 
     @rule()

@@ -6,11 +6,12 @@ To add a store, write a function like `sqlite` below and give it to `agree` in a
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,12 +150,13 @@ PARTS: dict[str, list[st.SearchStrategy[Any]]] = {
 }
 
 
-class Op(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Op:
     """One verb of a transaction and what it is called with."""
 
     verb: str
     arguments: tuple[Any, ...] = ()
-    options: dict[str, Any] = {}  # noqa: RUF012
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, tx: Any) -> Any:
         found = getattr(tx, self.verb)
@@ -282,7 +284,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.put_new(space, items)
             for n in range(told):
                 self.tell(space.volatile, float(n), 1)
-        return self.beginning()
+        beginning = self.beginning()
+        assert isinstance(beginning, dict)
+        return beginning
 
     # Transactions of several steps, read or written, kept or failed.
 

@@ -49,9 +49,9 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import ClockedStore
 from tests.model.searching import search
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import Machine
 from tests.unit.workflows_world import lock_on, seen_by
 
 pytestmark = pytest.mark.prove
@@ -119,8 +119,8 @@ class WorkflowsMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.real = world(self.clock)
-        self.store = Clocked(self.real, self.clock)
-        self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))  # type: ignore[arg-type]
+        self.store = ClockedStore(self.real, self.clock)
+        self.journal = Journal(self.store, actor="model", keep=JournalSettings(keep_s=1e9))
         self.lock = lock_on(self.real)
         self.folder = folder
         self.machines = [Machine(host) for host in HOSTS]

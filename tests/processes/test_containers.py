@@ -18,8 +18,7 @@ import pytest
 
 from tests.harness.containers import needs_containers
 from tests.harness.processes import children
-from tests.processes.test_hazards import DAEMON
-from tests.processes.trees import deaths, report
+from tests.processes.trees import DAEMON, deaths, report
 from tests.processes.users import ONE, User, needs_users, room
 from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
 

@@ -19,6 +19,7 @@ from holdfast.runtime.connection import connect
 from tests.harness.processes import children, state_of
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.processes.trees import (
+    DAEMON,
     bench_on,
     deaths,
     fifos,
@@ -37,23 +38,6 @@ from tests.surfaces.locking import Bench, end, line, nested, put_down, remark
 
 pytestmark = pytest.mark.prove
 
-DAEMON = """
-import os
-told, tell = os.pipe()
-if os.fork():
-    # It ends when the daemon has told its pid, and not before.
-    os.read(told, 1)
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
-print(os.getpid(), flush=True)
-os.write(tell, b".")
-null = os.open("/dev/null", os.O_RDWR)
-for fd in range(3): os.dup2(null, fd)
-import signal
-signal.pause()
-"""
 
 DEAF = """
 import os, signal, sys, time

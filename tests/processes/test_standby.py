@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from tests.harness.timeouts import until
-from tests.processes.test_terminal import RUN, Shell
+from tests.processes.terminal import RUN, Shell
 from tests.processes.trees import KEPT, bench_on, deaths, guardian_of, parent, quiet, report
 from tests.surfaces.locking import HOLDING, Bench, end, line, remark, trapping
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.test_hazards import DAEMON
-from tests.processes.test_terminal import RUN, Shell
+from tests.processes.terminal import RUN, Shell
 from tests.processes.trees import (
+    DAEMON,
     READ_ONLY_GROUPS,
     deaths,
     guardian_of,

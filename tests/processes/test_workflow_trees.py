@@ -14,14 +14,13 @@ import pytest
 
 from holdfast.domains.workflows import Workflow
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.runtime.doctor.examination import within
-from holdfast.runtime.doctor.finding import Verdict
+from holdfast.runtime.doctor.finding import Verdict, within
 from holdfast.runtime.doctor.records import leftovers
 from tests.harness.processes import children, state_of, used_by, used_since
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.processes.trees import end_left
 from tests.surfaces.command import CommandLine
-from tests.surfaces.locking import HOLDING, Process, end, line, put_down, remark
+from tests.surfaces.locking import HOLDING, Process, end, line, output_of, put_down, remark
 
 pytestmark = pytest.mark.prove
 
@@ -182,7 +181,7 @@ def test_work_whose_wrapper_was_killed_is_not_swapped_under_even_when_its_time_i
     until(lambda: not last.lease.fresh(bench.hf.store.now()))
     # It neither takes the work for over nor looks all the time whether it is.
     began = used_by(waits.pid)
-    assert select.select([waits.stdout, waits.stderr], [], [], 1.5)[0] == []
+    assert output_of(waits, within_s=1.5) == []
     assert used_since(began, waits.pid).is_rest(1.5)
     assert lives(command) and [one.name for one in bench.workflows()] == ["tune"]
     assert bench("swap", "to", "B", "--timeout", "0", "--", "true").status == 5
@@ -316,7 +315,7 @@ def test_work_that_waits_begins_when_the_load_of_a_killed_swap_is_gone(bench: Be
     remark(waits)
     killed(first.pid)
     assert line(first) == "asked"
-    assert select.select([waits.stdout], [], [], 0)[0] == []
+    assert output_of(waits, within_s=0) == []
     bench.let_go()
     assert end(waits)[:2] == (0, "loaded\n")
 

@@ -214,3 +214,22 @@ def quiet(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.close()
     process.stdin = None
+
+
+DAEMON = """
+import os
+told, tell = os.pipe()
+if os.fork():
+    # It ends when the daemon has told its pid, and not before.
+    os.read(told, 1)
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+print(os.getpid(), flush=True)
+os.write(tell, b".")
+null = os.open("/dev/null", os.O_RDWR)
+for fd in range(3): os.dup2(null, fd)
+import signal
+signal.pause()
+"""

@@ -66,7 +66,7 @@ HIDDEN = Space("t_hidden", Host)
 LOCKED = Space("t_locked", Host, volatile=True)
 ALL = [HOSTS, LEASES, CARDS, DEEP, HIDDEN]
 LAID = [HOSTS, LEASES, CARDS, DEEP]
-SIGN = Sign(
+SIGN: Sign[Host] = Sign(
     "lab",
     "locks/router_{key}",
     lambda host: None if host.ip == "free" else to_plain(host.more | {"ip": host.ip}),

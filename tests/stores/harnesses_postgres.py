@@ -9,6 +9,7 @@ import psycopg
 from holdfast.kernel.store import Store
 from holdfast.stores.postgres import connections, open_postgres
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.conformance import LATCHED, PERSISTENT, SHARED
 from tests.harness.timeouts import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -40,3 +41,7 @@ class PostgresHarness:
                 f"UPDATE holdfast.s_{space} SET value = %s WHERE key = %s".encode(),
                 (data.decode(), key),
             )
+
+
+# Not CLOCKED: the database's clock decides.
+POSTGRES = frozenset({SHARED, PERSISTENT, LATCHED})

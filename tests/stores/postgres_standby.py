@@ -31,7 +31,7 @@ def replicated(primary: Server) -> Iterator[Server]:
     try:
         if primary.user:
             os.chown(folder, primary.user["user"], primary.user["group"])
-        copy = [
+        copy: list[str | Path] = [
             primary.binaries / "pg_basebackup",
             "-D",
             folder / "data",

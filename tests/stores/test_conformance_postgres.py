@@ -2,13 +2,10 @@
 
 import pytest
 
-from holdfast.testing.conformance import LATCHED, PERSISTENT, SHARED, StoreConformance, skipped_by
-from tests.stores.harnesses_postgres import PostgresHarness, be_patient
+from holdfast.testing.conformance import StoreConformance, skipped_by
+from tests.stores.harnesses_postgres import POSTGRES, PostgresHarness, be_patient
 
 pytestmark = pytest.mark.prove
-
-# Not CLOCKED: the database's clock decides.
-POSTGRES = frozenset({SHARED, PERSISTENT, LATCHED})
 
 
 class TestPostgres(StoreConformance):

@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,9 @@ def test_two_processes_see_each_others_files(root: Path, store: FilesStore) -> N
                     revision,
                 )
                 found = two.read(
-                    lambda tx, s=space, n=number, o=one: tx.find(s, "ip", (f"{n}-{id(o)}",)),
+                    methodcaller("find", space, "ip", (f"{number}-{id(one)}",)),
                     scope=[space],
-                )  # type: ignore[misc]
+                )
                 assert [(row.key, row.revision) for row in found] == [(f"k{number}", revision)]
     other.close()
 
@@ -378,7 +379,7 @@ def test_a_sign_never_fails_the_change(root: Path) -> None:
     assert store.put_new(LOCKED, [("r1", Host(ip="7"))])
     assert put(store, LOCKED, "r1", ip="8") > 0
     store.close()
-    strange = Sign(
+    strange: Sign[Host] = Sign(
         "lab",
         "signs/{key}",
         lambda host: {"x": object()},

@@ -2,6 +2,7 @@
 them is seen by the next reader, and the others are not looked at.
 """
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -17,7 +18,8 @@ import pytest
 from holdfast.kernel.errors import RecordInvalid
 from holdfast.kernel.limits import FILES_WATCHED_FROM
 from holdfast.kernel.store import Store, Tx
-from holdfast.stores.files import cache, inotify
+from holdfast.stores.files import cache
+from holdfast.stores.files.disk import signature_of
 from holdfast.stores.files.store import FilesStore
 from tests.harness.descriptors import open_below, watches
 from tests.stores.files_spaces import CARDS, Host, open_files, put
@@ -119,7 +121,7 @@ def test_the_other_files_are_not_looked_at(
     store: FilesStore, cards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    look = cache.signature_of
+    look = signature_of
 
     def noting(path: Path | str) -> object:
         looked.append(os.path.basename(path))
@@ -160,9 +162,9 @@ def test_more_than_the_kernel_keeps(store: FilesStore, cards: Path) -> None:
 def test_a_kernel_that_tells_nothing(
     root: Path, cards: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    libc = inotify.ctypes.CDLL(None)
+    libc = ctypes.CDLL(None)
     monkeypatch.setattr(libc, call, lambda *_: -1)
-    monkeypatch.setattr(inotify.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: libc)
     store = open_files(root)
     for _ in range(3):
         assert len(_found(store)) == MANY

@@ -18,12 +18,16 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
-from holdfast.testing.conformance import Hostile, Journal, Order, Transactions, Waiting, put
+from holdfast.testing.conformance import put
+from holdfast.testing.conformance.hostile import Hostile
+from holdfast.testing.conformance.journal import Journal
+from holdfast.testing.conformance.listener import Waiting
+from holdfast.testing.conformance.order import Order
+from holdfast.testing.conformance.transactions import Transactions
 from tests.harness.requirements import lacking
 from tests.harness.timeouts import PATIENCE_S, until
-from tests.stores.harnesses_postgres import PostgresHarness
+from tests.stores.harnesses_postgres import POSTGRES, PostgresHarness
 from tests.stores.postgres_server import Server
-from tests.stores.test_conformance_postgres import POSTGRES
 
 pytestmark = pytest.mark.prove
 

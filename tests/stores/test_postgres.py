@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import Any
 
 import psycopg
@@ -479,7 +480,7 @@ def _limit(url: str, connections: int) -> None:
 def _told_of_the_limit(error: StoreUnavailable) -> bool:
     assert "CONNECTION LIMIT" in error.message
     assert "does not answer" not in error.message
-    return error.fields["sqlstate"] == "53300" and error.fields["outcome"] == "none"
+    return bool(error.fields["sqlstate"] == "53300" and error.fields["outcome"] == "none")
 
 
 def test_a_role_that_may_not_connect_any_more_is_told_so(
@@ -880,7 +881,7 @@ def test_text_that_no_database_keeps_is_refused(store: PostgresStore) -> None:
 def test_long_and_odd_topics_are_heard(store: PostgresStore) -> None:
     for topic in ("x" * 10_000, "new\nline", "\ud800", "日本"):
         with store.listen([topic]) as ears:
-            store.transact(lambda tx, topic=topic: tx.notify(topic), scope=[])
+            store.transact(methodcaller("notify", topic), scope=[])
             assert heard(ears)
 
 

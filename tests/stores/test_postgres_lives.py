@@ -164,7 +164,7 @@ def test_a_restored_dump_gives_no_token_again_and_shows_its_whole_journal(
     ).stdout
     lost = put(store, "given after the dump")
     target = server.database()
-    restore = [found / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", target]
+    restore = [str(found / "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", target]
     subprocess.run(restore, input=dump, check=True, capture_output=True)
     with psycopg.connect(target) as raw:
         # As if the dump came from a server that had counted much further.

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from operator import methodcaller
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +21,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives import journal
 from holdfast.stores.postgres import listener, messages, open_postgres, transaction
+from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
@@ -42,7 +45,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     over: list[object] = []
     really = messages._results
 
-    def results(raw: messages.Connection) -> messages.Any:
+    def results(raw: Connection) -> Any:
         over.append(raw)
         return really(raw)
 
@@ -300,9 +303,7 @@ def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None
             store.transact(body, scope=[rows(THINGS)])
             row = store.get(THINGS, text)
             assert row is not None and row.record.owner == text
-            found = store.read(
-                lambda tx, text=text: tx.find(THINGS, "place", (text,)), scope=[THINGS]
-            )
+            found = store.read(methodcaller("find", THINGS, "place", (text,)), scope=[THINGS])
             assert [row.key for row in found] == [text]
         assert [(entry.subject, entry.data) for entry in store.journal().entries] == [
             (text, {text: text}) for text in hostile
@@ -341,7 +342,7 @@ def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresS
         assert len(set(lent)) == CONNECTIONS_MAX
 
 
-def _soon() -> messages.Any:
+def _soon() -> Any:
     from holdfast.stores.postgres.connection import Deadline
 
     return Deadline.after(PATIENCE_S)
@@ -355,9 +356,9 @@ def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_re
     """
     runs: list[int] = []
     tokens: list[int] = []
-    exchange = transaction.exchange
+    exchange = messages.exchange
 
-    def and_another(*given: messages.Any) -> messages.Any:
+    def and_another(*given: Any) -> Any:
         answers = exchange(*given)
         if not tokens:
             token = store.put_new(THINGS, [("late", Thing())])
@@ -411,7 +412,7 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(
     tokens: list[int] = []
     take = transaction.PostgresTx._take
 
-    def apart(tx: transaction.PostgresTx, row: messages.Any) -> None:
+    def apart(tx: transaction.PostgresTx, row: Any) -> None:
         revision, xid, *more = row
         if more and not tokens:
             tokens.append(_other(store))

@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,3 +98,6 @@ class CommandLine:
             text=True,
             **how,
         )
+
+
+Say = Callable[..., Ran]

@@ -2,17 +2,19 @@
 table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import asdict
 
 from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import Reconciled
+from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.operations import locks, workflows
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LockHold
+from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.runtime.connection import Holdfast
 
 
@@ -49,6 +51,42 @@ def kicked_view(kicked: Iterable[LockHold]) -> locks.Kicked:
 
 def free_view(why: Obstruction | None) -> locks.Free:
     return locks.Free(free=True) if why is None else locks.Free(free=False, holders=why.holders)
+
+
+def lease_ended(ended: tuple[int, bool]) -> dict[str, Any]:
+    count, should_delete = ended
+    return {"count": count, "should_delete": should_delete}
+
+
+def statistics_view(name: str, found: Mapping[str, LockStatistics]) -> dict[str, Any]:
+    """The library's counts, and the times that the histograms hold."""
+    one = asdict(found[name])
+    times = {}
+    for what in ("wait", "hold"):
+        counts = one[f"{what}_counts"]
+        number = sum(counts)
+        # The bucket of each single time, in the order of their lengths.
+        each = [
+            bound
+            for bound, count in zip((*BUCKETS_S, None), counts, strict=True)
+            for _ in range(count)
+        ]
+        times[f"{what}_mean_s"] = one[f"{what}_s"] / number if number else None
+        for share in (50, 95):
+            at = -(-number * share // 100) - 1
+            times[f"{what}_p{share}_s"] = each[at] if number else None
+    return {"resource": name, **one, "buckets_s": BUCKETS_S, **times}
+
+
+def agent_view(hf: Holdfast, agent_id: str) -> dict[str, Any]:
+    agent = hf.agents.get(agent_id)
+    return {**asdict(agent), "liveness": hf.agents.liveness(agent)}
+
+
+def job_log(hf: Holdfast, job_id: str) -> list[dict[str, Any]]:
+    hf.catch_up(wait=True)
+    assert hf.job_log is not None
+    return list(hf.job_log.events(job_id))
 
 
 def host_added(hf: Holdfast, name: str) -> dict[str, Any]:

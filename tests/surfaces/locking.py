@@ -3,6 +3,7 @@ no length of time.
 """
 
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks.records import within
 from holdfast.runtime.connection import Holdfast, connect
 from tests.harness.timeouts import PATIENCE_S
@@ -106,6 +108,12 @@ def remark(process: Process) -> str:
     return _line_of(process.stderr)
 
 
+def output_of(*processes: Process, within_s: float) -> list[IO[str]]:
+    """The outputs of processes on which something is to be read within that time."""
+    streams = [stream for one in processes for stream in (one.stdout, one.stderr) if stream]
+    return select.select(streams, [], [], within_s)[0]
+
+
 def _line_of(stream: IO[str] | None) -> str:
     assert stream is not None
     found = bytearray()
@@ -138,3 +146,11 @@ def end(process: Process) -> tuple[int, str, str]:
 def nested(*words: str) -> str:
     """A line of shell that runs `holdfast WORDS`."""
     return " ".join([shlex.join(ENTRY), *words])
+
+
+def a_dead_process() -> Holder:
+    with connect("memory:") as hf:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        holder = hf.processes.of(process.pid, "make")
+        process.communicate(b"\n")
+    return holder

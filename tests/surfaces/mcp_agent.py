@@ -111,8 +111,9 @@ class Agents:
         """One for the time of a block, begun by the command `before` it; then the client closes its
         end.
         """
-        named = () if label is None else ("--as", label)
-        first, *rest = [*before, *ENTRY, "mcp", *named, *more]
+        named = [] if label is None else ["--as", label]
+        words: list[str] = [*before, *ENTRY, "mcp", *named, *more]
+        first, rest = words[0], words[1:]
         own = {
             "HOLDFAST_STORE": self.store,
             "HOME": str(self.folder),

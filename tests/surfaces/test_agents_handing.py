@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.surfaces.cli import pane_program
-from holdfast.surfaces.cli.pane_environment import hand_over, reading_command
+from holdfast.runtime import pane_program
+from holdfast.runtime.agent_pane import hand_over, reading_command
 from tests.harness.timeouts import PATIENCE_S
 
 

@@ -433,7 +433,7 @@ def test_a_closed_pipe_is_no_error(holdfast: CommandLine) -> None:
 def test_every_command_has_help(holdfast: CommandLine) -> None:
     import click
 
-    from holdfast.surfaces.cli.root import AREAS
+    from holdfast.surfaces.cli.hints import AREAS
     from holdfast.surfaces.cli.root import holdfast as root
 
     context = click.Context(root)

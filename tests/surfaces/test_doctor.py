@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -29,10 +29,9 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import DOCTOR_CHECK_S
 from holdfast.kernel.text import installing
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.doctor import Finding, Verdict, examine, permissions, records, settings
+from holdfast.runtime.doctor import Finding, Verdict, examine, machine, records
 from holdfast.runtime.doctor import store as stored
-from holdfast.runtime.doctor.examination import within
-from holdfast.runtime.doctor.finding import exit_status
+from holdfast.runtime.doctor.finding import exit_status, ok, within
 from holdfast.runtime.metrics import sources
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.wal import log_size
@@ -210,13 +209,13 @@ def test_a_machine_without_an_id_of_its_own(
 def test_an_extra_that_is_needed_and_not_there(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
+    monkeypatch.setattr(machine, "_installed", lambda name: name not in ("paho-mqtt", "psycopg"))
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
     found = [
         one for one in examine("postgresql://nobody@/none?host=/nowhere") if one.check == "extras"
     ]
     assert {one.fix for one in found} == {installing("postgres"), installing("mqtt")}
-    assert settings.not_installed("server") == []
+    assert machine.not_installed("server") == []
 
 
 # --- the store ---
@@ -536,7 +535,7 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
 def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
     leave = threading.Event()
     begun_s = time.monotonic()
-    found = within(0.2, "disk", lambda: [stored.ok("in the end")] if leave.wait(PATIENCE_S) else [])
+    found = within(0.2, "disk", lambda: [ok("in the end")] if leave.wait(PATIENCE_S) else [])
     leave.set()
     assert time.monotonic() - begun_s < 5
     assert found[0].verdict is Verdict.FAIL and "0.2 s" in found[0].says and exit_status(found) == 5
@@ -553,13 +552,13 @@ def test_a_database_that_is_away(clinic: Clinic, tmp_path: Path) -> None:
 # --- clocks ---
 
 
-class Shifted:
+class Shifted(SystemClock):
     """This machine's clock, wrong by some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._by = timedelta(seconds=seconds)
 
-    def now(self):  # type: ignore[no-untyped-def]
+    def now(self) -> datetime:
         return SystemClock().now() + self._by
 
 
@@ -686,7 +685,7 @@ def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
     for number in range(20):
         (clinic.folder / f"store.sqlite-{number:02}").touch(mode=0o644)
     found = clinic.look()
-    assert len(found) == permissions._TOLD_MAX + 1 and "10 more" in found[-1].says
+    assert len(found) == machine._REPORTED_MAX + 1 and "10 more" in found[-1].says
 
 
 # --- tmux ---

@@ -130,7 +130,8 @@ def test_finished_requests_are_pruned_but_not_those_of_a_day(idle: Served) -> No
         "invalid_value",
         86400,
     )
-    for wrong in ({"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []):
+    bodies: list[Any] = [{"keep_finished": -1}, {"keep_s": "86400"}, {"keep": 1}, []]
+    for wrong in bodies:
         assert idle.http.post("/v1/prune", json=wrong).status_code == 422
     assert idle.http.post("/v1/prune").json() == {"removed": 0}
     assert idle.http.post("/v1/prune", json={"keep_finished": 0}).json() == {"removed": 1}
@@ -316,7 +317,7 @@ PATHS = [
     [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ä"],
 )
 def test_nobody_is_let_in_without_the_token(untouched: Served, authorization: str | None) -> None:
-    headers = {} if authorization is None else {"Authorization": authorization.encode()}
+    headers = {} if authorization is None else {b"Authorization": authorization.encode()}
     with httpx.Client(base_url=untouched.url, headers=headers, timeout=PATIENCE_S) as bare:
         for method, path in PATHS:
             said = bare.request(method, path)

@@ -18,7 +18,7 @@ from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.gateway_address import Served
 from holdfast.runtime.gateway_announcement import Announcement
-from holdfast.surfaces.cli import gateway_process as process
+from holdfast.surfaces.cli import server_process as process
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
 from tests.surfaces.locking import line
@@ -579,7 +579,7 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
     served, spec = Served("gpu"), CommandSpec(command=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):
-        process.run(
+        process.serve_gateway(
             "gpu",
             served,
             spec,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.surfaces.cli import hints
-from holdfast.surfaces.cli.areas import AREAS
+from holdfast.surfaces.cli.hints import AREAS
 from holdfast.surfaces.cli.jobs import jobs
 from tests.surfaces.command import CommandLine, Ran
 
@@ -83,10 +83,10 @@ def test_what_the_environment_chose_is_not_repeated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def given() -> Iterator[None]:
-    hints.forget()
-    hints.remember("store", "sqlite:x")
+    hints.given.clear()
+    hints.given["store"] = "sqlite:x"
     yield
-    hints.forget()
+    hints.given.clear()
 
 
 @pytest.mark.usefixtures("given")
@@ -123,7 +123,7 @@ def test_only_commands_about_a_store_are_completed(text: str, completed: str) ->
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
-    hints.remember("store", url)
+    hints.given["store"] = url
     told = hints.completed("`holdfast log`")
     assert "s3c" not in told and "***" in told and "me" in told
 

@@ -4,6 +4,7 @@ they tell of.
 
 import json
 import multiprocessing
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -446,7 +447,7 @@ def test_a_full_disk_leaves_no_drafts_behind(
         raise OSError(28, "No space left on device")
 
     with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
-        monkeypatch.setattr(job_log.os, "rename", full)
+        monkeypatch.setattr(os, "rename", full)
         for _ in range(3):
             assert "No space left" in (log.catch_up(hf.log, hf.jobs.peek) or "")
         monkeypatch.undo()

@@ -21,7 +21,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.store import JOURNAL_TOPIC
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
 from tests.surfaces.broker import PASSWORD, Broker, running
-from tests.surfaces.command import CommandLine
+from tests.surfaces.command import CommandLine, Ran
 from tests.surfaces.locking import remark
 
 pytestmark = pytest.mark.prove
@@ -65,9 +65,9 @@ def watching(holdfast: CommandLine, broker: Broker, *words: str) -> "subprocess.
     return watcher
 
 
-def ended(watcher: "subprocess.Popen[str]") -> tuple[int, str, str]:
+def ended(watcher: "subprocess.Popen[str]") -> Ran:
     out, err = watcher.communicate(timeout=PATIENCE_S)
-    return watcher.returncode, out, err
+    return Ran(watcher.returncode, out, err)
 
 
 def direct(broker: Broker, topic: str, *payloads: bytes) -> None:

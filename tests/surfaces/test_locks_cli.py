@@ -6,29 +6,24 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.kernel.errors import LeaseLost
-from holdfast.kernel.holder import Holder
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Mode, request
 from holdfast.primitives.locks.inspect import Alive, WaitStatus
 from holdfast.runtime.connection import Holdfast, connect
-from holdfast.surfaces.cli import entry, root
-from holdfast.surfaces.cli.lock_wait import waiting_line
+from holdfast.surfaces.cli.lock_run import waiting_line
 from tests.harness.timeouts import PATIENCE_S
-from tests.surfaces.command import CommandLine, Ran
-from tests.surfaces.locking import Bench, end, remark
-
-Say = Callable[..., Ran]
+from tests.surfaces.command import CommandLine, Say
+from tests.surfaces.locking import Bench, a_dead_process, end, remark
 
 
 @pytest.fixture
@@ -42,30 +37,8 @@ def hf(url: str) -> Iterator[Holdfast]:
         yield made
 
 
-@pytest.fixture
-def say(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Run `holdfast WORDS` in this process, which is much quicker than another; what it prints is
-    captured.
-    """
-    monkeypatch.setenv("HOLDFAST_STORE", url)
-    monkeypatch.delenv("HOLDFAST_LOCK_BY", raising=False)
-
-    def run(*words: str) -> Ran:
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        try:
-            status = entry.guarded(lambda: root.run(words))
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        assert status is not None
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
-
-
 @contextmanager
-def waiting(hf: Holdfast, names: list[str], by: str, **how: object) -> Iterator[None]:
+def waiting(hf: Holdfast, names: list[str], by: str, **how: Any) -> Iterator[None]:
     """In the block, a job waits for names in another thread. At its end, all is released, what it
     has got by then too.
     """
@@ -75,7 +48,7 @@ def waiting(hf: Holdfast, names: list[str], by: str, **how: object) -> Iterator[
         with suppress(LeaseLost):
             hf.locks.acquire(
                 names, by=by, timeout_s=PATIENCE_S, on_wait=lambda _: asleep.set(), **how
-            ).release()  # type: ignore[arg-type]
+            ).release()
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -87,14 +60,6 @@ def waiting(hf: Holdfast, names: list[str], by: str, **how: object) -> Iterator[
             for hold in status.holds:
                 hf.locks.release_token(hold.token)
         thread.join(PATIENCE_S)
-
-
-def a_dead_process() -> Holder:
-    with connect("memory:") as hf:
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        holder = hf.processes.of(process.pid, "make")
-        process.communicate(b"\n")
-    return holder
 
 
 # Taking and giving back
@@ -514,7 +479,7 @@ def test_stats(say: Say, hf: Holdfast) -> None:
 
 LONG = "x" * 257
 BAD = [
-    (["acquire", "a", "--by", "x"], 2, "needs a TTL or a process"),
+    (["acquire", "a", "--by", "x"], 2, "ttl_s (--ttl)"),
     (["acquire", "a", "--ttl", "9"], 2, "--by"),
     (["acquire", "--by", "x", "--ttl", "9"], 2, "NAME"),
     (["acquire", "", "--by", "x", "--ttl", "9"], 2, "resource"),
@@ -592,7 +557,7 @@ def test_bad_tokens(say: Say, hf: Holdfast, words: list[str], status: int, says:
 def test_a_hold_that_nothing_would_end_is_refused(say: Say, hf: Holdfast) -> None:
     ran = say("holds", "take", "host-7", "--by", "run-1")
     assert (ran.status, ran.out) == (2, "")
-    assert "needs a TTL or a process" in ran.err
+    assert "ttl_s (--ttl)" in ran.err
     assert hf.holds.subjects() == {}
 
 

@@ -119,10 +119,10 @@ def _kicked(world: World) -> Document:
     return {"handle": handle, "wait_s": 0}
 
 
-def _kicked_library(world: World) -> object:
+def _kicked_library(world: World) -> None:
     grant = world.hf.locks.acquire("r6", by="other")
     world.hf.locks.kick("r6", why="test")
-    return world.hf.locks.check(grant)
+    world.hf.locks.check(grant)
 
 
 def _taken_away(world: World) -> Document:

@@ -20,6 +20,7 @@ from holdfast.domains.jobs import JobStatus
 from holdfast.domains.workflows import SwapMarker
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.limits import METRICS_RESOURCES_MAX
+from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import sources
@@ -290,8 +291,12 @@ def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
     metrics.text()
     inside, leave = threading.Event(), threading.Event()
 
+    def body(tx: Tx) -> None:
+        inside.set()
+        leave.wait(PATIENCE_S)
+
     def occupy() -> None:
-        embedded.store.transact(lambda tx: (inside.set(), leave.wait(PATIENCE_S)), scope=[])
+        embedded.store.transact(body, scope=[])
 
     writer = threading.Thread(target=occupy)
     writer.start()
@@ -429,7 +434,8 @@ def test_forked_children_begin_with_no_times() -> None:
     os.waitpid(pid, 0)
     assert json.loads(os.read(ours, 100)) == 1
     assert sum(times.taken()["read"].counts) == 1
-    os.close(ours), os.close(theirs)
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_lag_is_looked_for_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.connection import Holdfast, connect
-from tests.surfaces.command import CommandLine
-from tests.surfaces.test_locks_cli import Say, a_dead_process, say
-
-__all__ = ["say"]
+from tests.surfaces.command import CommandLine, Say
+from tests.surfaces.locking import a_dead_process
 
 HOST = ("--ip", "10.1.1.1/24", "--router", "router-1", "--mac", "02:00:00:00:00:01")
 

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -561,18 +562,18 @@ def test_agents_have_their_names_everywhere(browser: Browser, alone: PageStage) 
     manifest.write_text("{}")
     agents = [
         alone.hf.agents.publish(
-            name, backend="command", tool="codex", manifest_path=str(manifest), **more
+            name, backend="command", tool="codex", manifest_path=str(manifest), agent_id=agent_id
         )
-        for name, more in (
-            ("reviewer", {}),
-            ("planner", {"agent_id": "0123456789abcdef0123456789abcdef"}),
+        for name, agent_id in (
+            ("reviewer", None),
+            ("planner", "0123456789abcdef0123456789abcdef"),
         )
     ]
     for agent in agents:
         # As an older program wrote it.
         alone.hf.store.transact(
-            lambda tx, agent=agent: tx.append(
-                actor="t", kind="agent.refreshed", subject=agent.agent_id, data={}
+            methodcaller(
+                "append", actor="t", kind="agent.refreshed", subject=agent.agent_id, data={}
             ),
             scope=[],
         )

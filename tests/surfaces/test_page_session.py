@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -138,7 +139,7 @@ def test_no_server_on_another_port_gets_what_lets_it_act(
         ("/followed", "127.0.0.1"),
         ("/more", "localhost"),
     ):
-        until(lambda path=path, host=host: neighbour.got(path, host))
+        until(partial(neighbour.got, path, host))
     for head in neighbour.heads:
         assert _replayed(made.port, head) == b"HTTP/1.1 401 Unauthorized\r\n", head
         assert not re.search(rb"(?i)\r\n(cookie|authorization):", head), head

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.maintenance import Upkeep
-from holdfast.surfaces.cli import progress
+from holdfast.surfaces.cli import output
 from holdfast.surfaces.cli.root import run
 from tests.harness.timeouts import PATIENCE_S
 
@@ -51,9 +51,9 @@ def test_long_work_on_a_store_says_that_it_goes_on(
         return done
 
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_SIGN_S", 0.01)
+    monkeypatch.setattr(output, "_PROGRESS_EVERY_S", 0.01)
     # However long it really takes until the first sign.
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: 7.0))
     monkeypatch.setattr(Upkeep, verb, work)
     assert run(["store", *words]) == 0
     first, *_, blank, end = terminal.getvalue().split("\r")[1:]
@@ -67,10 +67,10 @@ def test_nothing_is_said_of_short_work_or_where_nobody_watches(
 ) -> None:
     terminal, file = Terminal(), Terminal(terminal=False)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.working("checking"):
+    with output.working("checking"):
         pass
     monkeypatch.setattr(sys, "stderr", file)
-    monkeypatch.setattr(progress, "_SIGN_S", 0.0)
-    with progress.working("checking"):
+    monkeypatch.setattr(output, "_PROGRESS_EVERY_S", 0.0)
+    with output.working("checking"):
         pass
     assert terminal.getvalue() == file.getvalue() == ""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -699,9 +700,7 @@ def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Ser
     first = small.hf.log.tail(3)[0][0]
     last = {"Last-Event-ID": event_id("", first.revision)}
     for keep, said in ((3, "event: job.registered"), (1, "event: journal.cut_short")):
-        small.hf.store.transact(
-            lambda tx, keep=keep: small.hf.log.trim(tx, keep_entries=keep), scope=[]
-        )
+        small.hf.store.transact(partial(small.hf.log.trim, keep_entries=keep), scope=[])
         with small.http.stream("GET", "/v1/events", headers=last) as stream:
             assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == said
 

@@ -32,11 +32,9 @@ def surfaces(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Surfaces]:
     folder = tmp_path_factory.mktemp("parity")
-    server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
-    url = {"sqlite": f"sqlite:{folder}/store.sqlite", "files": f"files:{folder}/store"}.get(
-        request.param
-    )
-    url = server.database() if url is None else url
+    urls = {"sqlite": f"sqlite:{folder}/store.sqlite", "files": f"files:{folder}/store"}
+    server = None if request.param in urls else request.getfixturevalue("postgres_server")
+    url = urls[request.param] if server is None else server.database()
     with surroundings(folder):
         with (
             connect(url, namespace="parity-library") as library,

@@ -4,6 +4,7 @@ nothing is given again.
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_a_copy_makes_nothing_that_others_may_read_beside_the_store(
 def test_from_every_kind_of_store_to_every_other(
     tmp_path: Path, postgres_server: Server, source: str, target: str
 ) -> None:
-    places = {
+    places: dict[str, Callable[[str], str]] = {
         "sqlite": lambda end: f"sqlite:{tmp_path / end}.sqlite",
         "files": lambda end: f"files:{tmp_path / end}",
         "postgres": lambda _: postgres_server.database(),

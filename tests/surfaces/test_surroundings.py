@@ -249,7 +249,7 @@ def test_a_parent_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(configuration.os, "lstat", forbidden)
+    monkeypatch.setattr(os, "lstat", forbidden)
     with pytest.raises(InvalidValue, match="cannot look for"):
         configuration.load_settings()
 
@@ -261,7 +261,7 @@ def test_a_store_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_
     def forbidden(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(factory.os, "stat", forbidden)
+    monkeypatch.setattr(os, "stat", forbidden)
     with pytest.raises(StoreUnavailable, match="permissions"):
         factory.there(tmp_path / "s.sqlite")
 
@@ -358,7 +358,7 @@ def test_a_bug_is_status_70(
 ) -> None:
     from holdfast.surfaces.cli import entry
 
-    assert entry.guarded(lambda: {}["nothing"]) == 70
+    assert entry.guarded(lambda: dict[str, int]()["nothing"]) == 70
     assert "This is a bug" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def _running() -> str:
 
 
 @pytest.fixture
-def short(tmp_path: Path) -> Path:
+def short(tmp_path: Path) -> Iterator[Path]:
     """A folder with a name that is short enough for a socket in it."""
     folder = Path(f"/tmp/hft-{os.getpid()}-{abs(hash(str(tmp_path))) % 10000}")
     folder.mkdir()

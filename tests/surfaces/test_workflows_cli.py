@@ -17,7 +17,7 @@ from holdfast.runtime.connection import Holdfast, connect
 from tests.harness.processes import used_by, used_since
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
-from tests.surfaces.locking import HOLDING, Process, end, line, remark, trapping
+from tests.surfaces.locking import HOLDING, Process, end, line, output_of, remark, trapping
 
 pytestmark = pytest.mark.prove
 
@@ -675,10 +675,7 @@ def test_waiting_uses_no_cpu(bench: Bench) -> None:
     )
     remark(second)
     before = [used_by(one.pid) for one in (waits, second)]
-    assert (
-        select.select([waits.stdout, second.stdout, waits.stderr, second.stderr], [], [], 3)[0]
-        == []
-    )
+    assert output_of(waits, second, within_s=3) == []
     assert all(
         used_since(began, one.pid).is_rest(3)
         for one, began in zip((waits, second), before, strict=True)

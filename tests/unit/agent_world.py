@@ -22,9 +22,9 @@ from holdfast.kernel.store import Debris, Entry, Store
 from holdfast.primitives.journal import Journal
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine, ProcessTable
+from tests.harness.stores import ClockedStore
 from tests.stores.harnesses import MemoryHarness, SqliteHarness
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import Machine, Seat
 
 LEASE_S = AgentSettings().lease_s
 GATEWAY = Gateway(host="127.0.0.1", port=8123, state_path="/state.json", protocol_version="v1")
@@ -35,7 +35,7 @@ def _postgres(_: Path, request: pytest.FixtureRequest) -> Any:
     # Here, so that the other stores' tests need no driver.
     from tests.stores.harnesses_postgres import PostgresHarness
 
-    return PostgresHarness(request.getfixturevalue("agent_database"))
+    return PostgresHarness(request.getfixturevalue("module_database"))
 
 
 class AgentFolders:
@@ -70,15 +70,6 @@ STORES = [
     pytest.param(kind, marks=pytest.mark.prove) if kind == "postgres" else kind
     for kind in HARNESSES
 ]
-
-
-@pytest.fixture(scope="module")
-def agent_database(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One database for the tests of a module, each of which has a namespace of its own."""
-    server = request.getfixturevalue("postgres_server")
-    url = server.database()
-    yield url
-    server.drop(url)
 
 
 class FakeTmux:
@@ -125,8 +116,8 @@ class World:
     ) -> None:
         self.clock = clock
         self.folder = folder
-        self.store = Clocked(store, clock)
-        self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
+        self.store = ClockedStore(store, clock)
+        self.journal = Journal(self.store, actor="tester")
         self.machine = Machine()
         self.seat = self.machine.begin(1)
         self.tmux = FakeTmux()
@@ -138,13 +129,13 @@ class World:
         self,
         settings: AgentSettings | None = None,
         *,
-        seat: Seat | None = None,
+        seat: ProcessTable | None = None,
         debris: Debris | None = None,
     ) -> Agents:
         """The registry by other settings, or as seen from another process."""
         folders = GenerationFolders(lambda: self.folder)
         outside = Outside(seat or self.seat, self.tmux, ManifestFiles(), folders, self.gateways)
-        return Agents(self.store, self.journal, outside, settings, debris=debris)  # type: ignore[arg-type]
+        return Agents(self.store, self.journal, outside, settings, debris=debris)
 
     def publish(self, name: str = "gpu", agents: Agents | None = None, **more: Any) -> Agent:
         """Publish an agent that is fine, but for what the test says."""

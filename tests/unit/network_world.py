@@ -18,9 +18,9 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Locks
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES as LOCK_STORES
-from tests.unit.test_locks import Machine, open_store
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES as LOCK_STORES
+from tests.harness.stores import ClockedStore, open_store
 
 __all__ = ["STORES", "World", "host", "world_of"]
 
@@ -36,7 +36,7 @@ class World:
     def __init__(
         self, store: Store, clock: ManualClock, settings: NetworkSettings | None = None
     ) -> None:
-        self.store: Any = Clocked(store, clock)
+        self.store: Any = ClockedStore(store, clock)
         self.clock = clock
         self.journal = Journal(self.store, actor="tester")
         self.machine = Machine()
@@ -85,19 +85,21 @@ class World:
                 return [entry for entry in entries if entry.kind != _MARK]
 
     def _mark(self) -> int:
-        return self.store.transact(
+        revision: int = self.store.transact(
             lambda tx: self.journal.append(tx, kind=_MARK, subject="x"), scope=[]
         )
+        return revision
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Everything that is stored."""
         spaces: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
-        return self.store.read(
+        records: dict[str, dict[str, Any]] = self.store.read(
             lambda tx: {
                 space.name: {row.key: row.record for row in tx.range(space)} for space in spaces
             },
             scope=spaces,
         )
+        return records
 
     def close(self) -> None:
         for registry, locks in self._opened:

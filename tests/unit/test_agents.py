@@ -24,10 +24,8 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.settings import AgentSettings
-from tests.unit.agent_world import GATEWAY, LEASE_S, STORES, World, agent_database, world_of
-from tests.unit.test_locks import Machine
-
-__all__ = ["agent_database"]
+from tests.harness.machine import Machine
+from tests.unit.agent_world import GATEWAY, LEASE_S, STORES, World, world_of
 
 EXCLUSIVE = AgentSettings(names="exclusive")
 

@@ -20,9 +20,7 @@ from holdfast.kernel.space import Space
 from holdfast.kernel.store import Debris, Leftover
 from holdfast.stores.files.store import FilesStore
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.agent_world import LEASE_S, STORES, World, agent_database, world_of
-
-__all__ = ["agent_database"]
+from tests.unit.agent_world import LEASE_S, STORES, World, world_of
 
 GRACE_S = 300.0
 

@@ -8,9 +8,7 @@ import pytest
 
 from holdfast.domains.agents.renewal import AgentRenewal
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.agent_world import STORES, World, agent_database, world_of
-
-__all__ = ["agent_database"]
+from tests.unit.agent_world import STORES, World, world_of
 
 BRISK_S = 0.03
 """A lease so short that the background renews it all the time."""

@@ -26,9 +26,7 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Ambiguous, InvalidValue, NotFound
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import AgentSettings
-from tests.unit.agent_world import LEASE_S, STORES, World, agent_database, world_of
-
-__all__ = ["agent_database"]
+from tests.unit.agent_world import LEASE_S, STORES, World, world_of
 
 GPU = id_of("HOLDFAST-gpu")
 
@@ -255,7 +253,7 @@ def test_tmux_session_mismatch(world: World) -> None:
     world.manifest(agent, tmux=None)
     refused(world, errors.TmuxSessionMismatch)
     # Nothing falls back to another that would do.
-    other = {
+    other: dict[str, Any] = {
         "manifest_path": str(world.folder / "other.json"),
         "session_name": "s-3",
         "holder": world.in_pane(8, "s-3"),

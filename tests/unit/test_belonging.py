@@ -5,6 +5,7 @@ queue lives in.
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class World:
         self.publish("gpu")
         self.publish("worker", agent_id=GIVEN)
 
-    def publish(self, name: str, **more: str) -> Agent:
+    def publish(self, name: str, **more: Any) -> Agent:
         return self.hf.agents.publish(
             name, backend="command", tool="cat", manifest_path="/m", **more
         )

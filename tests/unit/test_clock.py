@@ -24,6 +24,12 @@ class NoOffset(tzinfo):
     def utcoffset(self, dt: datetime | None) -> None:
         return None
 
+    def dst(self, dt: datetime | None) -> None:
+        return None
+
+    def tzname(self, dt: datetime | None) -> None:
+        return None
+
 
 @given(instants, st.floats(0, 1e300))
 def test_what_was_so_long_ago_is_an_instant_however_long(now: datetime, seconds: float) -> None:

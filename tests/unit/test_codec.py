@@ -137,7 +137,7 @@ def test_a_value_does_not_change() -> None:
     with pytest.raises(AttributeError):
         Inner(seen_at=AWARE).seen_at = AWARE  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Inner(AWARE)  # type: ignore[misc]
+        Inner(AWARE)  # type: ignore[call-arg]
 
 
 def test_a_records_version_travels_inside_it() -> None:

@@ -35,7 +35,7 @@ from holdfast.kernel.errors import (
     UpstreamUnavailable,
 )
 from holdfast.kernel.limits import ANSWER_CHARS_MAX, PROMPT_BYTES_MAX
-from holdfast.kernel.store import Store
+from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request, RequestState
 from holdfast.primitives.queue.records import REQUESTS, Receipt
@@ -424,14 +424,17 @@ def _as_if_killed(desk: Desk) -> None:
     """What a killed gateway leaves behind: its record, with a process that is no more."""
     from msgspec.structs import replace
 
-    def body(tx: object) -> None:
-        attachment = tx.get(ATTACHMENTS, AGENT).record  # type: ignore[attr-defined]
+    def body(tx: Tx) -> None:
+        row = tx.get(ATTACHMENTS, AGENT)
+        assert row is not None
+        attachment = row.record
+        assert attachment.server is not None
         process = replace(attachment.server.process, start_ticks=1)
         tx.put(
             ATTACHMENTS,
             AGENT,
             replace(attachment, server=replace(attachment.server, process=process)),
-        )  # type: ignore[attr-defined]
+        )
 
     desk.store.transact(body, scope=[ATTACHMENTS])
 

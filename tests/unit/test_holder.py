@@ -4,12 +4,12 @@ it.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, in_sight, probe
+from tests.harness.machine import NoTrees
 
 HERE = Place("host-1", "boot-1", 4026531836)
 HOLDER = Holder(
@@ -20,12 +20,18 @@ RUNNING = Sighting(start_ticks=1000, zombie=False)
 ALIVE, DEAD, UNKNOWN = Liveness
 
 
-class Table(NamedTuple):
+class Table(NoTrees):
     """A process table with at most one process in it."""
 
-    place: Place = HERE
-    pids: Mapping[int, Sighting] = MappingProxyType({42: RUNNING})
-    boots: frozenset[str] = frozenset()
+    def __init__(
+        self,
+        place: Place = HERE,
+        pids: Mapping[int, Sighting] = MappingProxyType({42: RUNNING}),
+        boots: frozenset[str] = frozenset(),
+    ) -> None:
+        self.place = place
+        self.pids = pids
+        self.boots = boots
 
     def here(self) -> Place:
         return self.place

@@ -2,8 +2,7 @@
 clock of the test's.
 """
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -18,105 +17,26 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel import lease as leases
-from holdfast.kernel.clock import MonotonicTime
-from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
-from holdfast.kernel.holder import Holder, Liveness, Place
+from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound
+from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Place
 from holdfast.kernel.limits import HOLD_LEASE_S, LABEL_CHARS_MAX
-from holdfast.kernel.store import Entry, Store
+from holdfast.kernel.store import Store
 from holdfast.primitives.holds import HOLDS, Hold, Holds, KeptHold, dropped, living, taken
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.harness.timeouts import PATIENCE_S
-from tests.unit.test_locks import STORES, Machine, lock_database, open_store
-
-__all__ = ["lock_database"]
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES, ClockedStore, open_store
+from tests.unit.hold_world import BRISK_S, names, replay
 
 INSTANT_S = 0.000_001
 """The clock's finest step."""
 
-BRISK_S = 0.03
-"""A lease so short that the background renews it all the time."""
-
 
 STORE = MemoryStore()
 """A store of which nothing is asked but what is known of its clock, which is nothing."""
-
-
-class Clocked:
-    """A store on the test's clock, also where the store has one of its own. Tells when the
-    background has done something, and can be told not to answer it.
-    """
-
-    def __init__(self, store: Store, clock: ManualClock) -> None:
-        self._store = store
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._kept = 0
-        self._refused = 0
-        self.down = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def now(self) -> datetime:
-        return self._clock.now()
-
-    def monotonic(self) -> MonotonicTime:
-        return self._clock.monotonic()
-
-    def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
-        self._keeper_comes()
-        return self._store.transact(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
-
-    def read(self, body: Callable[[Any], Any], **more: Any) -> Any:
-        kept = self._keeper_comes()
-        result = self._store.read(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
-        if kept:
-            self._count("_kept")
-        return result
-
-    def _keeper_comes(self) -> bool:
-        kept = threading.current_thread().name == "holdfast-keeper"
-        if kept and self.down:
-            self._count("_refused")
-            raise StoreUnavailable("it does not answer", outcome="none")
-        return kept
-
-    def until_kept(self) -> None:
-        """Until the background has looked after everything as it is now. A round begins with a
-        look: one may be under way, the next counts, and the one after that says that it is over.
-        """
-        self._until("_kept", 3)
-
-    def until_refused(self) -> None:
-        """Until the background has met a store that does not answer."""
-        self._until("_refused", 1)
-
-    def _count(self, what: str) -> None:
-        with self._changed:
-            setattr(self, what, getattr(self, what) + 1)
-            self._changed.notify_all()
-
-    def _until(self, what: str, times: int) -> None:
-        with self._changed:
-            goal = getattr(self, what) + times
-            assert self._changed.wait_for(lambda: getattr(self, what) >= goal, PATIENCE_S), (
-                "the background does nothing"
-            )
-
-
-class _AtTime:
-    """A transaction at a time that the test has chosen."""
-
-    def __init__(self, tx: Any, now: datetime) -> None:
-        self._tx = tx
-        self.now = now
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
 
 
 class World:
@@ -125,9 +45,9 @@ class World:
     """
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
-        self.store = Clocked(store, clock)
+        self.store = ClockedStore(store, clock)
         self.clock = clock
-        self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
+        self.journal = Journal(self.store, actor="tester")
         self.machine = Machine()
         self._opened: list[Holds] = []
         self.holds = self.process(1)
@@ -137,7 +57,7 @@ class World:
     ) -> Holds:
         """The holds as a new process sees them."""
         seat = (machine or self.machine).begin(pid)
-        holds = Holds(self.store, self.journal, seat, lease_s=lease_s, label=f"p{pid}")  # type: ignore[arg-type]
+        holds = Holds(self.store, self.journal, seat, lease_s=lease_s, label=f"p{pid}")
         self._opened.append(holds)
         return holds
 
@@ -183,14 +103,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def holds(world: World) -> Holds:
     return world.holds
-
-
-def names(holds: Holds, subject: str = "s") -> list[str]:
-    """Who holds a subject, of those that are not gone; the count must be their number."""
-    found = [hold.by for hold in holds.holders(subject)]
-    assert holds.count(subject) == len(found)
-    assert holds.subjects().get(subject, 0) == len(found)
-    return found
 
 
 # --- take, drop, count ---
@@ -353,18 +265,31 @@ def test_a_hold_without_a_process_lives_by_its_time_alone(world: World, holds: H
 
 
 def test_without_a_process_a_time_is_needed(world: World, holds: Holds) -> None:
-    with pytest.raises(InvalidValue, match="ttl_s or process") as caught:
+    with pytest.raises(InvalidValue) as caught:
         holds.take("s", by="a", process=None)
     assert caught.value.fields["field"] == "ttl_s"
     assert world.stored("s") == []
     assert world.told() == []
 
 
+def test_a_detached_hold_needs_a_time_where_its_process_cannot_be_seen(
+    world: World, holds: Holds
+) -> None:
+    other = world.machine.begin(2).current()
+    if world.store.embedded:
+        assert holds.take("s", by="a", process=other, detached=True) == 1
+    else:
+        with pytest.raises(InvalidValue) as caught:
+            holds.take("s", by="a", process=other, detached=True)
+        assert caught.value.fields["field"] == "ttl_s"
+    assert holds.take("s", by="a", process=other, ttl_s=60, detached=True) == 1
+
+
 @pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf"), 1e30])
 def test_a_time_that_cannot_be_is_refused(world: World, holds: Holds, ttl_s: float) -> None:
-    for process in ({}, {"process": None}):
+    for process in (THIS_PROCESS, None):
         with pytest.raises(InvalidValue, match="lease"):
-            holds.take("s", by="a", ttl_s=ttl_s, **process)  # type: ignore[arg-type]
+            holds.take("s", by="a", ttl_s=ttl_s, process=process)
     assert world.stored("s") == []
 
 
@@ -610,7 +535,8 @@ def test_looking_tells_nothing_and_changes_nothing(world: World, holds: Holds) -
 def _lease_end(world: World, subject: str, by: str) -> datetime:
     row = world.store.get(HOLDS, subject)
     assert row is not None
-    return next(hold.lease.expires_at for hold in row.record.holds if hold.by == by)
+    expires_at: datetime = next(hold.lease.expires_at for hold in row.record.holds if hold.by == by)
+    return expires_at
 
 
 def test_the_background_keeps_what_this_process_holds(world: World) -> None:
@@ -722,24 +648,6 @@ def test_a_hold_that_another_process_has_taken_over_is_not_kept_alive_by_the_fir
 
 
 # --- all at once ---
-
-
-def replay(entries: list[Entry]) -> dict[str, set[str]]:
-    """Follow the journal with plain sets: each count it tells must be the size of the set. Returns
-    the sets at the end.
-    """
-    sets: dict[str, set[str]] = {}
-    for at, entry in enumerate(entries):
-        held, by = sets.setdefault(entry.subject, set()), entry.data["by"]
-        if entry.kind == "hold.taken":
-            held.add(by)
-        else:
-            assert by in held, f"entry {at} tells of a hold that ended before: {entry}"
-            held.remove(by)
-        # Those that are swept together are gone at once.
-        if entry.kind != "hold.swept":
-            assert entry.data["count"] == len(held), f"entry {at} tells another count: {entry}"
-    return {subject: held for subject, held in sets.items() if held}
 
 
 def test_threads_that_take_and_drop_never_make_a_count_wrong(world: World, holds: Holds) -> None:

@@ -26,30 +26,19 @@ from holdfast.kernel.limits import (
     JOB_PROMPT_BYTES_MAX,
     JOB_REGISTERED_BYTES_MAX,
     JOB_VERDICT_BYTES_MIN,
-    LABEL_CHARS_MAX,
     RECORD_BYTES_MAX,
 )
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_jobs_reaping import LABEL, World
-from tests.unit.test_locks import STORES, lock_database, open_store
+from tests.unit.job_world import CHARACTERS, LABEL, STORES, WIDE, World, world_on
 
-__all__ = ["lock_database"]
-
-WIDE = "\U00020000" * LABEL_CHARS_MAX
-"""The label with most bytes."""
 LONG = 2 * RECORD_BYTES_MAX
-CHARACTERS = ["x", '"', "\\", "\0", "é", "漢", "🙂"]
-"""Of one to six bytes as JSON."""
 
 
-@pytest.fixture(params=[*STORES, "files"])
+@pytest.fixture(params=STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    clock = ManualClock()
-    with closing(open_store(request.param, tmp_path, clock, request)) as store:
-        made = World(store, clock)
+    with world_on(request.param, tmp_path, request) as made:
         yield made
-        made.machine.close()
 
 
 def filled(character: str, bytes_max: int) -> str:
@@ -59,7 +48,7 @@ def filled(character: str, bytes_max: int) -> str:
 
 def largest(world: World, character: str) -> Job:
     """The largest job that can be registered, whose prompt is of one character."""
-    whole = {
+    whole: dict[str, Any] = {
         "prompt": filled(character, JOB_PROMPT_BYTES_MAX),
         "agent": WIDE,
         "agent_session": LABEL,

@@ -14,62 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domains.jobs import Broker, Job, Jobs, JobStatus
+from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.broker_address import address_of
-from holdfast.domains.jobs.event_stream import JobEvents
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.records import JOBS, shown
+from holdfast.domains.jobs.registry import Also
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
-from holdfast.kernel.store import Store
-from holdfast.primitives.journal import Journal
-from holdfast.processes.procfs import Procfs
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_locks import STORES, lock_database, open_store
-
-__all__ = ["lock_database"]
-
-
-class World:
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.journal = Journal(store, actor="tester")
-        self.jobs = Jobs(store, self.journal, Procfs())
-        self.events = JobEvents(store, self.journal, Procfs())
-
-    def running(self, **more: Any) -> Job:
-        self.jobs.register_job("do it", agent="a", agent_session="s", **more)
-        job = self.jobs.pick_pending("s")
-        assert job is not None
-        return job
-
-    def forged(self, job: Job, **changes: Any) -> bytes:
-        """A `completed` that the job's own worker could have made, but for the changes."""
-        document: dict[str, Any] = {
-            "schema_version": 1,
-            "seq": job.last_seq + 1,
-            "job_id": job.job_id,
-            "event": "completed",
-            "timestamp": "2026-01-01T00:00:00Z",
-            "detail": "done",
-        }
-        key = changes.pop("key", job.auth_token)
-        after = changes.pop("after", {})
-        document.update(changes)
-        if key is not None:
-            document["sig"] = signature(document, key)
-        return json.dumps({**document, **after}).encode()
+from tests.harness.stores import open_store
+from tests.unit.job_world import STORES, EventWorld
 
 
-@pytest.fixture(params=[*STORES, "files"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventWorld]:
     with closing(open_store(request.param, tmp_path, ManualClock(), request)) as store:
-        yield World(store)
+        yield EventWorld(store)
 
 
-def test_publishing_moves_the_job_as_the_event_says(world: World) -> None:
+def test_publishing_moves_the_job_as_the_event_says(world: EventWorld) -> None:
     job = world.jobs.register_job("do it", agent="a", agent_session="s")
     started = world.events.publish(job.job_id, "started").job
     assert (started.status, started.attempt) == (JobStatus.RUNNING, 1)
@@ -101,7 +66,7 @@ def test_publishing_moves_the_job_as_the_event_says(world: World) -> None:
     assert kinds.count("job.status_changed") == 2
 
 
-def test_a_stale_worker_can_tell_nothing(world: World) -> None:
+def test_a_stale_worker_can_tell_nothing(world: EventWorld) -> None:
     job = world.running()
     world.jobs.requeue(job.job_id)
     for event in EventKind:
@@ -114,7 +79,7 @@ def test_a_stale_worker_can_tell_nothing(world: World) -> None:
         world.events.publish(job.job_id, "finished")
 
 
-def test_events_wait_until_they_are_sent_and_are_sent_in_order(world: World) -> None:
+def test_events_wait_until_they_are_sent_and_are_sent_in_order(world: EventWorld) -> None:
     first, second = world.running(), world.running()
     for job in (second, first, second):
         world.events.publish(job.job_id, "progress", token=job.token)
@@ -127,7 +92,7 @@ def test_events_wait_until_they_are_sent_and_are_sent_in_order(world: World) -> 
     world.events.sent([])
 
 
-def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
+def test_an_event_can_belong_to_the_step_that_it_tells_of(world: EventWorld) -> None:
     job = world.running()
     world.jobs.register_job("next", agent="a", agent_session="s")
     also = world.events.with_step(EventKind.COMPLETED, detail="done", data={"files": 2})
@@ -151,7 +116,7 @@ def test_an_event_can_belong_to_the_step_that_it_tells_of(world: World) -> None:
     )
 
 
-def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
+def test_an_end_that_an_event_of_the_attempt_told(world: EventWorld) -> None:
     def of_attempt(end: Callable[[Job], object]) -> bool:
         job = world.running()
         assert not world.events.ended_by_event(job)
@@ -163,12 +128,12 @@ def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
             world.events.publish(job.job_id, kind, token=job.token) for kind in kinds
         ]
 
+    def fail(step: Also) -> Callable[[Job], object]:
+        return lambda job: world.jobs.update_status(job.job_id, "error", also=step)
+
     for kind in ("completed", "error"):
         assert of_attempt(publish("started", "progress", kind))
-        step = world.events.with_step(EventKind(kind))
-        assert of_attempt(
-            lambda job, step=step: world.jobs.update_status(job.job_id, "error", also=step)
-        )  # type: ignore[misc]
+        assert of_attempt(fail(world.events.with_step(EventKind(kind))))
     assert not of_attempt(publish("progress", "cancelled"))
     assert not of_attempt(publish("progress"))
     assert not of_attempt(lambda job: world.jobs.update_status(job.job_id, "completed"))
@@ -179,7 +144,7 @@ def test_an_end_that_an_event_of_the_attempt_told(world: World) -> None:
     )
 
 
-def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
+def test_the_end_of_another_attempt_is_not_this_one_s(world: EventWorld) -> None:
     first = world.running()
     world.jobs.requeue(first.job_id)
     second = world.jobs.pick_pending("s")
@@ -194,7 +159,7 @@ def test_the_end_of_another_attempt_is_not_this_one_s(world: World) -> None:
 
 
 def test_only_so_many_events_of_a_job_are_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: EventWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.domains.jobs import event_stream
 
@@ -209,7 +174,7 @@ def test_only_so_many_events_of_a_job_are_kept(
     assert [event.seq for event in world.events.of_job(job.job_id)] == [7, 8, 9]
 
 
-def test_an_event_that_is_too_large_or_no_json_is_refused_whole(world: World) -> None:
+def test_an_event_that_is_too_large_or_no_json_is_refused_whole(world: EventWorld) -> None:
     job = world.running()
     for wrong in ("x" * JOB_EVENT_BYTES_MAX, object()):
         with pytest.raises(InvalidValue):
@@ -218,7 +183,7 @@ def test_an_event_that_is_too_large_or_no_json_is_refused_whole(world: World) ->
     assert world.events.unsent() == []
 
 
-def test_an_event_of_this_registry_arrives_as_known(world: World) -> None:
+def test_an_event_of_this_registry_arrives_as_known(world: EventWorld) -> None:
     job = world.running()
     event = world.events.publish(job.job_id, "progress", data={"a": [1, 2.5, None, "ü"]}).event
     before = world.jobs.get_job(job.job_id)
@@ -227,7 +192,7 @@ def test_an_event_of_this_registry_arrives_as_known(world: World) -> None:
     assert world.jobs.get_job(job.job_id) == before
 
 
-def test_a_genuine_event_of_another_copy_moves_the_job(world: World) -> None:
+def test_a_genuine_event_of_another_copy_moves_the_job(world: EventWorld) -> None:
     job = world.running()
     received = world.events.receive(world.forged(job, seq=7))
     assert (received.dropped, received.news) == (None, True)
@@ -262,7 +227,7 @@ FORGERIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_or_altered_completed_changes_nothing(
-    world: World, forgery: str, caplog: pytest.LogCaptureFixture
+    world: EventWorld, forgery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = world.running()
     told = world.journal.tail(50)[0]
@@ -279,7 +244,7 @@ def test_a_forged_or_altered_completed_changes_nothing(
     assert world.journal.tail(50)[0] == told
 
 
-def test_what_grows_too_large_as_it_is_read_is_dropped(world: World) -> None:
+def test_what_grows_too_large_as_it_is_read_is_dropped(world: EventWorld) -> None:
     """Whoever watched was ended by it."""
     job = world.running()
     payload = world.forged(job, data=[1e15] * 10_000).replace(b"1000000000000000.0", b"1e15")
@@ -289,7 +254,7 @@ def test_what_grows_too_large_as_it_is_read_is_dropped(world: World) -> None:
 
 
 def test_an_event_of_a_job_that_is_removed_as_it_arrives_is_dropped(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: EventWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = world.running()
     payload, get = world.forged(job), world.store.get
@@ -303,7 +268,7 @@ def test_an_event_of_a_job_that_is_removed_as_it_arrives_is_dropped(
     assert "removed" in (world.events.receive(payload).dropped or "")
 
 
-def test_a_replayed_or_late_event_changes_nothing(world: World) -> None:
+def test_a_replayed_or_late_event_changes_nothing(world: EventWorld) -> None:
     job = world.running()
     late = world.forged(job, seq=2)
     genuine_one = to_json(world.events.publish(job.job_id, "progress").event)
@@ -321,7 +286,7 @@ def test_a_replayed_or_late_event_changes_nothing(world: World) -> None:
     assert world.jobs.get_job(job.job_id) == after
 
 
-def test_a_message_on_another_jobs_topic_is_dropped(world: World) -> None:
+def test_a_message_on_another_jobs_topic_is_dropped(world: EventWorld) -> None:
     job, other = world.running(), world.running()
     assert "topic" in (
         world.events.receive(world.forged(job), topic=other.events_topic).dropped or ""
@@ -329,7 +294,7 @@ def test_a_message_on_another_jobs_topic_is_dropped(world: World) -> None:
     assert world.jobs.get_job(job.job_id) == job
 
 
-def test_without_a_key_nothing_is_believed(world: World) -> None:
+def test_without_a_key_nothing_is_believed(world: EventWorld) -> None:
     job = world.running(signed=False)
     assert job.auth_token is None
     event = world.events.publish(job.job_id, "progress").event
@@ -349,7 +314,7 @@ hostile = st.binary(max_size=300) | st.recursive(
 
 @given(hostile)
 def test_hostile_messages_are_dropped(payload: bytes) -> None:
-    world = World(MemoryStore())
+    world = EventWorld(MemoryStore())
     assert world.events.receive(payload).event is None
     assert world.events.receive(b"[" * 5000 + payload).event is None
     assert world.events.receive(payload + b" " * 100_000).event is None
@@ -378,7 +343,7 @@ def test_a_signature_survives_the_wire_and_nothing_else(data: Any, detail: str, 
     assert not genuine(sent, key + "x")
 
 
-def test_secrets_are_not_shown_or_journalled(world: World) -> None:
+def test_secrets_are_not_shown_or_journalled(world: EventWorld) -> None:
     broker = Broker(username="me", password="hunter2", store_password=True)
     job = world.running(broker=broker)
     world.events.publish(job.job_id, "progress", data={"password": "hunter2", "note": "fine"})
@@ -400,7 +365,7 @@ def test_secrets_are_not_shown_or_journalled(world: World) -> None:
     assert shown(job)["signed"] is True
 
 
-def test_a_literal_password_is_refused_unless_it_is_asked_for(world: World) -> None:
+def test_a_literal_password_is_refused_unless_it_is_asked_for(world: EventWorld) -> None:
     with pytest.raises(InvalidValue, match="MQTT_PASSWORD") as caught:
         world.jobs.register_job(
             "x", agent="a", agent_session="s", broker=Broker(password="hunter2")
@@ -410,7 +375,7 @@ def test_a_literal_password_is_refused_unless_it_is_asked_for(world: World) -> N
 
 
 @pytest.mark.parametrize("prefix", ["a/+/b", "#", "$SYS/x", "/a", "a/", "a\nb", ""])
-def test_topics_that_could_catch_others_are_refused(world: World, prefix: str) -> None:
+def test_topics_that_could_catch_others_are_refused(world: EventWorld, prefix: str) -> None:
     with pytest.raises(ValueError):
         world.jobs.register_job("x", agent="a", agent_session="s", topic_prefix=prefix or "\0")
 
@@ -459,7 +424,7 @@ def test_the_environment_overrides_the_record() -> None:
             address_of(Broker(), wrong)
 
 
-def test_an_event_has_the_form_that_others_know(world: World) -> None:
+def test_an_event_has_the_form_that_others_know(world: EventWorld) -> None:
     job = world.running()
     sent = json.loads(to_json(world.events.publish(job.job_id, "progress", detail="half").event))
     assert set(sent) == {"schema_version", "seq", "job_id", "event", "timestamp", "detail", "sig"}

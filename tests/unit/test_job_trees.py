@@ -18,12 +18,10 @@ from holdfast.kernel.codec import to_json
 from holdfast.kernel.holder import Holder, Liveness, attempt_tree
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine, ProcessTable, Trees
+from tests.harness.stores import STORES, open_store
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
-from tests.unit.test_jobs_reaping import LABEL, World
-from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
-from tests.unit.test_swap_trees import Trees
-
-__all__ = ["lock_database"]
+from tests.unit.job_world import LABEL, World
 
 TREE = "0-7-1001-00112233445566ff"
 
@@ -41,7 +39,20 @@ class JobTrees(Trees):
         self.immortal = False
 
 
-class JobSeat(Seat):
+def set_when_called(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, called: threading.Event
+) -> None:
+    real = getattr(owner, name)
+
+    def noting(tree: str) -> Any:
+        result = real(tree)
+        called.set()
+        return result
+
+    monkeypatch.setattr(owner, name, noting)
+
+
+class JobTable(ProcessTable):
     """The process table of a machine that has process trees too."""
 
     def __init__(self, machine: Machine, pid: int, trees: JobTrees) -> None:
@@ -93,7 +104,7 @@ def trees(world: World) -> JobTrees:
 def registry(world: World, trees: JobTrees, pid: int = 1, machine: Machine | None = None) -> Jobs:
     place = machine or world.machine
     place.begin(pid)
-    return Jobs(world.store, world.journal, JobSeat(place, pid, trees))  # type: ignore[arg-type]
+    return Jobs(world.store, world.journal, JobTable(place, pid, trees))
 
 
 def orphaned(world: World, **more: Any) -> Job:
@@ -240,14 +251,12 @@ def test_taking_a_job_from_a_live_worker_leaves_its_tree_to_it(
 
 @pytest.mark.usefixtures("no_second_look")
 def test_a_waiting_pick_is_woken_by_the_worker_s_death_and_again_by_the_tree_s_end(
-    world: World, trees: JobTrees
+    world: World, trees: JobTrees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.register()
     world.pick(replace(world.worker(7), tree=TREE))
     was_asked = threading.Event()
-    seat = world.jobs._reaper._processes
-    ask = seat.ask_tree
-    seat.ask_tree = lambda tree: (ask(tree), was_asked.set())[0]  # type: ignore[method-assign,assignment]
+    set_when_called(monkeypatch, world.jobs._reaper._processes, "ask_tree", was_asked)
     got: list[Job | None] = []
     waiter = threading.Thread(
         target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
@@ -373,13 +382,11 @@ def test_proc_is_searched_only_for_attempts_that_were_taken_away(
 
 @pytest.mark.usefixtures("no_second_look")
 def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(
-    world: World, trees: JobTrees
+    world: World, trees: JobTrees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, tree = taken_away(world, trees)
     was_watched = threading.Event()
-    seat = world.jobs._reaper._processes
-    watch = seat.watch_tree
-    seat.watch_tree = lambda tree: (watch(tree), was_watched.set())[0]  # type: ignore[method-assign,assignment]
+    set_when_called(monkeypatch, world.jobs._reaper._processes, "watch_tree", was_watched)
     got: list[Job | None] = []
     waiter = threading.Thread(
         target=lambda: got.append(world.jobs.pick_pending(LABEL, wait_s=NEVER_S)), daemon=True
@@ -397,7 +404,7 @@ def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(
     world: World, trees: JobTrees, told: str
 ) -> None:
     job = orphaned(world)
-    events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
+    events = JobEvents(world.store, world.journal, JobTable(world.machine, 1, trees))
     if told == "publish":
         events.publish(job.job_id, "cancelled")
     else:
@@ -413,6 +420,6 @@ def test_a_command_that_tells_its_own_end_may_finish(
     world: World, trees: JobTrees, kind: str
 ) -> None:
     job = orphaned(world)
-    events = JobEvents(world.store, world.journal, JobSeat(world.machine, 1, trees))  # type: ignore[arg-type]
+    events = JobEvents(world.store, world.journal, JobTable(world.machine, 1, trees))
     events.publish(job.job_id, kind)
     assert (trees.asked, trees.killed) == ([], [])

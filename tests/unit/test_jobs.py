@@ -32,8 +32,8 @@ from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.stores import listener
 from holdfast.testing.clock import ManualClock
+from tests.harness.stores import open_store
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
-from tests.unit.test_locks import open_store
 
 LABEL = "tmux:a"
 
@@ -386,9 +386,10 @@ def test_a_status_may_be_given_by_its_name(jobs: Jobs) -> None:
     job = register(jobs)
     assert jobs.update_status(job.job_id, "running").status is JobStatus.RUNNING
     assert [found.job_id for found in jobs.list_jobs(status="running")] == [job.job_id]
-    for wrong in ("finished", "", None, 5, []):
+    statuses: list[Any] = ["finished", "", None, 5, []]
+    for wrong in statuses:
         with pytest.raises(InvalidValue, match="pending, running, completed, error, cancelled"):
-            jobs.update_status(job.job_id, wrong)  # type: ignore[arg-type]
+            jobs.update_status(job.job_id, wrong)
     with pytest.raises(InvalidValue):
         jobs.list_jobs(status="finished")
     assert jobs.get_job(job.job_id).status is JobStatus.RUNNING

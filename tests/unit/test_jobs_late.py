@@ -3,6 +3,7 @@ store.
 """
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,16 @@ from holdfast.kernel.limits import (
     RECORD_BYTES_MAX,
 )
 from holdfast.runtime.connection import connect
-from tests.unit.test_job_events import World as Events
-from tests.unit.test_jobs_reaping import LABEL, World, lock_database, world
-from tests.unit.test_locks import Machine
-
-__all__ = ["lock_database", "world"]
+from tests.harness.machine import Machine
+from tests.unit.job_world import LABEL, STORES, EventWorld, World, world_on
 
 DAY_S = 24 * 3600.0
+
+
+@pytest.fixture(params=STORES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with world_on(request.param, tmp_path, request) as made:
+        yield made
 
 
 def late_job(world: World, **more: Any) -> tuple[Job, int]:
@@ -57,7 +61,7 @@ def kinds(world: World) -> list[str]:
 def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str) -> None:
     before, token = late_job(world)
     world.clock.advance(5)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "update_status": lambda: world.jobs.update_status(
             before.job_id, "completed", token=token, result="42"
         ),
@@ -215,7 +219,7 @@ def test_a_late_result_that_has_no_room_is_refused_as_any_late_verdict_is(world:
 
 def test_a_genuine_event_that_arrives_too_late_is_dropped_and_its_words_kept(world: World) -> None:
     before, _ = late_job(world)
-    made = Events(world.store)  # type: ignore[arg-type]
+    made = EventWorld(world.store)
     received = made.events.receive(made.forged(before, detail="42"))
     assert received.dropped is not None
     job = world.jobs.get_job(before.job_id)

@@ -4,7 +4,6 @@ every store, on a clock of the test's.
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,64 +11,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus, picker, reaper, registry, transitions
-from holdfast.domains.jobs.event_stream import JobEvents
+from holdfast.domains.jobs import Job, JobStatus, picker, reaper, registry, transitions
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
-from holdfast.primitives.journal import Journal
 from holdfast.stores import listener
-from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES, Machine, Seat, lock_database, open_store
-
-__all__ = ["lock_database"]
-
-LABEL = "tmux:a"
+from tests.unit.job_world import LABEL, STORES, World, world_on
 
 
-class World:
-    """A store, a machine with processes, and the registry as one of them sees it."""
+def note_decoded(monkeypatch: pytest.MonkeyPatch, keys: list[str]) -> None:
+    """Note the key of each job that is decoded from here on."""
+    decode = JOBS.decode
 
-    def __init__(self, store: Any, clock: ManualClock) -> None:
-        self.store = Clocked(store, clock)
-        self.clock = clock
-        self.machine = Machine()
-        self.journal = Journal(self.store, actor="tester")  # type: ignore[arg-type]
-        self.jobs = self.registry(1)
-        self.events = JobEvents(self.store, self.journal, Seat(self.machine, 1))  # type: ignore[arg-type]
+    def noting(key: str, data: bytes) -> Job:
+        keys.append(key)
+        return decode(key, data)
 
-    def registry(self, pid: int, machine: Machine | None = None) -> Jobs:
-        return Jobs(self.store, self.journal, (machine or self.machine).begin(pid))  # type: ignore[arg-type]
-
-    def worker(self, pid: int, machine: Machine | None = None) -> Holder:
-        return (machine or self.machine).begin(pid).current("worker")
-
-    def register(self, prompt: str = "do it", **more: Any) -> Job:
-        return self.jobs.register_job(prompt, agent="claude", agent_session=LABEL, **more)
-
-    def pick(self, holder: Holder | None = None) -> Job:
-        job = self.jobs.pick_pending(LABEL, holder=holder)
-        assert job is not None
-        return job
-
-    def told(self) -> list[dict[str, Any]]:
-        return [
-            entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"
-        ]
+    monkeypatch.setattr(JOBS, "decode", noting)
 
 
-@pytest.fixture(params=[*STORES, "files"])
+@pytest.fixture(params=STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    clock = ManualClock()
-    with closing(open_store(request.param, tmp_path, clock, request)) as store:
-        made = World(store, clock)
+    with world_on(request.param, tmp_path, request) as made:
         yield made
-        made.machine.close()
 
 
 def test_a_dead_workers_job_is_pending_at_the_next_pick_and_its_token_refused(world: World) -> None:
@@ -171,8 +140,7 @@ def test_a_look_reads_what_is_due_and_little_of_what_goes_on(
     world.machine.end(8)
     world.clock.advance(6)
     read: list[str] = []
-    decode = JOBS.decode
-    monkeypatch.setattr(JOBS, "decode", lambda key, data: (read.append(key), decode(key, data))[1])
+    note_decoded(monkeypatch, read)
     monkeypatch.setattr(reaper, "JOBS_OF_WORKERS_READ", 10)
     assert {job.job_id for job in world.jobs.abandoned()} == {
         late.job_id,
@@ -446,10 +414,7 @@ def test_lists_are_read_in_pages_and_no_further_than_needed(
     for job_id in ids[5:15]:
         world.jobs.update_status(job_id, "running")
     decoded: list[str] = []
-    decode = JOBS.decode
-    monkeypatch.setattr(
-        JOBS, "decode", lambda key, data: (decoded.append(key), decode(key, data))[1]
-    )
+    note_decoded(monkeypatch, decoded)
     assert [job.job_id for job in world.jobs.list_jobs()] == ids
     decoded.clear()
     assert [job.job_id for job in world.jobs.list_jobs(limit=6)] == ids[-6:]
@@ -472,7 +437,7 @@ def test_jobs_of_another_program_are_pruned_only_when_asked_for_and_told_of_firs
             at = tx.now - timedelta(days=365)
             arrival = tokens.first(1000 + number)
             status = JobStatus.ERROR if number % 2 else JobStatus.COMPLETED
-            facts = {
+            facts: dict[str, Any] = {
                 "agent": "a",
                 "agent_session": LABEL,
                 "created_at": at,

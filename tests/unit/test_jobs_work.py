@@ -192,7 +192,7 @@ def test_what_is_no_task_is_refused(hf: Holdfast, task: object) -> None:
 def test_a_limit_a_wait_and_a_heartbeat_that_cannot_be_are_refused(hf: Holdfast) -> None:
     for more in ({"limit": 0}, {"wait_s": float("nan")}, {"heartbeat_s": 0.0}):
         with pytest.raises(errors.InvalidValue):
-            hf.jobs.work(QUEUE, ["true"], **more)  # type: ignore[arg-type]
+            hf.jobs.work(QUEUE, ["true"], **more)
 
 
 def test_closing_a_connection_that_changed_jobs_writes_the_audit_log(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from holdfast.adapters import journal_mirror
 from holdfast.adapters.journal_mirror import JournalMirror
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Journal
@@ -46,7 +46,7 @@ class Mirrored:
     def happen(self, *subjects: str, kind: str = "mine.happened") -> None:
         for subject in subjects:
             self.store.transact(
-                lambda tx, subject=subject: self.journal.append(tx, kind=kind, subject=subject),
+                partial(self.journal.append, kind=kind, subject=subject),
                 scope=[],
             )
 
@@ -129,7 +129,7 @@ def test_a_foreign_half_line_at_the_mark_is_not_taken_for_ours(
         os.write(fd, b"half {")
         monkeypatch.undo()
 
-    monkeypatch.setattr(journal_mirror.os, "fdatasync", late)
+    monkeypatch.setattr(os, "fdatasync", late)
     mirrored.happen("a")
     mirrored.mirror.catch_up()
     mirrored.happen("b")
@@ -153,7 +153,7 @@ def test_a_full_disk_is_a_warning_and_is_made_good(
 
     mirrored.happen("a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr(journal_mirror.os, "write", full)
+        patched.setattr(os, "write", full)
         mirrored.mirror.catch_up()
     assert len(mirrored.warned) == 1 and mirrored.path.stat().st_size == 10
     mirrored.mirror.catch_up()

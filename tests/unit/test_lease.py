@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Liveness
-from holdfast.kernel.lease import Lease, due, grant, reclaimable, renew
+from holdfast.kernel.holder import THIS_PROCESS, Liveness
+from holdfast.kernel.lease import (
+    Lease,
+    check_claim_end,
+    check_detached,
+    due,
+    grant,
+    reclaimable,
+    renew,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
@@ -100,3 +108,21 @@ def test_a_renewal_is_due_when_a_fifth_of_the_lease_has_passed() -> None:
     assert not due(lease, NOW, 100)
     assert not due(lease, NOW + timedelta(seconds=20), 100)
     assert due(lease, NOW + timedelta(seconds=20) + TICK, 100)
+
+
+def test_a_claim_needs_a_process_or_a_time_to_live() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        check_claim_end(None, None)
+    assert caught.value.fields["field"] == "ttl_s"
+    check_claim_end(None, TTL_S)
+    check_claim_end(THIS_PROCESS, None)
+
+
+def test_a_detached_claim_needs_a_time_where_its_process_cannot_be_seen() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        check_detached(7, None, embedded=False)
+    assert caught.value.fields["field"] == "ttl_s"
+    check_detached(7, None, embedded=True)
+    check_detached(7, TTL_S, embedded=False)
+    check_detached(THIS_PROCESS, None, embedded=False)
+    check_detached(None, None, embedded=False)

@@ -219,9 +219,8 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
     with holdfast.connect("memory:", clock=ManualClock()) as hf:
         hf.locks.acquire("n", by="job", ttl_s=5)
         hf.locks.acquire("m", by="job")
-        timed, lasting = (
-            hf.locks._context.read(lambda table, name=name: table.lock(name).holds[0])
-            for name in "nm"
+        timed, lasting = hf.locks._context.read(
+            lambda table: [table.lock(name).holds[0] for name in "nm"]
         )
         with AheadWatch([ahead_of_hold(timed)], hf.processes, hf.store) as watch:
             assert watch.suspects() == []

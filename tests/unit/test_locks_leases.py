@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -39,25 +39,16 @@ from holdfast.primitives.locks import Grant, Locks, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
 from holdfast.primitives.locks.manager import renew_or_reap
 from holdfast.primitives.locks.records import LOCK_WAITS
+from holdfast.primitives.locks.transaction import LockTransaction
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.primitives.renewal import ExpiryTimer, Keeper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES, FailingStore
 from tests.harness.timeouts import PATIENCE_S, until
-from tests.unit.test_locks import (
-    STORES,
-    Failing,
-    Machine,
-    Watches,
-    World,
-    lock_database,
-    own_clock_stands_still,
-    watches,
-    world_of,
-)
-
-__all__ = ["lock_database", "own_clock_stands_still", "watches"]
+from tests.unit.lock_world import Watches, World, world_of
 
 INSTANT_S = 0.000_001
 """The clock's finest step."""
@@ -254,8 +245,8 @@ def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
 
 
 def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
-    store = Failing(timed.store)
-    locks = Locks(store, timed.journal, timed.machine.begin(3))  # type: ignore[arg-type]
+    store = FailingStore(timed.store)
+    locks = Locks(store, timed.journal, timed.machine.begin(3))
     grant = locks.acquire(["a", "b"], by="job")
     store.down = True
     with pytest.raises(StoreUnavailable):
@@ -370,7 +361,7 @@ def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
         return [one]
 
     timer = ExpiryTimer(look, lambda over: told.set())
-    timer.watch(one)  # type: ignore[arg-type]
+    timer.watch(one)
     assert told.wait(PATIENCE_S)
     timer.close()
 
@@ -416,7 +407,8 @@ def test_renewing_after_the_time_is_a_loss_though_nobody_came(timed: World) -> N
     assert caught.value.fields == {"names": ["a", "b"], "by": "job", "token": grant.token}
     assert lost.is_set()
     assert timed.rows() == []
-    for attempt in (lambda: timed.locks.renew(grant), grant.check):
+    attempts: list[Callable[[], object]] = [lambda: timed.locks.renew(grant), grant.check]
+    for attempt in attempts:
         with pytest.raises(LeaseLost):
             attempt()
     assert not timed.locks.release(grant)
@@ -723,12 +715,12 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
 
     def asked_again(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
-        timed.locks._context.transact(
-            lambda transaction: (
-                transaction.table.forget(told),
-                transaction.ask(replace(told, outcome=None)),
-            )
-        )
+
+        def ask(transaction: LockTransaction) -> None:
+            transaction.table.forget(told)
+            transaction.ask(replace(told, outcome=None))
+
+        timed.locks._context.transact(ask)
         return transact(*args, **more)
 
     monkeypatch.setattr(timed.store, "transact", asked_again)
@@ -882,7 +874,7 @@ class Asleep:
         if self.down:
             raise self.error
 
-    def listen(self, topics: Sequence[str] = ()) -> Listener:
+    def listen(self, topics: Sequence[str] = ()) -> "_Ears":
         return _Ears(self, self._store.listen(topics))
 
     def sleep(self, ears: Listener, timeout_s: float | None, also: Sequence[int]) -> Woken:
@@ -940,7 +932,8 @@ def asleep(timed: World, monkeypatch: pytest.MonkeyPatch) -> Asleep:
 
 def sleeper(timed: World, asleep: Asleep) -> Locks:
     """The locks of a process that sleeps on that store."""
-    return Locks(asleep, timed.journal, timed.machine.begin(50))  # type: ignore[arg-type]
+    # Its listener is one that sleeps, and lacks the rest of `Listener`.
+    return Locks(cast(Store, asleep), timed.journal, timed.machine.begin(50))
 
 
 WAIT_S = 300.0
@@ -967,7 +960,7 @@ def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(
     far = timed.process(2, Machine("host-2"))
     grant = far.acquire("a", by="far")
     asleep.meanwhile = lambda: far.renew(grant)
-    told = []
+    told: list[Sequence[Ahead]] = []
     with pytest.raises(LockTimeout):
         sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S, on_wait=told.append)
     grant.check()

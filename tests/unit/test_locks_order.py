@@ -4,15 +4,16 @@ passed and real ones told.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.kernel.errors import DeadlockDetected
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_PRIORITY_AGE_S
 from holdfast.primitives.locks import Grant, Locks
-from tests.unit.test_locks import STORES, Waiter, World, lock_database, world_of
-
-__all__ = ["lock_database"]
+from tests.harness.stores import STORES
+from tests.harness.waiter import Waiter
+from tests.unit.lock_world import World, world_of
 
 
 @pytest.fixture(params=STORES)
@@ -47,7 +48,7 @@ def served(world: World, held: Grant, waiting: dict[str, Waiter[Grant]]) -> list
     return order
 
 
-def wear_out(world: World, name: str, **more: str) -> None:
+def wear_out(world: World, name: str, **more: Any) -> None:
     """Pass whoever waits for a name as often as that is allowed."""
     for number in range(BACKFILL_MAX):
         world.use(name, by=f"passing{number}", **more)

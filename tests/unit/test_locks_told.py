@@ -29,21 +29,11 @@ from holdfast.primitives.locks.inspect import Alive
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, OTHERS, LockCounters
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES, FailingStore
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.test_locks import (
-    STORES,
-    Failing,
-    Machine,
-    Waiter,
-    Watches,
-    World,
-    lock_database,
-    own_clock_stands_still,
-    watches,
-    world_of,
-)
-
-__all__ = ["lock_database", "own_clock_stands_still", "watches"]
+from tests.harness.waiter import Waiter
+from tests.unit.lock_world import Watches, World, world_of
 
 
 @pytest.fixture(params=STORES)
@@ -385,8 +375,8 @@ def test_resources_beyond_the_bound_are_summed_up_together(
 
 
 def test_counts_that_cannot_be_added_now_are_kept_for_the_next_time(timed: World) -> None:
-    store = Failing(timed.store)
-    counting = statistics_.LockCounters(store)  # type: ignore[arg-type]
+    store = FailingStore(timed.store)
+    counting = statistics_.LockCounters(store)
     counting.count(["a"], "kicks")
     store.down = True
     # More is counted while the first attempt is under way.
@@ -708,7 +698,7 @@ class Untouched:
 @pytest.fixture
 def careful(timed: World) -> Locks:
     """Locks on a store that must not be touched: what is wrong shows before that."""
-    return Locks(Untouched(), timed.journal, timed.machine.begin(77))  # type: ignore[arg-type]
+    return Locks(Untouched(), timed.journal, timed.machine.begin(77))
 
 
 def test_a_name_that_cannot_be_one_is_refused_before_the_store_is_touched(careful: Locks) -> None:
@@ -822,7 +812,7 @@ def test_the_bounds_of_a_priority_are_possible(timed: World, priority: int) -> N
     "wrong",
     [{"lease_s": 0}, {"lease_s": math.inf}, {"priority_age_s": -1}, {"priority_age_s": math.nan}],
 )
-def test_settings_that_are_not_possible_are_refused(wrong: dict[str, float]) -> None:
+def test_settings_that_are_not_possible_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
         LockSettings(**wrong)
 
@@ -832,8 +822,8 @@ def test_settings_that_are_not_possible_are_refused(wrong: dict[str, float]) -> 
 
 def test_closing_works_without_the_store_and_twice(timed: World) -> None:
     """A program must be able to end when its database has gone."""
-    store = Failing(timed.store)
-    locks = Locks(store, timed.journal, timed.machine.begin(60))  # type: ignore[arg-type]
+    store = FailingStore(timed.store)
+    locks = Locks(store, timed.journal, timed.machine.begin(60))
     grant = locks.acquire("a", by="job")
     store.down = True
     locks.close()
@@ -875,8 +865,8 @@ def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(
 
 def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_is_back() -> None:
     clock = ManualClock()
-    store = Failing(MemoryStore(clock=clock))
-    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    store = FailingStore(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))
     stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     world.locks.acquire("a", by="holder")
     waiter = Waiter(
@@ -900,8 +890,8 @@ def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away
     stayed in line, was granted in its turn, and held for a process that knew nothing of it.
     """
     clock = ManualClock()
-    store = Failing(MemoryStore(clock=clock))
-    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    store = FailingStore(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))
     long_ago_s = -1e9
     world.process(2).acquire("a", by="holder")
 
@@ -924,8 +914,8 @@ def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away
 
 def test_a_grant_that_is_abandoned_while_the_store_is_away_goes_when_it_is_back() -> None:
     clock = ManualClock()
-    store = Failing(MemoryStore(clock=clock))
-    world = World(store, clock)  # type: ignore[arg-type]
+    store = FailingStore(MemoryStore(clock=clock))
+    world = World(store, clock)
     grant = world.locks.acquire("a", by="job")
     store.down = True
     world.locks.abandon(grant)
@@ -942,8 +932,8 @@ def test_a_grant_that_is_abandoned_while_the_store_is_away_goes_when_it_is_back(
 def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     """It would be withdrawn later, under the one that has entered it."""
     clock = ManualClock()
-    store = Failing(MemoryStore(clock=clock))
-    world = World(store, clock, LockSettings(lease_s=0.3))  # type: ignore[arg-type]
+    store = FailingStore(MemoryStore(clock=clock))
+    world = World(store, clock, LockSettings(lease_s=0.3))
     stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     held = world.locks.acquire("a", by="holder")
     waiter = Waiter(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters import agent_files
 from holdfast.adapters.agent_files import ManifestFiles
 from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 
@@ -32,7 +31,7 @@ def test_a_failed_write_leaves_the_old_one_and_nothing_else(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(agent_files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         FILES.write(path, b"new")
     assert FILES.read(path) == b"old"

@@ -144,7 +144,8 @@ def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(
     """
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)
-    release, told = hf.locks.release, []
+    release = hf.locks.release
+    told: list[str] = []
 
     def release_late(grant: Grant) -> bool:
         told.extend(notice.kind for notice in claim.notices())

@@ -40,11 +40,10 @@ from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
+from tests.harness.waiter import Waiter
 from tests.unit.network_world import STORES, World, host, world_of
-from tests.unit.test_locks import Machine, Waiter, lock_database
-
-__all__ = ["lock_database"]
 
 
 @pytest.fixture(params=STORES)
@@ -852,7 +851,11 @@ def test_statistics_of_routers(registry: Registry) -> None:
 @pytest.mark.parametrize("bad", ["", "a\nb", "x" * 257, None])
 def test_a_wrong_name_of_a_router_or_job_is_refused(quick_world: World, bad: Any) -> None:
     registry = quick_world.registry
-    for call in (registry.acquire_router_lock, registry.release_router_lock):
+    calls: list[Callable[..., bool]] = [
+        registry.acquire_router_lock,
+        registry.release_router_lock,
+    ]
+    for call in calls:
         with pytest.raises(InvalidName):
             call("router-1", bad)
         with pytest.raises(InvalidName):
@@ -1094,11 +1097,12 @@ def test_a_router_whose_time_is_over_is_released_by_nobody(
 def test_a_process_that_is_dead_cannot_be_named(quick_world: World) -> None:
     registry = quick_world.registry
     register(registry, 1)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: lease(registry, "run-1", pid=77),
         lambda: registry.acquire_neighbor_lease("run-1", "h1", "10.0.0.9", pid=77),
         lambda: registry.acquire_router_lock("router-1", "job-1", pid=77),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(RegistryError, match="77") as refused:
             call()
         assert isinstance(refused.value, ValueError)

@@ -70,7 +70,8 @@ def questions(draw: st.DrawFn) -> tuple[list[Parts], Parts, Parts | None, Parts 
     shape = draw(shapes)
     rows = draw(st.lists(tuples_of(shape), max_size=8))
     # A bound taken from a row is one that matters.
-    base = draw(st.sampled_from(rows) if rows and draw(st.booleans()) else tuples_of(shape))
+    from_a_row = bool(rows) and draw(st.booleans())
+    base = draw(st.sampled_from(rows) if from_a_row else tuples_of(shape))
     match = base[: draw(st.integers(0, len(base)))]
     bounds = st.none() | tuples_of(shape[len(match) :]) | st.just(base[len(match) :])
     return rows, match, draw(bounds), draw(bounds)

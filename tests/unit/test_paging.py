@@ -11,6 +11,7 @@ import pytest
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.queries import place_of
 from holdfast.kernel.errors import InvalidValue, LockTimeout
+from holdfast.kernel.store import Tx
 from holdfast.runtime.connection import Holdfast, connect
 from tests.harness.timeouts import PATIENCE_S
 
@@ -56,9 +57,12 @@ def test_jobs_of_one_arrival_are_told_apart_by_their_ids(tmp_path: Path) -> None
     with connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
         job = hf.jobs.register_job("x", agent="a", agent_session="b")
         twins = [replace(job, job_id=f"job{number:05}", arrival=job.arrival) for number in range(5)]
-        hf.store.transact(
-            lambda tx: [tx.put(JOBS, twin.job_id, twin) for twin in twins], scope=[JOBS]
-        )
+
+        def put_twins(tx: Tx) -> None:
+            for twin in twins:
+                tx.put(JOBS, twin.job_id, twin)
+
+        hf.store.transact(put_twins, scope=[JOBS])
         everything = [one.job_id for one in hf.jobs.list_jobs()]
         pages = [hf.jobs.list_jobs(limit=4)]
         pages.insert(0, hf.jobs.list_jobs(limit=4, before=place_of(pages[0][0])))

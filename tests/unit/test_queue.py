@@ -204,8 +204,12 @@ def test_a_request_meant_for_another_epoch_is_not_begun(made: Made) -> None:
         first.request_id,
         second.request_id,
     ]
+
+    def readmit(request_id: str) -> None:
+        made.queue.change(lambda _, line: line.readmit(request_id, epoch=2))
+
     for request in (second, first):
-        made.queue.change(lambda _, line, r=request: line.readmit(r.request_id, epoch=2))
+        readmit(request.request_id)
     claimed = made.queue.claim(epoch=2)
     assert claimed is not None and claimed.request_id == first.request_id
 

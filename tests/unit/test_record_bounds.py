@@ -39,13 +39,11 @@ from holdfast.primitives.queue import Draft, Queue, Request
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES, open_store
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.test_job_bounds import CHARACTERS, WIDE
-from tests.unit.test_job_events import World
-from tests.unit.test_locks import STORES, Machine, lock_database, open_store, world_of
-
-__all__ = ["lock_database"]
-
+from tests.unit.job_world import CHARACTERS, WIDE, EventWorld
+from tests.unit.lock_world import world_of
 
 # --- texts ---
 
@@ -277,7 +275,7 @@ def test_a_process_whose_label_has_no_room_is_refused(
 def test_the_largest_event_fits_into_its_journal_entry_once_it_is_redacted() -> None:
     clock = ManualClock()
     with closing(MemoryStore(clock=clock)) as store:
-        world = World(store)
+        world = EventWorld(store)
         job = world.running()
         secrets = {f"{at:x}secret": 1 for at in range(2300)}
         told = world.events.publish(job.job_id, "progress", data=secrets)

@@ -135,7 +135,7 @@ def test_both_forms_of_a_configuration_mean_the_same() -> None:
 
 
 def test_an_applications_whole_configuration_may_be_given(tmp_path: Path) -> None:
-    whole = {
+    whole: dict[Any, Any] = {
         "web": {"port": 80},
         "enabled": "no",
         7: None,

@@ -42,7 +42,8 @@ def test_without_a_word_the_defaults_hold() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_given_beats_environment_beats_file_beats_default(key: str) -> None:
-    given, environment, document = {key: "given"}, {VARIABLES[key]: "environment"}, {key: "file"}
+    given: dict[str, str | None] = {key: "given"}
+    environment, document = {VARIABLES[key]: "environment"}, {key: "file"}
     assert getattr(of(given, environment, document), key) == "given"
     assert getattr(of({}, environment, document), key) == "environment"
     assert getattr(of({}, {}, document), key) == "file"

@@ -76,7 +76,7 @@ def decoded_or_told(data: bytes | str) -> Tool | None:
     try:
         record = TOOLS.decode("k", data)
     except (RecordInvalid, SchemaTooNew) as error:
-        told = error
+        told: RecordInvalid | SchemaTooNew | None = error
     else:
         told = None
     if told is not None:

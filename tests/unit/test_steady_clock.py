@@ -22,7 +22,7 @@ from holdfast.kernel.limits import (
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, SteadyClock
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_holds import Clocked
+from tests.harness.stores import ClockedStore
 
 DAY_S = 24 * 3600.0
 
@@ -141,8 +141,8 @@ def test_a_process_with_a_wrong_clock_knows_it_and_does_not_mislead_the_others(
     store: MemoryStore, steady: SteadyClock, clock: ManualClock
 ) -> None:
     wrong_clock = Ahead(clock, 40 * DAY_S)
-    wrong = Clocked(store, wrong_clock)  # type: ignore[arg-type]
-    odd = SteadyClock(wrong)  # type: ignore[arg-type]
+    wrong = ClockedStore(store, wrong_clock)
+    odd = SteadyClock(wrong)
     for _ in range(3):
         odd.compare()
         assert (
@@ -174,8 +174,8 @@ def test_a_store_that_was_silent_for_long_may_have_a_wrong_clock(
 
 def test_clocks_of_earlier_boots_are_forgotten(clock: ManualClock, store: MemoryStore) -> None:
     SteadyClock(store).compare()
-    after_boot = Clocked(store, ManualClock(clock.now() + timedelta(days=100)))
-    SteadyClock(after_boot).compare()  # type: ignore[arg-type]
+    after_boot = ClockedStore(store, ManualClock(clock.now() + timedelta(days=100)))
+    SteadyClock(after_boot).compare()
     assert [
         row.key for row in store.read(lambda tx: tx.range(CLOCK_SIGHTINGS), scope=[CLOCK_SIGHTINGS])
     ] == [after_boot.monotonic().clock]

@@ -2,8 +2,6 @@
 On every store.
 """
 
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,11 @@ from holdfast.domains.workflows import SwapMarker, Workflows
 from holdfast.domains.workflows.records import OrphanLoad, UnseenLoads
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER
 from holdfast.kernel.errors import EAgain, Held, LockTimeout
-from holdfast.kernel.holder import Holder, Liveness, Survivor
+from holdfast.kernel.holder import Survivor
+from tests.harness.machine import Machine, Trees, TreeTable
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.test_locks import Machine, Seat
-from tests.unit.test_swaps import Swapping, die, stored
-from tests.unit.workflows_world import STORES, World, lock_database, seen_by, world_on
-
-__all__ = ["lock_database"]
+from tests.unit.swap_world import Swapping, die, stored
+from tests.unit.workflows_world import STORES, World, seen_by, world_on
 
 TREE = "0-2-1001-00112233445566ff"
 
@@ -32,68 +28,11 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-class Trees:
-    """The process trees of a machine: each lives until it is ended."""
-
-    def __init__(self, *living: str) -> None:
-        self._mutex = threading.Lock()
-        self._living: dict[str, list[int]] = {tree: [] for tree in living}
-        self.asked: list[str] = []
-        """The trees that somebody wanted to end."""
-        self.was_asked = threading.Event()
-
-    def begin(self, tree: str) -> None:
-        self._living[tree] = []
-
-    def end(self, tree: str) -> None:
-        with self._mutex:
-            for fd in self._living.pop(tree):
-                os.close(fd)
-
-    def lives(self, tree: str) -> bool:
-        return tree in self._living
-
-    def watch(self, tree: str) -> int | None:
-        with self._mutex:
-            if not self.lives(tree):
-                return None
-            watched, kept = os.pipe()
-            self._living[tree].append(kept)
-            return watched
-
-
-class TreeSeat(Seat):
-    """The process table of a machine that has process trees too."""
-
-    def __init__(self, machine: Machine, pid: int, trees: Trees) -> None:
-        super().__init__(machine, pid)
-        self.trees = trees
-
-    def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
-        return Liveness.ALIVE if self.trees.lives(tree) else Liveness.DEAD
-
-    def survivors(self, tree: str) -> list[Survivor]:
-        return [Survivor(7, "load.sh")] if self.trees.lives(tree) else []
-
-    def end_tree(self, tree: str, grace_s: float) -> bool:
-        self.trees.asked.append(tree)
-        self.trees.was_asked.set()
-        return False
-
-    def death(self, holder: Holder) -> int | None:
-        first = super().death(holder)
-        return (
-            self.trees.watch(holder.tree)
-            if first is None and holder.tree and holder.place == self.here()
-            else first
-        )
-
-
 def process(world: World, trees: Trees, pid: int, machine: Machine | None = None) -> Workflows:
     """The workflows as a new process of a machine with trees sees them."""
     place = machine or world.machine
     place.begin(pid)
-    seat: Any = TreeSeat(place, pid, trees)
+    seat: Any = TreeTable(place, pid, trees)
     signals = world.folder / "signals"
     return seen_by(
         seat,
@@ -148,7 +87,7 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
     left = begun(world, process(world, trees, 2), 2)
     looker = process(world, trees, 3)
     assert looker.reconcile_swap_marker() == (left, None)
-    assert looker.orphan_load(left) == OrphanLoad(left, [(7, "load.sh")], None)
+    assert looker.orphan_load(left) == OrphanLoad(left, [Survivor(7, "load.sh")], None)
     with pytest.raises(EAgain, match="was killed, and its load still runs"):
         looker.register("x", "qwen")
     with pytest.raises(Held, match="1 process of its load lives: 7 load") as refused:
@@ -158,7 +97,7 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
         looker.swap("qwen", timeout_s=0).__enter__()
     assert trees.asked == []
     waits = Swapping(process(world, trees, 4), "qwen")
-    assert waits.told == [[OrphanLoad(left, [(7, "load.sh")], None)]]
+    assert waits.told == [[OrphanLoad(left, [Survivor(7, "load.sh")], None)]]
     assert trees.was_asked.wait(PATIENCE_S) and trees.asked == [TREE]
     trees.end(TREE)
     assert waits.ended().loaded
@@ -208,6 +147,7 @@ def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
     for _ in range(2):
         live, cleared = here.reconcile_swap_marker()
         assert live is not None and cleared is None
+    assert live is not None
     assert here.orphan_load(live) == OrphanLoad(live, (), 20.0)
     with pytest.raises(Held, match="may run for 20 s more"):
         here.swap("qwen", policy="refuse").__enter__()

@@ -12,13 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Phase, Policy, Preempt, SwapMarker, Workflow, Workflows
-from holdfast.domains.workflows.swap import Obstacle, Swap
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.wire import (
     CHANGED,
-    CURRENT_RECIPE,
     ONLY,
     SWAP_MARKER,
-    UNKNOWN_RECIPE,
     topic_of,
 )
 from holdfast.kernel.codec import to_plain
@@ -26,7 +24,6 @@ from holdfast.kernel.errors import (
     DeadlockDetected,
     EAgain,
     Held,
-    HoldfastError,
     InvalidName,
     InvalidValue,
     LeaseLost,
@@ -36,9 +33,8 @@ from holdfast.kernel.store import Listener
 from holdfast.testing import faults
 from holdfast.testing.conformance import heard
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.workflows_world import STORES, World, lock_database, world_on
-
-__all__ = ["lock_database"]
+from tests.unit.swap_world import Swapping, die, stored
+from tests.unit.workflows_world import STORES, World, world_on
 
 
 @pytest.fixture(params=STORES)
@@ -47,61 +43,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-class Swapping:
-    """A swap in a thread of its own. Made once it waits for somebody, or has ended."""
-
-    def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
-        self.told: list[Sequence[Obstacle]] = []
-        self.error: HoldfastError | None = None
-        self.loaded = self.needed = False
-        self._waits = threading.Event()
-        self._swap = workflows.swap(
-            recipe, on_wait=self._tell, timeout_s=more.pop("timeout_s", PATIENCE_S), **more
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        assert self._waits.wait(PATIENCE_S)
-
-    def _tell(self, in_the_way: Sequence[Obstacle]) -> None:
-        self.told.append(in_the_way)
-        self._waits.set()
-
-    def _run(self) -> None:
-        try:
-            with self._swap as swap:
-                self.loaded, self.needed = True, swap.needed
-        except HoldfastError as error:
-            self.error = error
-        finally:
-            self._waits.set()
-
-    def ended(self) -> "Swapping":
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
-        return self
-
-
 def load(world: World, recipe: str) -> None:
     with world.workflows.swap(recipe):
         pass
-
-
-def stored(world: World) -> tuple[str | None, str | None]:
-    """The recipe that is loaded and the one whose load was not seen to succeed, as they are
-    stored.
-    """
-    current, unknown = world.store.get(CURRENT_RECIPE, ONLY), world.store.get(UNKNOWN_RECIPE, ONLY)
-    return (
-        None if current is None else current.record.recipe,
-        None if unknown is None else unknown.record.recipe,
-    )
-
-
-def die(world: World, pid: int, swap: Swap) -> None:
-    """Kill a process in the middle of a swap: what carried its lock goes with it."""
-    assert swap._contender is not None
-    swap._contender.close()
-    world.machine.end(pid)
 
 
 def marker(world: World) -> SwapMarker | None:
@@ -468,7 +412,8 @@ def test_a_swap_waits_for_work_that_is_not_preemptible(world: World) -> None:
     owner = world.process(2)
     token = owner.register("train", "qwen").workflow.token
     swapping = Swapping(world.workflows, "llama")
-    assert [[one.recipe for one in told] for told in swapping.told] == [["qwen"]]
+    told = [[getattr(one, "recipe", None) for one in told] for told in swapping.told]
+    assert told == [["qwen"]]
     assert world.signal_files() == []
     owner.release("train", token)
     assert swapping.ended().loaded and world.current() == "llama"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,8 @@ def test_the_timeline_is_put_together_from_journal_and_table(
         clock.advance(second - at)
         at = second
         hf.store.transact(
-            lambda tx, k=kind, d=data: tx.append(actor="t", kind=k, subject="r", data=d), scope=[]
-        )  # type: ignore[misc]
+            methodcaller("append", actor="t", kind=kind, subject="r", data=data), scope=[]
+        )
     hf.locks.acquire("r", by="d")
     clock.advance(1)
     found = timeline(hf.store, hf.locks)

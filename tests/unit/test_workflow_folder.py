@@ -114,7 +114,7 @@ currents = st.builds(
 
 def layout(
     space: Space[Workflow] | Space[SwapMarker] | Space[CurrentRecipe] | Space[UnknownRecipe],
-) -> OneFile[object]:
+) -> OneFile[Any]:
     assert isinstance(space.layout, OneFile)
     return space.layout
 
@@ -123,13 +123,13 @@ def layout(
 def test_what_is_written_is_read_back_with_another_programs_fields(
     record: Workflow | SwapMarker | CurrentRecipe | UnknownRecipe,
 ) -> None:
-    space = {
+    spaces: dict[type, Any] = {
         Workflow: WORKFLOWS,
         SwapMarker: SWAP_MARKER,
         CurrentRecipe: CURRENT_RECIPE,
         UnknownRecipe: UNKNOWN_RECIPE,
-    }[type(record)]
-    wire = layout(space).wire
+    }
+    wire = layout(spaces[type(record)]).wire
     document = json.loads(json.dumps(wire.write(record)))
     assert wire.read("w", document) == record
 
@@ -296,7 +296,7 @@ class Folder:
             label="me",
         )
 
-    def log(self) -> list[dict[str, object]]:
+    def log(self) -> list[dict[str, Any]]:
         return [
             json.loads(line)
             for line in (self.path / "workflows" / "swap_log.jsonl").read_text().splitlines()

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.domains.workflows import Preempt, Workflow
+from holdfast.domains.workflows import Preempt, Workflow, Workflows
 from holdfast.domains.workflows.records import TRANSITIONS, moved
 from holdfast.domains.workflows.wire import ONLY, SWAP_MARKER, WORKFLOWS, topic_of
 from holdfast.kernel import threads
@@ -36,11 +36,9 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.test_locks import Machine
-from tests.unit.workflows_world import STORES, World, lock_database, world_on
-
-__all__ = ["lock_database"]
+from tests.unit.workflows_world import STORES, World, world_on
 
 
 @pytest.fixture(params=STORES)
@@ -54,6 +52,11 @@ def names(world: World) -> list[str]:
 
 
 # --- registering ---
+
+
+def register_and_set(workflows: Workflows, done: threading.Event) -> None:
+    workflows.register("train", "qwen", wait_s=PATIENCE_S)
+    done.set()
 
 
 def test_a_registration_says_whether_a_swap_is_needed(world: World) -> None:
@@ -201,9 +204,7 @@ def test_a_registration_waits_for_the_end_of_a_swap_that_is_in_its_way(world: Wo
     other = world.process(2)
     looked = threading.Event()
     with world.workflows.swap("llama"):
-        thread = threading.Thread(
-            target=lambda: (other.register("train", "qwen", wait_s=PATIENCE_S), looked.set())
-        )
+        thread = threading.Thread(target=register_and_set, args=(other, looked))
         thread.start()
         with pytest.raises(EAgain):
             other.register("b", "qwen", wait_s=0.001)
@@ -217,9 +218,7 @@ def test_a_registration_that_waits_goes_on_when_the_swapper_dies(world: World) -
     third = world.process(3)
     swap = other.swap("llama").__enter__()
     done = threading.Event()
-    thread = threading.Thread(
-        target=lambda: (third.register("train", "qwen", wait_s=PATIENCE_S), done.set())
-    )
+    thread = threading.Thread(target=register_and_set, args=(third, done))
     thread.start()
     world.machine.end(2)
     thread.join(PATIENCE_S)
@@ -474,7 +473,7 @@ def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -
 
         for _ in range(5):
             with pytest.raises(StoreUnavailable):
-                work._keep_on(SimpleNamespace(wait=away), 10)  # type: ignore[arg-type]
+                work._keep_on(SimpleNamespace(wait=away), 10)
         assert world.workflows.get("train").last_renewed_at - begun_at >= timedelta(seconds=30)
 
 

@@ -21,11 +21,11 @@ from holdfast.runtime.paths import PLACES
 from holdfast.stores.files.store import FilesStore
 from holdfast.system.flock import FlockLock
 from holdfast.testing.clock import ManualClock
-from tests.unit.test_holds import Clocked
-from tests.unit.test_locks import STORES as LOCK_STORES
-from tests.unit.test_locks import Machine, lock_database, open_store
+from tests.harness.machine import Machine
+from tests.harness.stores import STORES as LOCK_STORES
+from tests.harness.stores import ClockedStore, open_store
 
-__all__ = ["STORES", "World", "lock_database", "lock_on", "seen_by", "world_on"]
+__all__ = ["STORES", "World", "lock_on", "seen_by", "world_on"]
 
 STORES = [*LOCK_STORES, "files"]
 
@@ -81,7 +81,7 @@ class World:
 
     def __init__(self, store: Store, clock: ManualClock, folder: Path) -> None:
         self.real_store = store
-        self.store: Any = Clocked(store, clock)
+        self.store: Any = ClockedStore(store, clock)
         self.clock = clock
         self.folder = folder
         self.journal = Journal(self.store, actor="tester")

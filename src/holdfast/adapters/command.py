@@ -185,7 +185,6 @@ class CommandAgent:
 
     def _forget(self, command: Command) -> None:
         """Release a tree, or a process that never became the program."""
-        command.dismiss()
         command.close()
         if command.gone:
             self._note.remove()

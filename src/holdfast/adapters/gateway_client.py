@@ -30,7 +30,7 @@ from holdfast.kernel.limits import (
     GATEWAY_WAIT_MAX_S,
     HTTP_KEEP_ALIVE_S,
 )
-from holdfast.system.access import read_private_file
+from holdfast.system.access import read_file
 
 _TIMEOUT_S = 10.0
 _STREAM_TIMEOUT_S = 4 * HTTP_KEEP_ALIVE_S
@@ -314,7 +314,7 @@ class GatewayClient:
             return self._given
         instance = self.folder.instance()
         try:
-            token = read_private_file(self.folder.token).decode("ascii", "replace").strip()
+            token = read_file(self.folder.token, private=True).decode("ascii", "replace").strip()
         except OSError:
             token = ""
         if instance is None or not token:

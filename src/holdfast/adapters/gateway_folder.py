@@ -26,14 +26,12 @@ from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.system.access import (
     PRIVATE,
     Access,
-    in_private_folder,
     make_folder,
     make_private_folder,
     open_file,
-    open_file_in,
-    read_private_file,
+    read_file,
     remove_file,
-    replace_file_in,
+    replace_file,
 )
 
 T = TypeVar("T")
@@ -118,12 +116,7 @@ class GatewayFolder:
         with contextlib.suppress(FileNotFoundError):
             if self.events.stat().st_size > bytes_max:
                 os.replace(self.events, self.root / "events.jsonl.1")
-        fd = in_private_folder(
-            self.events,
-            lambda folder, name: open_file_in(
-                folder, name, os.O_WRONLY | os.O_APPEND, shown=self.events
-            ),
-        )
+        fd = open_file(self.events, os.O_WRONLY | os.O_APPEND, private=True)
         try:
             size, data = os.fstat(fd).st_size, b"".join(line + b"\n" for line in lines)
             try:
@@ -157,12 +150,12 @@ class GatewayFolder:
 
 def _replace(path: Path, value: Plain) -> None:
     data = msgspec.json.format(to_json(value), indent=2) + b"\n"
-    in_private_folder(path, lambda folder, name: replace_file_in(folder, name, data))
+    replace_file(path, data, private=True)
 
 
 def _read(path: Path, model: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(read_private_file(path), type=model)
+        return msgspec.json.decode(read_file(path, private=True), type=model)
     except (OSError, msgspec.DecodeError):
         # No file, or one of another version.
         return None

@@ -15,13 +15,7 @@ from pathlib import Path
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.holder import Liveness
 from holdfast.processes.procfs import Procfs
-from holdfast.system.access import (
-    in_private_folder,
-    make_folder,
-    read_private_file,
-    remove_file,
-    replace_file_in,
-)
+from holdfast.system.access import make_folder, read_file, remove_file, replace_file
 
 _KILLED_S = 2.0
 """How long the kernel may take to end a killed process; only a disk that hangs takes longer."""
@@ -46,10 +40,7 @@ class ProcessNote:
             "tree": tree,
         }
         make_folder(self._path.parent)
-        in_private_folder(
-            self._path,
-            lambda folder, name: replace_file_in(folder, name, json.dumps(document).encode()),
-        )
+        replace_file(self._path, json.dumps(document).encode(), private=True)
 
     def remove(self) -> None:
         remove_file(self._path)
@@ -59,7 +50,7 @@ class ProcessNote:
         then the note stays.
         """
         try:
-            document = json.loads(read_private_file(self._path))
+            document = json.loads(read_file(self._path, private=True))
             pid, tree = int(document["pid"]), document.get("tree")
             start_ticks, boot_id = document["start_ticks"], document["boot_id"]
         except (OSError, StoreUnavailable, ValueError, KeyError, TypeError, AttributeError):

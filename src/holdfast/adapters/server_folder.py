@@ -17,7 +17,7 @@ from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.system.access import make_private_folder, read_private_file, remove_file
+from holdfast.system.access import make_private_folder, read_file, remove_file
 
 _TIMEOUT_S = 5.0
 _REFUSED = 401
@@ -97,7 +97,7 @@ class ServerFolder:
             )
         server = f"the server, process {instance.process.pid}"
         try:
-            token = read_private_file(self.token).decode("ascii", "replace").strip()
+            token = read_file(self.token, private=True).decode("ascii", "replace").strip()
             with closing(
                 http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_TIMEOUT_S)
             ) as connection:
@@ -128,7 +128,7 @@ class ServerFolder:
 
 def _read(path: Path) -> ServerInstance | None:
     try:
-        return msgspec.json.decode(read_private_file(path), type=ServerInstance)
+        return msgspec.json.decode(read_file(path, private=True), type=ServerInstance)
     except (OSError, msgspec.DecodeError):
         # It is missing, or of another version.
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.adapters.tmux_pane import MARK, UNSENT, Screen, TmuxServer, is_silent
 from holdfast.kernel.errors import Fenced, UpstreamUnavailable
-from holdfast.system.access import in_private_folder, open_file
+from holdfast.system.access import in_folder, open_file
 
 _BUFFER_PREFIX = "holdfast-"
 _KEY_BUFFER = "holdfast_key"
@@ -126,7 +126,7 @@ class PromptBuffers:
         try:
             # A new file, written through its own descriptor: 0600 whatever the umask, and never
             # through a link.
-            with open(in_private_folder(path, _new_file), "wb") as file:
+            with open(in_folder(path, _new_file, private=True), "wb") as file:
                 file.write(prompt.encode())
             self._server.run("load-buffer", "-b", name, str(path))
         except OSError as error:

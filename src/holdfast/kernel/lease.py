@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Liveness
+from holdfast.kernel.holder import Holder, Liveness, ThisProcess
 
 
 class Lease(Plain, frozen=True, kw_only=True):
@@ -54,6 +54,33 @@ def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
     if liveness is Liveness.DEAD:
         return True
     return not lease.fresh(now) and (liveness is Liveness.UNKNOWN or lease.explicit)
+
+
+def check_claim_end(process: object, ttl_s: float | None) -> None:
+    """Raises InvalidValue for a claim that neither a process nor a time to live would end."""
+    if process is None and ttl_s is None:
+        raise InvalidValue(
+            "a claim without a process needs a time to live: give ttl_s (--ttl), or the pid of a "
+            "live process (--pid)",
+            field="ttl_s",
+        )
+
+
+def check_detached(
+    process: Holder | ThisProcess | int | None, ttl_s: float | None, *, embedded: bool
+) -> None:
+    """Check a claim for another process whose caller may end first, so that nobody renews it.
+
+    Raises InvalidValue when the store is not embedded and the claim has no time to live: other
+    machines cannot see the process, so its lease alone would end the claim while it lives.
+    """
+    if embedded or ttl_s is not None or process is None or isinstance(process, ThisProcess):
+        return
+    raise InvalidValue(
+        "other machines cannot see the process of this claim, and nobody renews it: give a time "
+        "to live too, ttl_s (--ttl)",
+        field="ttl_s",
+    )
 
 
 def _end(now: datetime, ttl_s: float) -> datetime:

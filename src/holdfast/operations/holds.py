@@ -4,7 +4,7 @@ from typing import Annotated
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import NotFound
-from holdfast.operations.claims import ClaimPid, claimant, require_ttl
+from holdfast.operations.claims import ClaimPid, claimant
 from holdfast.operations.fields import By, Resource, Ttl
 from holdfast.operations.operation import Flag, Positional, Request, operation
 from holdfast.primitives.holds import Hold
@@ -67,12 +67,12 @@ def holders(hf: Holdfast, request: OfSubject) -> tuple[Hold, ...]:
 @operation("POST /v1/holds/{subject}/take", cli="holds take", errors=(NotFound,))
 def take(hf: Holdfast, request: TakeHold) -> HoldCount:
     """Hold a subject, and return how many do now. Taking it again is one hold."""
-    require_ttl(hf, request.pid, request.ttl_s, "hold")
     count = hf.holds.take(
         request.subject,
         by=request.by,
         process=claimant(hf, request.pid, request.by),
         ttl_s=request.ttl_s,
+        detached=True,
     )
     return HoldCount(subject=request.subject, by=request.by, count=count)
 

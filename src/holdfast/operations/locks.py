@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from holdfast.kernel.codec import Instant, Plain
@@ -11,10 +11,11 @@ from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, SERVER_WAIT_MAX_S
 from holdfast.kernel.names import check_label
-from holdfast.operations.claims import ClaimPid, claimant, require_ttl
+from holdfast.operations.claims import ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
 from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
+from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
 from holdfast.primitives.locks.records import LockHold, Mode
@@ -214,29 +215,17 @@ class StatisticsView(Plain, frozen=True, kw_only=True):
     hold_p95_s: float | None
 
 
-def acquire_for(
-    hf: Holdfast, request: LockClaim, wait: Wait, *, timeout_s: float | None, priority: int
+def granted(
+    hf: Holdfast, wait: Wait, timeout_s: float | None, acquire: Callable[[float | None], Grant]
 ) -> GrantView:
-    """Take locks as requested, with a time limit and a priority that settings may have chosen.
+    """Acquire within a time limit, and return the grant for a caller that may have gone by then.
 
     A grant that an earlier request of the same job is giving back just now is not re-entered: its
-    locks are released and taken anew.
+    locks are released and acquired anew.
     """
-    require_ttl(hf, request.pid, request.ttl_s, "lock")
-    process = claimant(hf, request.pid, request.by)
     began_s, left_s = time.monotonic(), timeout_s
     while True:
-        grant = hf.locks.acquire(
-            request.names,
-            by=request.by,
-            mode=request.mode,
-            timeout_s=left_s,
-            priority=priority,
-            ttl_s=request.ttl_s,
-            process=process,
-            on_wait=wait.on_wait,
-            stop_fd=wait.stop_fd,
-        )
+        grant = acquire(left_s)
         entered = [token for name, token in grant.tokens.items() if name not in grant.taken]
         withdrawn = wait.issue(entered)
         if not withdrawn:
@@ -275,7 +264,23 @@ def acquire(hf: Holdfast, request: Acquire, wait: Wait) -> GrantView:
     that disconnects while it waits leaves the queue. A job that holds all of it already gets its
     token again, and no more time: renew it.
     """
-    return acquire_for(hf, request, wait, timeout_s=request.timeout_s, priority=request.priority)
+    process = claimant(hf, request.pid, request.by)
+
+    def attempt(timeout_s: float | None) -> Grant:
+        return hf.locks.acquire(
+            request.names,
+            by=request.by,
+            mode=request.mode,
+            timeout_s=timeout_s,
+            priority=request.priority,
+            ttl_s=request.ttl_s,
+            process=process,
+            on_wait=wait.on_wait,
+            stop_fd=wait.stop_fd,
+            detached=True,
+        )
+
+    return granted(hf, wait, request.timeout_s, attempt)
 
 
 @operation("POST /v1/locks/renew", cli="locks renew", errors=(LeaseLost,))

@@ -1,5 +1,6 @@
 """Hosts, leases, routers and neighbours of a network. A router is a lock of its own name."""
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -7,17 +8,15 @@ from msgspec import Meta
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import (
-    DeadlockDetected,
-    NotFound,
     RegistryCollision,
+    RegistryDeadlock,
     RegistryHeld,
     RegistryNotFound,
 )
 from holdfast.kernel.limits import BATCH_MAX, DSCP_MAX, SERVER_WAIT_MAX_S
-from holdfast.kernel.names import check_label
 from holdfast.kernel.store import Damage
 from holdfast.operations import locks
-from holdfast.operations.claims import ClaimPid, require_ttl
+from holdfast.operations.claims import ClaimPid
 from holdfast.operations.fields import (
     By,
     Id,
@@ -31,6 +30,8 @@ from holdfast.operations.fields import (
 )
 from holdfast.operations.lock_flags import timeout_flag
 from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
+from holdfast.primitives.locks.grant import Grant
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.runtime.connection import Holdfast
 
 HostInfo = dict[str, Any]
@@ -230,7 +231,7 @@ def add_host(hf: Holdfast, request: AddHost) -> HostInfo:
     hf.network.register_host(
         request.name, request.primary_ip, request.connected_to, request.mac_address, request.info
     )
-    return {"host": request.name, **(hf.network.get_host_info(request.name) or {})}
+    return {"host": request.name, **hf.network.get_host(request.name)}
 
 
 @operation("POST /v1/network/batches/hosts", errors=(RegistryCollision,))
@@ -257,38 +258,20 @@ def add_hosts(hf: Holdfast, request: AddHosts) -> int:
 )
 def remove_host(hf: Holdfast, request: RemoveHost) -> Unregistered:
     """Unregister a host; refused when runs lease it, unless their leases are to end too."""
-    if not hf.network.unregister_host(request.host, force=request.force):
-        raise _no_such_host(request.host)
+    hf.network.remove_host(request.host, force=request.force)
     return Unregistered(unregistered=request.host)
 
 
 @operation("GET /v1/network/hosts", cli="network hosts list")
 def list_hosts(hf: Holdfast, request: ListHosts, damaged: Damage) -> dict[str, HostInfo]:
     """Hosts by name."""
-    router = request.router
-    if router is not None:
-        check_label(router, "router name")
-    found = hf.network.list_all_hosts(damaged=damaged)
-    return {name: info for name, info in found.items() if router in (None, info["connected_to"])}
+    return hf.network.list_all_hosts(router_name=request.router, damaged=damaged)
 
 
 @operation("GET /v1/network/hosts/{host}", cli="network hosts get", errors=(RegistryNotFound,))
 def get_host(hf: Holdfast, request: OfHost) -> HostInfo:
     """What is known of a host."""
-    return _host_info(hf, request.host)
-
-
-def _host_info(hf: Holdfast, name: str) -> HostInfo:
-    info = hf.network.get_host_info(name)
-    if info is None:
-        raise _no_such_host(name)
-    return info
-
-
-def _no_such_host(name: str) -> RegistryNotFound:
-    return RegistryNotFound(
-        f"there is no host {name}: `holdfast network hosts list` shows those there are", host=name
-    )
+    return hf.network.get_host(request.host)
 
 
 @operation(
@@ -298,25 +281,16 @@ def _no_such_host(name: str) -> RegistryNotFound:
 )
 def take_leases(hf: Holdfast, request: TakeLeases) -> dict[str, int]:
     """Lease hosts for a run, all or none, and return how many runs lease each."""
-    _require_lease_ttl(hf, request.pid, request.ttl_s)
-    wanted = [
-        {
-            "host_name": name,
-            "job_type": request.job_type,
-            "router_name": request.router
-            if request.router is not None
-            else _host_info(hf, name)["connected_to"],
-            "dscp": request.dscp,
-        }
-        for name in dict.fromkeys(request.hosts)
-    ]
-    return hf.network.acquire_source_host_leases(
-        request.by, wanted, pid=request.pid, ttl_s=request.ttl_s
+    return hf.network.lease_hosts(
+        request.by,
+        request.hosts,
+        request.job_type,
+        router_name=request.router,
+        dscp=request.dscp,
+        pid=request.pid,
+        ttl_s=request.ttl_s,
+        detached=True,
     )
-
-
-def _require_lease_ttl(hf: Holdfast, pid: int | None, ttl_s: float | None) -> None:
-    require_ttl(hf, pid, ttl_s or hf.settings.network.lease_ttl_s, "lease")
 
 
 @operation("POST /v1/network/leases/drop", cli="network leases drop", errors=(RegistryNotFound,))
@@ -335,9 +309,13 @@ def list_leases(hf: Holdfast, request: ListLeases, damaged: Damage) -> dict[str,
 @operation("POST /v1/network/neighbors", cli="network neighbors take", errors=(RegistryNotFound,))
 def take_neighbor(hf: Holdfast, request: TakeNeighbor) -> NeighborTaken:
     """Lease a neighbour entry for a run, and return how many runs lease it."""
-    _require_lease_ttl(hf, request.pid, request.ttl_s)
     count = hf.network.acquire_neighbor_lease(
-        request.by, request.host, request.address, pid=request.pid, ttl_s=request.ttl_s
+        request.by,
+        request.host,
+        request.address,
+        pid=request.pid,
+        ttl_s=request.ttl_s,
+        detached=True,
     )
     return NeighborTaken(host=request.host, neighbor_ip=request.address, count=count)
 
@@ -361,7 +339,7 @@ def list_neighbors(hf: Holdfast, damaged: Damage) -> dict[str, dict[str, Any]]:
 @operation(
     "POST /v1/network/routers/lock",
     cli="network routers lock",
-    errors=(NotFound, DeadlockDetected),
+    errors=(RegistryNotFound, RegistryDeadlock),
     undo=locks.give_back,
 )
 def lock_routers(hf: Holdfast, request: LockRouters, wait: Wait) -> locks.GrantView:
@@ -369,29 +347,50 @@ def lock_routers(hf: Holdfast, request: LockRouters, wait: Wait) -> locks.GrantV
 
     The holder of a router has all of its hosts.
     """
-    timeout_s: float | None = request.timeout_s
-    if timeout_s is None:
-        limits = hf.settings.network.lock_timeouts
-        single = len(request.names) == 1
-        timeout_s = limits.router_lock if single else limits.router_lock_atomic
-    priority: int | None = request.priority
-    if priority is None:
-        priority = hf.settings.network.job_priorities.get(request.job_type or "", 0)
-    return locks.acquire_for(hf, request, wait, timeout_s=timeout_s, priority=priority)
+
+    def attempt(timeout_s: float | None) -> Grant:
+        return hf.network.lock_routers(
+            request.names,
+            request.by,
+            timeout_s,
+            mode=request.mode,
+            priority=request.priority,
+            job_type=request.job_type,
+            ttl_s=request.ttl_s,
+            pid=request.pid,
+            on_wait=wait.on_wait,
+            stop_fd=wait.stop_fd,
+            detached=True,
+        )
+
+    return locks.granted(hf, wait, request.timeout_s, attempt)
 
 
-@operation("POST /v1/network/routers/unlock", cli="network routers unlock", errors=(NotFound,))
+@operation(
+    "POST /v1/network/routers/unlock", cli="network routers unlock", errors=(RegistryNotFound,)
+)
 def unlock_routers(hf: Holdfast, request: UnlockRouters) -> locks.Freed:
     """Unlock what a job holds of some routers; returns those that it did hold."""
-    freed: locks.Freed = locks.free(hf, request)
-    return freed
+    return locks.Freed(released=hf.network.unlock_routers(request.names, request.by))
 
 
-@operation("POST /v1/network/routers/wait", cli="network routers wait", errors=(DeadlockDetected,))
+@operation("POST /v1/network/routers/wait", cli="network routers wait", errors=(RegistryDeadlock,))
 def wait_for_routers(hf: Holdfast, request: WaitForRouters, wait: Wait) -> locks.Free:
     """Wait until all of the routers are free at one moment, and take nothing."""
-    free: locks.Free = locks.wait(hf, request, wait=wait)
-    return free
+    return locks.free_view(wait_for(hf, request, wait))
+
+
+def wait_for(hf: Holdfast, request: locks.WaitFor, wait: Wait) -> Obstruction | None:
+    """Wait as requested; return what blocked the routers when the time was over, or None."""
+    return hf.network.wait_routers_free(
+        request.names,
+        # A command without a time limit waits as long as it takes, not for the registry's default.
+        math.inf if request.timeout_s is None else request.timeout_s,
+        job_id=request.by,
+        mode=request.mode,
+        on_wait=wait.on_wait,
+        stop_fd=wait.stop_fd,
+    )
 
 
 @operation("GET /v1/network/counts")

@@ -140,26 +140,25 @@ class Holds:
         by: str,
         process: Holder | ThisProcess | None = THIS_PROCESS,
         ttl_s: float | None = None,
+        detached: bool = False,
     ) -> int:
         """Hold a subject, and return how many hold it now. Taking it again is one hold, with a new
         lease.
 
         The hold ends with `process`, by default this one, or after `ttl_s`; without a process it
-        needs a `ttl_s`. Raises InvalidName and InvalidValue.
+        needs a `ttl_s`. So does another process where other machines use the store, if the caller
+        may end before the hold (`detached`). Raises InvalidName and InvalidValue.
         """
         check_new_label(subject, "subject")
         check_new_label(by, "holder")
         self._renewer.begin_process()
+        if detached:
+            leases.check_detached(process, ttl_s, embedded=self._store.embedded)
         if isinstance(process, ThisProcess):
             process = self._processes.current(self._label)
+        leases.check_claim_end(process, ttl_s)
         if process is not None:
             check_holder(process)
-        elif ttl_s is None:
-            raise InvalidValue(
-                "a hold needs a TTL or a process, or nothing would ever end it: give ttl_s or "
-                "process",
-                field="ttl_s",
-            )
         lease_s = self._lease_s if ttl_s is None else ttl_s
 
         def body(tx: Tx, present: tuple[Hold, ...]) -> int:

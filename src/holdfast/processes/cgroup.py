@@ -152,9 +152,12 @@ def _path(pid: int | str) -> str:
 
 def _mounts() -> list[tuple[str, str]]:
     """Each mount of cgroup v2: which part of the hierarchy it shows, and where."""
-    lines = _read("/proc/self/mountinfo").splitlines()
-    mounts = (line.split(" ") for line in lines if " - cgroup2 " in line)
-    return [(fields[3], fields[4]) for fields in mounts]
+    mounts = []
+    for line in _read("/proc/self/mountinfo").splitlines():
+        if " - cgroup2 " in line:
+            fields = line.split(" ")
+            mounts.append((fields[3], fields[4]))
+    return mounts
 
 
 def _is_of(name: str, tree: str) -> bool:

@@ -20,9 +20,8 @@ import os
 import select
 import time
 
-from holdfast.processes import cgroup, fifo, termination
+from holdfast.processes import cgroup, fifo, syscalls
 from holdfast.processes.scan import GUARDIAN, descendants, stat
-from holdfast.processes.syscalls import above_streams, become_subreaper
 
 # Type checkers know this name. Importing `typing`, or the enumerations of `signal`, takes as long
 # as everything else here.
@@ -39,11 +38,6 @@ KILL_AGAIN_S = 0.05
 _EXIT_NO_ORDER = 125
 _EXIT_NOT_EXECUTABLE = 126
 _CANNOT_BE_IGNORED = (signal.SIGKILL, signal.SIGSTOP)
-
-
-def encode_order(order: Any) -> bytes:
-    body = marshal.dumps(order)
-    return len(body).to_bytes(4, "little") + body
 
 
 def descendants_here() -> list[int]:
@@ -104,14 +98,14 @@ class Guard:
             if self._group is not None:
                 cgroup.kill(self._group)
             # There may be no group, and root can move a process out of it.
-            termination.kill(descendants_here, is_descendant)
+            syscalls.kill(descendants_here, is_descendant)
             self._kill_s = time.monotonic() + KILL_AGAIN_S
         return ready
 
     def end(self) -> None:
         """Send SIGTERM to every process; `wait` kills those that are left after the grace."""
         if self._kill_s is None:
-            termination.terminate(descendants_here(), is_descendant)
+            syscalls.terminate(descendants_here(), is_descendant)
             self._kill_s = time.monotonic() + self.grace_s
 
     def close(self) -> None:
@@ -142,8 +136,8 @@ class _Wrapper:
         return bool(poll.poll(0))
 
     def read_order(self) -> Any:
-        """The next whole order; None when it has not arrived yet. Raises EOFError when the wrapper
-        is gone.
+        """The next order, as `Command` writes it; None when not all of it has arrived. Raises
+        EOFError when the wrapper is gone.
         """
         more = os.read(self.orders, 1 << 16)
         if not more:
@@ -160,10 +154,10 @@ def main(arguments: list[str]) -> None:
     """Guard one command."""
     orders, reports, leader = (int(one) for one in arguments)
     wrapper = _Wrapper(orders, reports)
-    go, send_go = (above_streams(fd) for fd in os.pipe())
+    go, send_go = syscalls.pipe()
     # The kernel closes the child's end when the child executes the command.
-    executed, executing = (above_streams(fd) for fd in os.pipe())
-    become_subreaper()
+    executed, executing = syscalls.pipe()
+    syscalls.become_subreaper()
     os.set_inheritable(orders, False)
     os.set_inheritable(reports, False)
     command = cgroup.fork(_own_group())

@@ -5,19 +5,9 @@ import os
 import select
 import time
 
-from holdfast.processes import termination
 from holdfast.processes.guardian import KILL_AGAIN_S, descendants_here, is_descendant
-from holdfast.processes.syscalls import readable
+from holdfast.processes.syscalls import kill, readable, terminate
 from holdfast.processes.trees import KILLED_S
-
-
-def has_children() -> bool:
-    """Has this process children already? A process has if a shell that started some became it."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 class Orphans:
@@ -46,7 +36,7 @@ class Orphans:
                 return False
             _sleep(left_s, self._ending)
         if self._kill_s is None:
-            termination.terminate(descendants_here(), is_descendant)
+            terminate(descendants_here(), is_descendant)
             self._kill_s = time.monotonic() + self._grace_s
         give_up_s = max(time.monotonic(), self._kill_s) + KILLED_S
         while not _reap():
@@ -54,7 +44,7 @@ class Orphans:
             if now_s >= give_up_s:
                 return False
             if now_s >= self._kill_s:
-                termination.kill(descendants_here, is_descendant)
+                kill(descendants_here, is_descendant)
                 self._kill_s = now_s + KILL_AGAIN_S
             else:
                 _sleep(self._kill_s - now_s)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.kernel.errors import NotFound, Unavailable
 from holdfast.kernel.limits import TREE_GRACE_S
 from holdfast.processes.command import Command
-from holdfast.processes.shared_tree import SharedTree
-from holdfast.processes.trees import Trees
+from holdfast.processes.trees import SharedTree, Trees
 
 # How long to wait for the last output when the tree is gone. A process outside of the tree may have
 # inherited the pipe, as a tmux server can.
@@ -57,7 +56,7 @@ class PipedCommand:
             try:
                 self._command.begin(trees, {})
             except BaseException:
-                self._command.dismiss()
+                self._command.close()
                 raise
         except BaseException:
             os.close(self._input)

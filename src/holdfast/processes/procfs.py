@@ -80,8 +80,9 @@ class Procfs:
 
     def _view(self) -> View:
         # Kept by pid: a forked child may be in other namespaces.
-        if self._seen is None or self._seen[0] != os.getpid():
-            self._seen = (os.getpid(), self._look_around())
+        pid = os.getpid()
+        if self._seen is None or self._seen[0] != pid:
+            self._seen = (pid, self._make_view())
         return self._seen[1]
 
     def boot_id(self) -> str:
@@ -97,15 +98,15 @@ class Procfs:
     def sight(self, pid: int) -> Sighting | None:
         if not 0 < pid <= _PID_MAX:
             return None
+        view = self._view()
         try:
-            fields = self._stat(pid)
+            fields = self._stat(pid, view)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # A /proc mounted with hidepid shows no processes of other users.
             return Sighting(start_ticks=None, zombie=False) if _exists(pid) else None
         # The first thread's state is shown as the process's. The others may go on without it, and
         # a killed process has its files and locks until its last thread is gone.
         ended = fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1
-        view = self._view()
         return Sighting(
             start_ticks=int(fields[19]) - view.shift_ticks,
             zombie=ended,
@@ -120,7 +121,7 @@ class Procfs:
         if not 0 < pid <= _PID_MAX or not view.own:
             return None
         try:
-            fields = self._stat(pid)
+            fields = self._stat(pid, view)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             return None
         if fields[0] in _ZOMBIE_STATES and int(fields[17]) <= 1:
@@ -157,7 +158,7 @@ class Procfs:
             raise NotFound(
                 f"there is no live process {pid}: give the pid of a process that runs here", pid=pid
             )
-        place = self.here()
+        place = self._view().place
         return Holder(
             host_id=place.host_id,
             boot_id=place.boot_id,
@@ -235,12 +236,13 @@ class Procfs:
             return None
         return pidfd
 
-    def _stat(self, pid: int) -> list[bytes]:
+    def _stat(self, pid: int, view: View) -> list[bytes]:
         """The fields of /proc/PID/stat behind the program's name: number 3 of proc(5) is 0 here."""
         # Not by pathlib, which costs twice what the kernel needs: a waiter comes here once for each
         # waiter ahead of it.
         try:
-            fd = os.open(f"{self._folder(pid)}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            shown = pid if view.own else self._shown_pid(pid)
+            fd = os.open(f"{self._root}/{shown}/stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in LACKING:
                 # It says nothing about that process.
@@ -276,7 +278,7 @@ class Procfs:
             raise PermissionError(pid)
         return shown
 
-    def _look_around(self) -> View:
+    def _make_view(self) -> View:
         host_id = self._host_id or self._machine_id()
         try:
             pid_ns = os.stat(self._root / "self/ns/pid").st_ino

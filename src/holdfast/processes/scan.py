@@ -44,12 +44,18 @@ class Stat:
         fields = rest.split()
         self.name = name.partition(b"(")[2].decode(errors="replace")
         self.state = fields[0].decode()
-        self.parent = int(fields[1])
+        self._parent = int(fields[1])
         self.flags = int(fields[6])
         self.threads = int(fields[17])
         self.start_ticks = int(fields[19])
         self.bare = 0 < int(fields[47]) == int(fields[48])
         """It has memory, and no environment in it."""
+
+    @property
+    def parent(self) -> int:
+        """The pid of its parent in this process's namespace; 0 for one outside of it."""
+        level = _level()
+        return self._parent if level == 0 else next(iter(_pids_of(self._parent)[level:]), 0)
 
     @property
     def ended(self) -> bool:
@@ -83,9 +89,11 @@ def shows_own_pids() -> bool:
     return _level() == 0
 
 
-def stat(pid: int) -> Stat | None:
-    """What the kernel says about a process; None when there is none, or it is hidden."""
-    return _stat_of(_shown_number(pid))
+def stat(pid: int | str) -> Stat | None:
+    """What the kernel says about a process, or about `self`; None when there is none, or it is
+    hidden.
+    """
+    return _stat_of(pid if isinstance(pid, str) or _level() == 0 else _shown_number(pid))
 
 
 def scan(
@@ -120,10 +128,12 @@ def carries(pid: int, tree: str) -> bool:
 
 def descendants(roots: list[int]) -> list[int]:
     """The live processes below some, parents before their children."""
+    level = _level()
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (seen := _stat_of(name)) is not None and not seen.ended:
-            children.setdefault(seen.parent, []).append(_own_number(int(name)))
+            own = int(name) if level == 0 else next(iter(_pids_of(name)[level:]), 0)
+            children.setdefault(seen.parent, []).append(own)
     found = list(roots)
     for pid in found:
         found += children.get(pid, [])
@@ -139,11 +149,11 @@ def _level() -> int:
     """
     me = os.getpid()
     if me not in _levels:
-        _levels[me] = max(len(_namespace_pids("self")) - 1, 0)
+        _levels[me] = max(len(_pids_of("self")) - 1, 0)
     return _levels[me]
 
 
-def _namespace_pids(shown: int | str) -> list[int]:
+def _pids_of(shown: int | str) -> list[int]:
     """The pids of a process: in the namespace of /proc, and in each one down to its own."""
     try:
         return _status(shown, b"NSpid:")
@@ -151,16 +161,8 @@ def _namespace_pids(shown: int | str) -> list[int]:
         return []
 
 
-def _own_number(shown: int) -> int:
-    """The pid in this process's namespace of a process that /proc shows; 0 for none."""
-    level = _level()
-    return shown if level == 0 else next(iter(_namespace_pids(shown)[level:]), 0)
-
-
 def _shown_number(pid: int) -> int:
-    """The number under which /proc shows a process of this process's namespace; 0 for none."""
-    if _level() == 0:
-        return pid
+    """The number under which another namespace's /proc shows a process of this one; 0 for none."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -181,14 +183,11 @@ def _stat_of(shown: int | str) -> Stat | None:
     except OSError:
         return None
     try:
-        raw = os.read(fd, 4096)
+        return Stat(os.read(fd, 4096))
     except OSError:
         return None
     finally:
         os.close(fd)
-    seen = Stat(raw)
-    seen.parent = _own_number(seen.parent)
-    return seen
 
 
 def _status(shown: int | str, field: bytes) -> list[int]:
@@ -196,7 +195,7 @@ def _status(shown: int | str, field: bytes) -> list[int]:
     with open(f"/proc/{shown}/status", "rb") as file:
         for line in file:
             if line.startswith(field):
-                return [int(word) for word in line.split()[1:]]
+                return list(map(int, line.split()[1:]))
     return []
 
 

@@ -17,11 +17,10 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.kernel.holder import Liveness, Survivor
-from holdfast.processes import cgroup, fifo, termination
+from holdfast.processes import cgroup, fifo, syscalls
 from holdfast.processes.scan import MARK, Found, Marked, carries, descendants, scan, shows_own_pids
 from holdfast.processes.scan import stat as process_stat
-from holdfast.processes.syscalls import readable
-from holdfast.system.access import LACKING, Access, make_folder, make_node, unusable
+from holdfast.system.access import LACKING, Access, make_node, open_made_folder, unusable
 
 # USER-PID-START-RANDOM. A part of a worker's tree has the token of an attempt behind it: see
 # `kernel.holder.attempt_tree`.
@@ -34,7 +33,9 @@ _KILLED_AGAIN_S = 0.2
 
 def new_id() -> str:
     """The id of a tree that this process begins."""
-    return f"{os.geteuid()}-{os.getpid()}-{_start_ticks(os.getpid())}-{os.urandom(8).hex()}"
+    me = process_stat("self")
+    began = 0 if me is None else me.start_ticks
+    return f"{os.geteuid()}-{os.getpid()}-{began}-{os.urandom(8).hex()}"
 
 
 class Trees:
@@ -58,8 +59,11 @@ class Trees:
         path = self._folder / tree
         try:
             access = self._access_of()
-            make_folder(self._folder, access)
-            make_node(path, stat.S_IFIFO, access)
+            folder = open_made_folder(self._folder, access)
+            try:
+                make_node(folder, tree, stat.S_IFIFO, access)
+            finally:
+                os.close(folder)
             return os.fspath(path)
         except OSError as error:
             raise unusable(path, error) from None
@@ -168,7 +172,7 @@ class Trees:
 
         def stop(one: Marked) -> None:
             if not one.guardian:
-                termination.send(one.pid, belongs, signal.SIGSTOP)
+                syscalls.send(one.pid, belongs, signal.SIGSTOP)
 
         guarded = self._terminate(tree)
         if self.wait_for_end(tree, grace_s + (KILLED_S if guarded else 0.0)):
@@ -179,7 +183,7 @@ class Trees:
                 cgroup.kill(group)
             # Each is stopped as soon as it is found: a stopped process forks no more.
             scan(tree, _user(tree), _began_ticks(tree), stop)
-            termination.kill(lambda: [one.pid for one in self._members(tree)], belongs)
+            syscalls.kill(lambda: [one.pid for one in self._members(tree)], belongs)
             if self.wait_for_end(tree, _KILLED_AGAIN_S):
                 return True
             if self.liveness(tree, in_sight=True) is Liveness.UNKNOWN:
@@ -198,7 +202,7 @@ class Trees:
                 return False
             # Without a descriptor it ended in between.
             if (fd := self.watch(tree)) is not None:
-                readable(fd, left_s)
+                syscalls.readable(fd, left_s)
                 os.close(fd)
         return True
 
@@ -232,7 +236,7 @@ class Trees:
         members = self._members(tree)
         guardians = [one.pid for one in members if one.guardian]
         # A guardian sends SIGTERM, waits and kills by itself, and misses no process.
-        termination.terminate(
+        syscalls.terminate(
             guardians or [one.pid for one in members], lambda pid: self._belongs(tree, pid)
         )
         return bool(guardians)
@@ -318,6 +322,25 @@ class Trees:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+class SharedTree:
+    """The tree of a process that runs several commands: each command's tree is a part of it. A
+    claim can name it before it is known which command will run. It lives as long as this process
+    and its commands. Raises StoreUnavailable when its FIFO cannot be made.
+    """
+
+    def __init__(self, trees: Trees) -> None:
+        self.id = new_id()
+        self.path = trees.begin(self.id)
+        trees.sweep()
+        self.parts: set[str] = set()
+        """The trees of commands that may have live processes."""
+
+    def close(self) -> None:
+        """Remove the FIFO. While a part still lives, the guardian of that part removes it."""
+        if self.path is not None and not self.parts:
+            fifo.remove(self.path)
 
 
 def _groups(tree: str) -> list[str]:

@@ -18,7 +18,7 @@ from holdfast.kernel.holder import attempt_tree
 from holdfast.kernel.limits import JOB_LEASE_S
 from holdfast.kernel.store import Listener, Woken
 from holdfast.processes.piped_command import PipedCommand
-from holdfast.processes.shared_tree import SharedTree
+from holdfast.processes.trees import SharedTree
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.listener import readable
 

@@ -19,9 +19,10 @@ import msgspec
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.processes import fifo
-from holdfast.processes.command import Caretaker, Claim, Command
+from holdfast.processes.command import Caretaker, Command
 from holdfast.processes.guardian import Guard
 from holdfast.runtime.connection import Holdfast, connect
+from holdfast.runtime.custody import Claim
 
 # The environment variable with the task of the caretaker.
 _TASK = "HOLDFAST_CLAIM"

@@ -1,11 +1,12 @@
 """A command that waits for its claim, runs under it, and is waited for with its whole tree.
 
-While the claim is requested, signals end the wait. While the command runs, they are passed on to
+While the claim is requested, signals end the wait. While the command runs, they are forwarded to
 it. Afterwards they end the processes that it left behind.
 """
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.text import counted
 from holdfast.primitives.locks.grant import SavedGrant, Suspended
-from holdfast.processes.command import Claim, Command, SavedCommand, shell_status
-from holdfast.processes.signals import Interrupted, SignalForwarder, drop
+from holdfast.processes.command import Command, SavedCommand
+from holdfast.processes.signals import EXIT_SIGNALLED, Interrupted, SignalForwarder, drop
 from holdfast.runtime.connection import Holdfast
 
 # As shells have it.
@@ -28,12 +30,32 @@ _EXIT_NOT_EXECUTABLE = 126
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # The environment variable in which a wrapper on standby keeps its own state.
 _SAVED = "HOLDFAST_STANDBY"
+LEFTOVERS = ("wait", "keep", "end")
+"""What happens to processes that the command leaves behind: wait for them, leave the claim to them,
+or end them.
+"""
 LEAVE = "leave"
-"""What to do about processes that outlive their claim: nothing, and the claim ends."""
+"""They live on, and the claim ends."""
 # Processes that are about to end need not be named.
 _NAMED_S = 0.5
 
 Suspend = Callable[[], Suspended | None]
+
+
+class Claim(Plain, frozen=True, kw_only=True):
+    """A claim that a command runs under: a lock by its token, a workflow by its name, or an agent
+    by its id and generation.
+    """
+
+    kind: str
+    token: int
+    lease_s: float
+    name: str = ""
+    generation_id: str = ""
+    by_lease: bool = False
+    """Does it end with its lease on its own machine too, where its tree is seen to live?"""
+    ends_when_lost: bool = False
+    """Is the tree ended when the claim is lost?"""
 
 
 class Program(NamedTuple):
@@ -70,10 +92,13 @@ class Custody:
         leftovers: str,
         bound: bool,
     ) -> None:
-        self.command = (
-            Command(words, mask=signals.original_mask, bound=bound, adopts=True, hands_on=True)
-            if saved is None
-            else Command.resume(words, saved.command)
+        self.command = Command(
+            words,
+            mask=signals.original_mask,
+            bound=bound,
+            adopts=True,
+            hands_on=True,
+            saved=None if saved is None else saved.command,
         )
         self._words = words
         self._program = program
@@ -102,7 +127,7 @@ class Custody:
         hf: Holdfast,
         environment: dict[str, str],
         claim: Claim | None = None,
-        on_end: Callable[[int], None] = lambda _: None,
+        on_end: Callable[[int], None] | None = None,
         suspend: Suspend | None = None,
     ) -> int:
         """Let the command begin, wait for its tree, and return its exit status as shells show it.
@@ -115,7 +140,7 @@ class Custody:
         if self.grant is not None:
             self.command.use(hf.processes.trees)
         else:
-            self._signals.deliver = self.command.pass_on
+            self._signals.deliver = self.command.forward
             caretaker = None
             # The tree alone keeps a claim on an embedded store, and loading the caretaker takes
             # time.
@@ -126,14 +151,15 @@ class Custody:
             self.command.begin(hf.processes.trees, environment, caretaker)
             hf.processes.trees.sweep()
         self._wait(hf, self.command.ended, suspend)
-        status = shell_status(self.command.wait())
+        status = _shell_status(self.command)
         if self.command.unfit is not None:
-            self.drop_signals()
+            self._signals.deliver = drop
             status = self._explain(self.command.unfit)
-        on_end(status)
+        if on_end is not None:
+            on_end(status)
         if self.command.unfit is None and self.command.left:
             self._handle_leftovers(hf, suspend)
-        self.drop_signals()
+        self._signals.deliver = drop
         if not self.kept:
             self.command.wait_for_tree()
         return status
@@ -142,7 +168,7 @@ class Custody:
         """Wait for a command that was resumed, and its tree, without the store; return its exit
         status as shells show it.
         """
-        status = shell_status(self.command.wait())
+        status = _shell_status(self.command)
         if self._leftovers != "keep":
             self.command.wait_for_tree()
         return status
@@ -222,7 +248,7 @@ class Custody:
 
     def deliver(self, arrived: signal.struct_siginfo) -> None:
         """What a signal does to a command that was resumed."""
-        (self.command.pass_on if self._status is None else self._end_by_signal)(arrived)
+        (self.command.forward if self._status is None else self._end_by_signal)(arrived)
 
     def interrupt(self, arrived: signal.struct_siginfo) -> None:
         """What a signal does before the command has begun: it ends the wait for the claim. Further
@@ -257,10 +283,11 @@ def run_in_custody(
     be executed is refused before anything is claimed. `unbegun` and `undone` say in messages what
     became of the claim then, and when the command cannot be executed after all.
     """
-    saved = _restore()
-    if saved is None and (refusal := _refusal(words)) is not None:
-        program.say(f"{refusal[1]}; {unbegun}")
-        return refusal[0]
+    saved = None if _SAVED not in os.environ else _restore(os.environ.pop(_SAVED))
+    if saved is None and shutil.which(words[0]) is None:
+        status, why = _refusal(words)
+        program.say(f"{why}; {unbegun}")
+        return status
     signals = SignalForwarder()
     # Before the store is opened: the guardian starts meanwhile, and the command inherits nothing of
     # the store.
@@ -276,18 +303,20 @@ def run_in_custody(
         program.say(
             f"the process that was to become {words[0]} was killed while it waited: it was not run"
         )
-        return shell_status(custody.command.wait())
+        return _shell_status(custody.command)
     finally:
-        custody.drop_signals()
-        custody.command.dismiss()
+        signals.deliver = drop
         custody.command.close()
 
 
-def _restore() -> _Saved | None:
-    """The state that this process saved when it went on standby; None when it did not."""
-    text = os.environ.pop(_SAVED, None)
-    if text is None:
-        return None
+def _shell_status(command: Command) -> int:
+    """Wait for a command; return its exit status as shells show it."""
+    code = command.wait()
+    return code if code >= 0 else EXIT_SIGNALLED - code
+
+
+def _restore(text: str) -> _Saved:
+    """The state that this process saved when it went on standby."""
     saved = msgspec.json.decode(text, type=_Saved)
     # They stay open as long as this program runs: they keep the store in use until it has opened
     # the store itself.
@@ -296,14 +325,8 @@ def _restore() -> _Saved | None:
     return saved
 
 
-def _refusal(words: list[str]) -> tuple[int, str] | None:
-    """The exit status and the message for a command that cannot be executed, as far as that can be
-    known before; None for any other.
-    """
-    import shutil
-
-    if shutil.which(words[0]) is not None:
-        return None
+def _refusal(words: list[str]) -> tuple[int, str]:
+    """The exit status and the message for a command that cannot be executed."""
     if shutil.which(words[0], os.F_OK) is not None or (
         os.sep in words[0] and os.path.isdir(words[0])
     ):

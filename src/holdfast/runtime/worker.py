@@ -19,7 +19,7 @@ from holdfast.domains.jobs.events import EventKind
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.work import WorkReport, WorkRequest
 from holdfast.kernel.errors import HoldfastError, Lost, Refused, Unavailable
-from holdfast.processes.shared_tree import SharedTree
+from holdfast.processes.trees import SharedTree
 from holdfast.runtime.attempt import Attempt, Outcome
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.listener import readable

@@ -2,34 +2,16 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidName, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KEYS_PER_STATEMENT_MAX
-from holdfast.kernel.space import Rows, Space
-from holdfast.kernel.store import BEGINNING, Cursor, spaces_of
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import BEGINNING, Cursor
 
 NUMBER_MAX = (1 << 63) - 1
 """The greatest number that every store can keep."""
-
-
-class Plan(NamedTuple):
-    """A scope's spaces, their names, and whether they are volatile."""
-
-    spaces: list[Space[Any]]
-    names: frozenset[str]
-    volatile: bool
-
-
-@lru_cache(maxsize=1024)
-def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
-    """The plan of a scope, computed once for all its transactions. Raises InvalidValue for a mix
-    of volatile and durable spaces.
-    """
-    spaces = spaces_of(scope)
-    return Plan(spaces, frozenset(space.name for space in spaces), same_residence(spaces))
 
 
 def closed() -> StoreUnavailable:
@@ -61,17 +43,6 @@ ENDED: Any = _Ended()
 """Replaces the scope and the connection of an ended transaction, which another one may use by then:
 every use raises.
 """
-
-
-def same_residence(spaces: Sequence[Space[Any]]) -> bool:
-    """True when the spaces are volatile, False when durable. Raises InvalidValue for a mix, which
-    no embedded store can commit as one.
-    """
-    volatile = {space.volatile for space in spaces}
-    if len(volatile) > 1:
-        names = ", ".join(space.name for space in spaces)
-        raise InvalidValue(f"one transaction cannot span volatile and durable spaces: {names}")
-    return volatile == {True}
 
 
 def check_keys(keys: Sequence[str], *, distinct: bool = False) -> None:

@@ -11,12 +11,12 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from threading import TIMEOUT_MAX
+from time import monotonic
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.kernel import token
-from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
+from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound
-from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
@@ -27,14 +27,10 @@ from holdfast.kernel.store import (
     Cursor,
     Damage,
     Entry,
-    NoLayouts,
     ReadTx,
     Row,
-    Scope,
     Tx,
-    spaces_of,
 )
-from holdfast.stores import hotpath
 from holdfast.stores.checks import (
     ENDED,
     check_entry,
@@ -48,11 +44,11 @@ from holdfast.stores.checks import (
     new_journal,
     out_of_scope,
     places_of,
-    same_residence,
 )
 from holdfast.stores.indexes import SortedIndexes
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.owned_lock import owned_lock
+from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.system.flock import ThreadLock
 
 T = TypeVar("T")
@@ -77,19 +73,17 @@ class _State(NamedTuple):
     revision: int
 
 
-class MemoryStore(NoLayouts):
+class MemoryStore(EmbeddedStore):
     kind = "memory"
-    embedded = True
     ephemeral = True
     anchor: Path | None = None
 
     def __init__(self, *, namespace: str = "default", clock: Clock | None = None) -> None:
-        self.namespace = namespace
-        self._clock = clock or SystemClock()
+        super().__init__(namespace, clock)
         self._gate = owned_lock()
         self._board = Switchboard()
         self._state = _State({}, (), token.first(token.next_era(0, self._clock.now())))
-        self._journal = new_journal()
+        self._journal_number = new_journal()
         self._session_locks: dict[str, ThreadLock] = {}
         self._closed = False
         _stores.add(self)
@@ -101,14 +95,8 @@ class MemoryStore(NoLayouts):
         self._gate = owned_lock()
         self._board.after_fork()
 
-    def now(self) -> datetime:
-        return self._clock.now()
-
     def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - no other process sees it
         return False
-
-    def monotonic(self) -> MonotonicTime:
-        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
         return None
@@ -123,35 +111,32 @@ class MemoryStore(NoLayouts):
     def administration(self) -> Administration:
         return Administration(self.kind)
 
-    def transact(
+    def _transact(
         self,
         body: Callable[[Tx], T],
-        *,
-        scope: Scope,
-        durable: bool = True,  # noqa: ARG002 - nothing here outlives the process either way
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+        plan: Plan,
+        deadline: float,
+        durable: bool = True,  # noqa: ARG002 - nothing here survives the process either way
     ) -> T:
-        spaces = spaces_of(scope)
-        same_residence(spaces)
         self._check_open()
         gate = self._gate
         if gate._is_owned():
             raise InvalidValue(
                 "a transaction cannot be begun inside another: do both in one, with both scopes"
             )
-        mine = False
+        mine, timeout_s = False, max(deadline - monotonic(), 0)
         try:
             # As in the gate of SQLite files: an exception from a signal handler leaves nothing
             # locked, wherever it is raised.
             try:
-                mine = gate.acquire(timeout=min(max(timeout_s, 0), TIMEOUT_MAX))
+                mine = gate.acquire(timeout=min(timeout_s, TIMEOUT_MAX))
                 if not mine:
                     raise LockTimeout(
                         f"no turn to write within {timeout_s:.3g} s: another thread is in a "
                         "transaction",
                         outcome="none",
                     )
-                tx = _MemoryTx(self._state, self._clock.now(), {space.name for space in spaces})
+                tx = _MemoryTx(self._state, self._clock.now(), plan.names)
                 try:
                     result = body(tx)
                     self._state = tx.state()
@@ -168,64 +153,31 @@ class MemoryStore(NoLayouts):
             self._board.notify(topic)
         return result
 
-    def read(
-        self,
-        body: Callable[[ReadTx], T],
-        *,
-        scope: Scope,
-        timeout_s: float = TRANSACT_TIMEOUT_S,  # noqa: ARG002 - nobody is waited for
-    ) -> T:
+    def _read(self, body: Callable[[ReadTx], T], plan: Plan, deadline: float) -> T:  # noqa: ARG002 - nobody is waited for
         self._check_open()
-        spaces = spaces_of(scope)
-        same_residence(spaces)
-        tx = _MemoryReadTx(self._state, self._clock.now(), {space.name for space in spaces})
+        tx = _MemoryReadTx(self._state, self._clock.now(), plan.names)
         try:
             return body(tx)
         finally:
             tx.end()
 
-    def get(
-        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> Row[R] | None:
-        return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
-
-    def put_new(
-        self,
-        space: Space[R],
-        items: Sequence[tuple[str, R]],
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
-    ) -> int | None:
-        return hotpath.put_new(self, space, items, timeout_s)
-
-    def delete_if(
-        self,
-        space: Space[Any],
-        keys: Sequence[str],
-        token: int,
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
-    ) -> int:
-        return hotpath.delete_if(self, space, keys, token, timeout_s)
-
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
         return self._board.listen(topics)
 
-    def journal(
-        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
-    ) -> Batch:
+    def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
         self._check_open()
-        check_limit(limit)
         entries = self._state.journal
         if reverse:
-            end = cursor_at(self._journal, [entries[-1].revision]) if entries else BEGINNING
+            end = cursor_at(self._journal_number, [entries[-1].revision]) if entries else BEGINNING
             return Batch(list(entries[::-1][:limit]), end)
         begin = bisect_right(
-            entries, places_of(cursor, 1, self._journal)[0], key=lambda entry: entry.revision
+            entries, places_of(cursor, 1, self._journal_number)[0], key=lambda entry: entry.revision
         )
         batch = list(entries[begin : begin + limit])
-        return Batch(batch, cursor_at(self._journal, [batch[-1].revision]) if batch else cursor)
+        return Batch(
+            batch, cursor_at(self._journal_number, [batch[-1].revision]) if batch else cursor
+        )
 
     def close(self) -> None:
         self._closed = True
@@ -252,7 +204,7 @@ class AbsentStore(MemoryStore):
     def side_folder(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}-{purpose}")
 
-    def transact(self, *_: Any, **__: Any) -> NoReturn:
+    def _transact(self, *_: Any, **__: Any) -> NoReturn:
         raise self._not_found()
 
     def listen(self, *_: Any, **__: Any) -> NoReturn:
@@ -266,7 +218,7 @@ class AbsentStore(MemoryStore):
 
 
 class _MemoryReadTx:
-    def __init__(self, state: _State, now: datetime, names: set[str]) -> None:
+    def __init__(self, state: _State, now: datetime, names: frozenset[str]) -> None:
         self._tables = dict(state.tables)
         self._names = names
         self.now = now
@@ -349,7 +301,7 @@ class _MemoryReadTx:
 
 
 class _MemoryTx(_MemoryReadTx):
-    def __init__(self, state: _State, now: datetime, names: set[str]) -> None:
+    def __init__(self, state: _State, now: datetime, names: frozenset[str]) -> None:
         super().__init__(state, now, names)
         self.topics: dict[str, None] = {}
         self._journal = state.journal

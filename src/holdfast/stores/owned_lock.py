@@ -5,6 +5,7 @@ the caller knows. The cleanup then has to ask the lock itself.
 """
 
 import threading
+from collections.abc import Callable
 from typing import Protocol, cast
 
 
@@ -22,5 +23,4 @@ class OwnedLock(Protocol):
     def _is_owned(self) -> bool: ...
 
 
-def owned_lock() -> OwnedLock:
-    return cast(OwnedLock, threading.RLock())
+owned_lock = cast(Callable[[], OwnedLock], threading.RLock)

@@ -38,16 +38,17 @@ class Table:
     """The statements of one space in one dialect."""
 
     def __init__(self, space: Space[Any], dialect: Dialect) -> None:
-        m = dialect.mark
+        self._mark = m = dialect.mark
         self.name = f"{dialect.schema}s_{space.name}"
-        self.columns = [f"by_{index}" for index in space.indexes]
+        # Mapped in C: every start of the program builds the statements of its spaces.
+        self.columns = list(map("by_{}".format, space.indexes))
         self.names = ["ns", "key", "rev", "value", *self.columns]
-        updates = ", ".join(f"{name} = excluded.{name}" for name in self.names[2:])
+        updates = ", ".join(map("{0} = excluded.{0}".format, self.names[2:]))
         self.row = f"({', '.join([m] * len(self.names))})"
         self.insert = f"INSERT INTO {self.name} ({', '.join(self.names)}) VALUES {self.row}"
         self.put = f"{self.insert} ON CONFLICT (ns, key) DO UPDATE SET {updates}"
         self.puts: dict[tuple[bool, ...], str] = {}
-        sets = ", ".join(f"{name} = {m}" for name in self.names[2:])
+        sets = f" = {m}, ".join(self.names[2:]) + f" = {m}"
         self.update = f"UPDATE {self.name} SET {sets} WHERE ns = {m} AND key = {m}"
         self.get = f"SELECT value, rev FROM {self.name} WHERE ns = {m} AND key = {m}"
         self.get_locked = self.get + dialect.for_update
@@ -56,16 +57,16 @@ class Table:
         self.count = f"SELECT count(*) FROM {self.name} WHERE ns = {m}"
         self.selects: dict[tuple[str, Shape, str], str] = {}
 
-    def putting(self, placed: tuple[bool, ...], dialect: Dialect) -> str:
+    def putting(self, placed: tuple[bool, ...]) -> str:
         """`put` without parameters for the indexes that a record is not in. Built once."""
-        m = dialect.mark
+        m = self._mark
         row = f"({', '.join([m] * 4 + [m if there else 'NULL' for there in placed])})"
         self.puts[placed] = sql = self.put.replace(self.row, row)
         return sql
 
-    def selecting(self, column: str, shape: "Shape", suffix: str, dialect: Dialect) -> str:
+    def selecting(self, column: str, shape: "Shape", suffix: str) -> str:
         """The statement that reads between bounds of a column, built once for each shape."""
-        m, (bounded, reverse, limited, offset) = dialect.mark, shape
+        m, (bounded, reverse, limited, offset) = self._mark, shape
         down = " DESC" if reverse else ""
         sql = (
             f"{self.select} AND {column} >= {m}"
@@ -79,23 +80,15 @@ class Table:
         self.selects[column, shape, suffix] = sql
         return sql
 
-    def delete_if(self, keys: int, dialect: Dialect) -> str:
+    def delete_if(self, keys: int) -> str:
         """The statement that deletes so many keys if they have a revision."""
-        marks = ", ".join([dialect.mark] * keys)
-        return (
-            f"DELETE FROM {self.name} WHERE ns = {dialect.mark} AND rev = {dialect.mark} AND key "
-            f"IN ({marks})"
-        )
+        m, marks = self._mark, ", ".join([self._mark] * keys)
+        return f"DELETE FROM {self.name} WHERE ns = {m} AND rev = {m} AND key IN ({marks})"
 
 
 @lru_cache(maxsize=256)
 def table_of(space: Space[Any], dialect: Dialect) -> Table:
     return Table(space, dialect)
-
-
-def signature(space: Space[Any]) -> str:
-    """The indexes of a space, as the catalogue keeps them."""
-    return ",".join(space.indexes)
 
 
 def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
@@ -109,7 +102,7 @@ def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
             space=space.name,
             version=found[0],
         )
-    return found is not None and tuple(found) == (space.schema_version, signature(space))
+    return found is not None and tuple(found) == (space.schema_version, ",".join(space.indexes))
 
 
 class SqlReadTx(ABC):
@@ -196,9 +189,7 @@ class SqlReadTx(ABC):
         if offset:
             parameters.append(offset)
         shape = (high is not None, reverse, limit is not None, offset > 0)
-        sql = table.selects.get((column, shape, suffix)) or table.selecting(
-            column, shape, suffix, self.dialect
-        )
+        sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix)
         found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
         if damaged is None:
             return [Row(key, space.decode(key, value), rev) for key, value, rev in found]

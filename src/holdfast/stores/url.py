@@ -1,6 +1,7 @@
 """A store's URL, taken apart once: the kind of store, where it lies, and the places beside it."""
 
 import os
+from functools import cached_property
 from pathlib import Path
 
 from holdfast.kernel.errors import InvalidValue
@@ -33,7 +34,7 @@ class StoreUrl:
         """The extra that must be installed for such a store."""
         return None if self.embedded else "postgres"
 
-    @property
+    @cached_property
     def path(self) -> Path | None:
         """The file or folder of the store; None where it has none. Raises InvalidValue."""
         return user_path(self.rest) if self.kind in ("sqlite", "files") else None

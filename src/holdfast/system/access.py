@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
-from holdfast.system.folder_walk import open_folder, others_can_write, untrusted
+from holdfast.system.folder_walk import Folder, open_folder, others_can_write, untrusted
 
 T = TypeVar("T")
 AnyPath = str | os.PathLike[str]
@@ -95,23 +95,27 @@ def access_for(group: str | None) -> Access:
 
 
 def access_like(path: AnyPath) -> Access:
-    """The access of an existing file or folder: shared if its group may read and write it."""
+    """The access of an existing file or folder; the owner's alone where there is none."""
     try:
-        found = os.lstat(path)
+        return access_of(os.lstat(path))
     except OSError:
         return PRIVATE
+
+
+def access_of(found: os.stat_result) -> Access:
+    """The access of what `lstat` found: shared if its group may read and write it."""
     if found.st_mode & _GROUP_WRITES == _GROUP_WRITES and not stat.S_ISLNK(found.st_mode):
         return shared_by(found.st_gid)._replace(owner=found.st_uid)
-    return PRIVATE._replace(owner=found.st_uid)
+    return Access(owner=found.st_uid)
 
 
-def in_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
+def in_folder(path: AnyPath, work: Callable[[int, str], T], *, private: bool = False) -> T:
     """Call `work` with a descriptor of the path's folder, and the last name. Raises as
-    `open_folder` does, and what the work raises.
+    `open_folder` does, with `private` as `open_private_folder` does, and what the work raises.
     """
     head, name = os.path.split(os.fspath(path))
     while True:
-        folder = open_folder(head)
+        folder = open_private_folder(head) if private else open_folder(head)
         try:
             return work(folder, name)
         except FileNotFoundError:
@@ -122,16 +126,20 @@ def in_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
             os.close(folder)
 
 
+def open_made_folder(path: AnyPath, access: Access = PRIVATE) -> int:
+    """A descriptor of a folder, for use as `dir_fd`. It and the missing ones above it are made;
+    existing ones stay unchanged. Raises as `open_folder` does.
+    """
+    for _ in range(_ATTEMPTS):
+        # Another process may replace a folder that was just made by its own.
+        with contextlib.suppress(FileNotFoundError):
+            return open_folder(path, lambda folder, name: make_folder_in(folder, name, access))
+    return open_folder(path, lambda folder, name: make_folder_in(folder, name, access))
+
+
 def make_folder(path: AnyPath, access: Access = PRIVATE) -> None:
     """Make a folder and the missing ones above it. Existing ones stay unchanged. Raises OSError."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            os.close(open_folder(path, lambda folder, name: make_folder_in(folder, name, access)))
-            return
-        except FileNotFoundError:
-            # Another process may have replaced a folder that was just made by its own.
-            if attempt == _ATTEMPTS - 1:
-                raise
+    os.close(open_made_folder(path, access))
 
 
 def make_one_folder(path: AnyPath, access: Access = PRIVATE) -> None:
@@ -175,73 +183,51 @@ def open_private_folder(path: AnyPath) -> int:
     raise untrusted(path, f"it is a folder of user {found.st_uid}, in one that others can write")
 
 
-def in_private_folder(path: AnyPath, work: Callable[[int, str], T]) -> T:
-    """As `in_folder`, with a folder that `open_private_folder` accepts. Raises as that does."""
-    head, name = os.path.split(os.fspath(path))
-    folder = open_private_folder(head)
-    try:
-        return work(folder, name)
-    finally:
-        os.close(folder)
-
-
-def read_private_file(path: AnyPath) -> bytes:
-    """The content of a file in a private folder. Raises as `in_private_folder` and `open_file` do,
-    and FileNotFoundError.
-    """
-    fd = in_private_folder(
-        path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False)
-    )
-    with open(fd, "rb") as file:
-        return file.read()
-
-
-def open_file(path: AnyPath, flags: int, access: Access = PRIVATE, *, make: bool = True) -> int:
-    """Open a plain file, close-on-exec; with `make`, a missing one is made.
+def open_file(
+    path: AnyPath,
+    flags: int,
+    access: Access = PRIVATE,
+    *,
+    make: bool = True,
+    private: bool = False,
+    folder: Folder | None = None,
+) -> int:
+    """Open a plain file, close-on-exec; with `make`, a missing one is made. `folder` is its
+    folder, where the caller has it open; with `private` it must be one that `open_private_folder`
+    accepts.
 
     Raises OSError. Raises StoreUnavailable for a link, for anything but a plain file and, in a
     folder that others can write, for a file that no user of `access` would have made.
     """
-    return in_folder(
-        path, lambda folder, name: open_file_in(folder, name, flags, access, shown=path, make=make)
-    )
-
-
-def open_file_in(
-    folder: int,
-    name: str,
-    flags: int,
-    access: Access = PRIVATE,
-    *,
-    shown: AnyPath,
-    make: bool = True,
-) -> int:
-    """As `open_file`, in an open folder."""
+    if folder is None:
+        return in_folder(
+            path,
+            lambda fd, _: open_file(path, flags, access, make=make, folder=Folder.of(fd)),
+            private=private,
+        )
+    name = os.path.basename(path)
     # Truncated later: the file may not be ours.
     opened = (flags & ~os.O_TRUNC) | _SAFELY
     while True:
         try:
-            fd = os.open(name, opened, dir_fd=folder)
+            fd = os.open(name, opened, dir_fd=folder.fd)
         except FileNotFoundError:
             if not make:
                 raise
             try:
-                fd = _made(folder, name, opened, access)
+                fd = _made(folder.fd, name, opened, access)
             except FileExistsError:
                 continue
         except OSError as error:
             if error.errno in _NO_FILE:
-                raise untrusted(shown, _NO_FILE[error.errno]) from None
+                raise untrusted(path, _NO_FILE[error.errno]) from None
             raise
         break
     try:
-        refuse_planted(
-            shown,
-            os.fstat(fd),
-            os.fstat(folder),
-            access,
-            writing=flags & os.O_ACCMODE != os.O_RDONLY,
-        )
+        found = os.fstat(fd)
+        if folder.exposed or not stat.S_ISREG(found.st_mode):
+            writing = flags & os.O_ACCMODE != os.O_RDONLY
+            refuse_planted(path, found, os.fstat(folder.fd), access, writing=writing)
         if flags & os.O_TRUNC:
             os.ftruncate(fd, 0)
     except BaseException:
@@ -253,7 +239,8 @@ def open_file_in(
 def refuse_planted(
     path: AnyPath, found: os.stat_result, around: os.stat_result, access: Access, *, writing: bool
 ) -> None:
-    """Raise StoreUnavailable for a file that another user may have planted.
+    """Raise StoreUnavailable for anything but a plain file, and for one that another user may have
+    planted. `around` is its folder.
 
     In a folder that others can write, they can link any file to this name. So the file must be the
     group's, which they can use without us; or belong to a trusted user and have no second name.
@@ -275,45 +262,33 @@ def refuse_planted(
         )
 
 
-def check_names(paths: list[Path], access: Access) -> None:
-    """Check files of one folder that a library opens by name. Raises StoreUnavailable, OSError."""
-
-    def look(folder: int, _: str) -> None:
-        around = os.fstat(folder)
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-                refuse_planted(path, found, around, access, writing=True)
-
-    in_folder(paths[0], look)
-
-
-def read_file(path: AnyPath, access: Access = PRIVATE) -> bytes:
+def read_file(path: AnyPath, access: Access = PRIVATE, *, private: bool = False) -> bytes:
     """The content of a file. Raises as `open_file` does, and FileNotFoundError."""
-    with open(open_file(path, os.O_RDONLY, access, make=False), "rb") as file:
+    with open(open_file(path, os.O_RDONLY, access, make=False, private=private), "rb") as file:
         return file.read()
 
 
-def replace_file(path: AnyPath, data: bytes, access: Access = PRIVATE) -> None:
+def replace_file(
+    path: AnyPath, data: bytes, access: Access = PRIVATE, *, private: bool = False
+) -> None:
     """Replace a file, or a link in its place, whole or not at all; or make it. It need not survive
     a power loss. Raises OSError, and StoreUnavailable for its folder.
     """
-    in_folder(path, lambda folder, name: replace_file_in(folder, name, data, access))
 
+    def replace(folder: int, name: str) -> None:
+        draft = _draft(name)
+        fd = os.open(draft, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "wb") as file:
+                dress(fd, access)
+                file.write(data)
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=folder)
+            raise
 
-def replace_file_in(folder: int, name: str, data: bytes, access: Access = PRIVATE) -> None:
-    """As `replace_file`, in an open folder."""
-    draft = _draft(name)
-    fd = os.open(draft, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
-    try:
-        with open(fd, "wb") as file:
-            dress(fd, access)
-            file.write(data)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=folder)
-        raise
+    in_folder(path, replace, private=private)
 
 
 def remove_file(path: AnyPath) -> None:
@@ -350,13 +325,6 @@ def match_owner(path: AnyPath, original: AnyPath) -> None:
         dress_like(fd, found)
     finally:
         os.close(fd)
-
-
-def make_node(path: AnyPath, kind: int, access: Access = PRIVATE) -> None:
-    """Make an empty file (`S_IFREG`) or a FIFO (`S_IFIFO`) without opening it under its name.
-    Raises OSError, FileExistsError when the name is taken.
-    """
-    in_folder(path, lambda folder, name: make_node_in(folder, name, kind, access))
 
 
 def check_shared(folder: Path, access: Access) -> None:
@@ -437,7 +405,7 @@ def make_folder_in(folder: int, name: str, access: Access) -> None:
 def _made(folder: int, name: str, flags: int, access: Access) -> int:
     if access.gid is not None:
         # Made with its final mode: another member may open it at once.
-        make_node_in(folder, name, stat.S_IFREG, access)
+        make_node(folder, name, stat.S_IFREG, access)
         return os.open(name, flags, dir_fd=folder)
     fd = os.open(name, flags | _NEW, access.file, dir_fd=folder)
     try:
@@ -448,8 +416,10 @@ def _made(folder: int, name: str, flags: int, access: Access) -> int:
     return fd
 
 
-def make_node_in(folder: int, name: str, kind: int, access: Access) -> None:
-    """As `make_node`, in an open folder."""
+def make_node(folder: int, name: str, kind: int, access: Access = PRIVATE) -> None:
+    """Make an empty file (`S_IFREG`) or a FIFO (`S_IFIFO`) in an open folder, without opening it
+    under its name. Raises OSError, FileExistsError when the name is taken.
+    """
     if access.gid is None:
         os.mknod(name, kind | access.file, dir_fd=folder)
         # O_PATH: closing any other descriptor would drop this process's SQLite locks on the file.

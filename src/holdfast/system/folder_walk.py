@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from typing import NamedTuple
 
 from holdfast.kernel.errors import StoreUnavailable
 
@@ -20,6 +21,18 @@ _LINKS_MAX = 40
 
 Maker = Callable[[int, str], None]
 """Makes a folder of that name in an open folder."""
+
+
+class Folder(NamedTuple):
+    """A folder that the caller keeps open while it opens files in it."""
+
+    fd: int
+    exposed: bool
+    """Could anybody but this user and root change the names in it?"""
+
+    @classmethod
+    def of(cls, fd: int) -> "Folder":
+        return cls(fd, others_can_write(os.fstat(fd)))
 
 
 def open_folder(path: str | os.PathLike[str], make: Maker | None = None) -> int:
@@ -130,11 +143,14 @@ def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
                 continue
             shown = os.path.join(real, part)
             try:
-                below = _step(at, part, make)
-            except FileNotFoundError:
-                if make is not None:
-                    raise
-                return at, real, [each for each in (part, *parts[::-1]) if each not in ("", ".")]
+                try:
+                    below = os.open(part, _FOLDER, dir_fd=at)
+                except FileNotFoundError:
+                    if make is None:
+                        missing = (part, *parts[::-1])
+                        return at, real, [each for each in missing if each not in ("", ".")]
+                    make(at, part)
+                    below = os.open(part, _FOLDER, dir_fd=at)
             except NotADirectoryError:
                 target = link_target(at, part, shown)
                 if target is None:
@@ -157,13 +173,3 @@ def _walk(path: str, make: Maker | None) -> tuple[int, str, list[str]]:
             os.close(at)
         raise
     return at, real, []
-
-
-def _step(at: int, part: str, make: Maker | None) -> int:
-    try:
-        return os.open(part, _FOLDER, dir_fd=at)
-    except FileNotFoundError:
-        if make is None:
-            raise
-    make(at, part)
-    return os.open(part, _FOLDER, dir_fd=at)

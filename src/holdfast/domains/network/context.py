@@ -9,7 +9,6 @@ from holdfast.kernel.errors import (
     Corrupt,
     DeadlockDetected,
     HoldfastError,
-    InvalidValue,
     LeaseLost,
     LockTimeout,
     NotFound,
@@ -83,17 +82,6 @@ class NetworkContext(NamedTuple):
             return None if pid is None else self.processes.of(pid, label)
         except NotFound as error:
             raise RegistryNotFound(error.message, **error.fields) from None
-
-    def check_visible(self, pid: Pid, ttl_s: float | None, what: str) -> None:
-        """Check a claim that outlives its caller, so that nobody renews it. Raises InvalidValue
-        when it depends on a process alone and other machines cannot see that process.
-        """
-        if isinstance(pid, int) and ttl_s is None and not self.store.embedded:
-            raise InvalidValue(
-                f"other machines cannot see the process, and nobody renews the {what} for it: "
-                "give a time too (--ttl, ttl_s)",
-                field="ttl_s",
-            )
 
     def read(self, body: Callable[[], T]) -> T:
         """Run a body, with the registry's errors. Runs it again when the store could not be reached

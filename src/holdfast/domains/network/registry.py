@@ -28,6 +28,7 @@ from holdfast.domains.network.wire import (
 )
 from holdfast.kernel.errors import RegistryCollision, RegistryLockTimeout, RegistryNotFound
 from holdfast.kernel.holder import THIS_PROCESS, Processes
+from holdfast.kernel.lease import check_detached
 from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.kernel.names import check_id, check_label, check_new_label
 from holdfast.kernel.settings import NetworkSettings
@@ -276,7 +277,7 @@ class Registry:
         """The same for hosts that are used alike, each under its own router unless one is given."""
         self._context.check_enabled()
         if detached:
-            self._context.check_visible(pid, self._ttl(ttl_s), "lease")
+            check_detached(pid, self._ttl(ttl_s), embedded=self._context.store.embedded)
         requests = [
             lease_request(
                 name,
@@ -367,7 +368,7 @@ class Registry:
             check_new_label(run_id, "run id")
             key, address = _neighbor(host_name, neighbor_ip)
             if detached:
-                self._context.check_visible(pid, self._ttl(ttl_s), "lease")
+                check_detached(pid, self._ttl(ttl_s), embedded=self._context.store.embedded)
             new = NeighborLeases(host_name=host_name, neighbor_ip=address)
             requests = [LeaseRequest(key, new)]
             leases = self._neighbor_leases
@@ -457,8 +458,6 @@ class Registry:
         if timeout is None:
             times = self._settings.lock_timeouts
             timeout = times.router_lock if len(router_names) == 1 else times.router_lock_atomic
-        if detached:
-            self._context.check_visible(pid, ttl_s, "lock")
         # Nothing may raise after this call: nobody else knows of the grant.
         return self._context.change(
             lambda: self._routers.acquire(
@@ -471,6 +470,7 @@ class Registry:
                 pid=pid,
                 on_wait=on_wait,
                 stop_fd=stop_fd,
+                detached=detached,
             )
         )
 

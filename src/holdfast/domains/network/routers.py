@@ -76,6 +76,7 @@ class Routers:
         pid: Pid,
         on_wait: OnWait | None,
         stop_fd: int | None,
+        detached: bool,
     ) -> Grant:
         """Lock all of the routers. Raises LockTimeout, DeadlockDetected and LeaseLost."""
         process = pid if isinstance(pid, ThisProcess) else self._context.holder(pid, job_id)
@@ -89,6 +90,7 @@ class Routers:
             process=process,
             on_wait=on_wait,
             stop_fd=stop_fd,
+            detached=detached,
         )
         self._check_process()
         with self._mutex:

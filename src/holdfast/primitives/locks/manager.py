@@ -18,6 +18,7 @@ from holdfast.kernel.errors import (
     StillRunning,
 )
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess
+from holdfast.kernel.lease import check_detached
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, TREE_GRACE_S
 from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import LockSettings
@@ -108,19 +109,23 @@ class Locks:
         process: Holder | ThisProcess | None = THIS_PROCESS,
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
+        detached: bool = False,
     ) -> Grant:
         """Hold all the names, and return the grant.
 
         Names that the job holds already are not waited for; if it holds all of them, its own grant
         comes back, and releasing that frees nothing. `timeout_s` None waits without a limit. With
         `ttl_s` the grant ends after so long unless renewed; without, it lives as long as `process`,
-        by default this one. `process` None needs a `ttl_s`. A wait also ends, like a timeout, when
-        the descriptor `stop_fd` becomes readable.
+        by default this one. `process` None needs a `ttl_s`. A caller that ends before the grant
+        says so by `detached`: then another process needs a `ttl_s` too where other machines use
+        the store. A wait also ends, like a timeout, when the descriptor `stop_fd` becomes readable.
 
         Raises LockTimeout (nothing is held; its fields name the holders and the position in the
         queue), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
         before this process could wake), InvalidName and InvalidValue.
         """
+        if detached:
+            check_detached(process, ttl_s, embedded=self._store.embedded)
         request = check_request(names, by, mode, timeout_s, priority, ttl_s, process)
         acquisition = Acquisition(self._context, self, request, on_wait, stop_fd)
         # Nothing after the call: Ctrl-C could come out of it, and nobody would know of the grant.

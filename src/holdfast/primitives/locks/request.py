@@ -64,11 +64,8 @@ def check_request(
         )
     if ttl_s is not None:
         check_ttl(ttl_s)
-    elif process is None:
-        raise InvalidValue(
-            "a grant needs a TTL or a process, or nothing would ever end it: give ttl_s or process",
-            field="ttl_s",
-        )
+    else:
+        leases.check_claim_end(process, ttl_s)
     if isinstance(process, Holder):
         check_holder(process)
     if not -LOCK_PRIORITY_MAX <= priority <= LOCK_PRIORITY_MAX:

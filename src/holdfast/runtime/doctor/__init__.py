@@ -1,10 +1,9 @@
 """`holdfast doctor`: what is wrong here, and what to do about it.
 
-finding.py      the result of a check, and how bad it is
-examination.py  all checks in order, each within its time limit
-settings.py     the settings, this machine, the extras that are needed
+finding.py      the result of a check, and running a check within a time limit
+examination.py  all checks in order
+machine.py      settings, this machine, needed extras, and who may read or write the files
 store.py        the store: path, disk space, answers, schema; clocks
-permissions.py  who else may read or write the files
 services.py     tmux, the message broker, gateways, the server
 records.py      damaged records, and what dead processes left
 

@@ -2,7 +2,6 @@
 journal that are behind.
 """
 
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ LAG_S = 600.0
 
 
 def queues(hf: Holdfast) -> list[Finding]:
-    """Pending jobs that every pick passes over."""
+    """Pending jobs that no worker can ever pick."""
     damaged: Damage = []
     try:
         large = hf.jobs.unpickable(damaged=damaged)
@@ -63,8 +62,7 @@ def _too_large(job: Job) -> Finding:
     cancelled = ended(job, Verdict(JobStatus.CANCELLED), job.updated_at)
     command = "store remove jobs" if too_large(cancelled) else "jobs cancel"
     return fail(
-        f"queue {job.agent_session}: job {job.job_id} can never be picked, and each pick passes "
-        "over it",
+        f"queue {job.agent_session}: job {job.job_id} can never be picked, and each pick skips it",
         f"{no_room(job)}; then `holdfast {command} {job.job_id}`",
         RecordInvalid.code,
     )
@@ -75,24 +73,18 @@ def records(hf: Holdfast) -> list[Finding]:
     spaces = [space for space in all_spaces() if not space.volatile and space.name != "agents"]
     until_s = time.monotonic() + _READ_S
     damaged: dict[str, Corrupt] = {}
-    number = 0
+    number, rest = 0, "which are all"
     for keys, unread in (page for space in spaces for page in _pages(hf, space)):
         number += keys
         damaged |= {error.message: error for error in unread}
         if time.monotonic() >= until_s:
+            rest = "then the time was over: `holdfast store check` reads all"
             break
-    else:
-        until_s = math.inf
     if damaged:
         first = failed(next(iter(damaged.values())))
         many = f"{counted(len(damaged), 'record')} cannot be read, such as this one: "
         return [fail((many if len(damaged) > 1 else "") + first.says, first.fix, first.code)]
-    readable = counted(number, "record")
-    return [
-        ok(f"{readable} can be read, which are all")
-        if until_s == math.inf
-        else ok(f"the first {readable} can be read; `holdfast store check` looks at all")
-    ]
+    return [ok(f"{counted(number, 'record')} can be read, {rest}")]
 
 
 def _pages(hf: Holdfast, space: Space[Any]) -> Iterator[tuple[int, Damage]]:
@@ -143,7 +135,7 @@ def _locks(hf: Holdfast) -> Iterator[Finding]:
         )
         yield warn(
             f"{many} still held by the dead, such as {waited[0]}",
-            f"look again in a moment; `holdfast locks explain {waited[0]}` tells more",
+            f"check again in a moment; `holdfast locks explain {waited[0]}` says more",
         )
     if unasked := [status.name for status in dead if not status.queue]:
         yield ok(
@@ -169,7 +161,7 @@ def _stuck_holders(hf: Holdfast, status: LockStatus) -> Iterator[Finding]:
             yield warn(
                 f"{status.name} is waited for, and process {pid} of {hold.by}, who holds it, is "
                 "stopped",
-                f"kill -CONT {pid} lets it go on; {explain} tells more",
+                f"kill -CONT {pid} continues it; {explain} says more",
             )
 
 
@@ -196,7 +188,7 @@ def _workflows(hf: Holdfast) -> Iterator[Finding]:
     if marker is not None and sight.verdicts.get(marker.holder) is Liveness.DEAD:
         yield warn(
             f"the swap to {marker.recipe} is marked as under way, and its process is dead",
-            "`holdfast swap reconcile` clears it, and so does the next one who looks",
+            "`holdfast swap reconcile` clears it, and so does the next swap request",
         )
     elif marker is not None and (remains := hf.workflows.orphan_load(marker)) is not None:
         yield warn(

@@ -6,8 +6,8 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
@@ -28,22 +28,18 @@ _BROKERS_MAX = 3
 _NO_SERVER = ("no server running", "no such file or directory", "no sessions", "connection refused")
 
 
-def tmux_users(hf: Holdfast) -> list[str]:
-    """The agents here that run in tmux."""
-    agents = hf.agents.list_agents(damaged=[])
-    return [agent.agent_name for agent in agents if agent.session_name is not None]
-
-
-def tmux(needed_by: Sequence[str]) -> list[Finding]:
+def tmux(hf: Holdfast | None) -> list[Finding]:
     """Whether tmux is installed, and its server answers. Starts none."""
     program = shutil.which("tmux")
     if program is None:
         fix = (
             "install it (apt-get install tmux); `holdfast agents run` and command agents do without"
         )
-        if needed_by:
-            more = f" and {len(needed_by) - 1} more" if len(needed_by) > 1 else ""
-            says = f"there is no tmux, and {needed_by[0]}{more} runs in it"
+        agents = [] if hf is None else hf.agents.list_agents(damaged=[])
+        names = [agent.agent_name for agent in agents if agent.session_name is not None]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            says = f"there is no tmux, and {names[0]}{more} runs in it"
             return [fail(says, fix, "unavailable")]
         says = "there is no tmux on the PATH: agents in tmux cannot be started or seen"
         return [warn(says, fix)]
@@ -56,12 +52,14 @@ def tmux(needed_by: Sequence[str]) -> list[Finding]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        fix = (
-            "its server is stopped or hangs: kill -CONT its process, or end it with `tmux "
-            "kill-server`"
-        )
-        says = f"tmux does not answer within {_ANSWER_S:g} s"
-        return [fail(says, fix, "upstream_unavailable")]
+        return [
+            fail(
+                f"tmux does not answer within {_ANSWER_S:g} s",
+                "its server is stopped or hangs: kill -CONT its process, or end it with `tmux "
+                "kill-server`",
+                "upstream_unavailable",
+            )
+        ]
     if result.returncode == 0:
         sessions = counted(len(result.stdout.splitlines()), "tmux session")
         return [ok(f"it answers, with {sessions}")]
@@ -76,37 +74,40 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
     """Whether the brokers answer: the one of the environment, and those that events wait for."""
     from holdfast.domains.jobs.records import Broker
 
-    reaches = [address_of(Broker(), os.environ)] if os.environ.get("MQTT_BROKER") else []
+    brokers = [Broker()] if os.environ.get("MQTT_BROKER") else []
     if hf is not None:
-        waiting = next(hf.job_events.unsent_pages(), [])
-        reaches += [address_of(one.job.broker, os.environ) for one in waiting]
-    reaches = [one for place, one in enumerate(reaches) if one not in reaches[:place]]
-    if not reaches:
+        brokers += [one.job.broker for one in next(hf.job_events.unsent_pages(), [])]
+    addresses: list[BrokerAddress] = []
+    for address in (address_of(one, os.environ) for one in brokers):
+        if address not in addresses:
+            addresses.append(address)
+    if not addresses:
         yield ok("none is configured, and no event waits for one")
         return
     from holdfast.adapters.mqtt import Publisher
 
-    reaches = reaches[:_BROKERS_MAX]
-    for reach in reaches:
-        if reach.keyfile is not None:
-            yield from _key(Path(reach.keyfile))
-        if not was_chosen(reach, os.environ) and not _listens(reach):
+    addresses = addresses[:_BROKERS_MAX]
+    for address in addresses:
+        if address.keyfile is not None:
+            yield from _key(Path(address.keyfile))
+        if not was_chosen(address, os.environ) and not _listens(address):
             yield ok(
-                f"none was chosen, and none is at {reach.shown}: events of jobs are kept and sent "
-                "to nobody"
+                f"none was chosen, and none is at {address.shown}: events of jobs are kept and "
+                "sent to nobody"
             )
             continue
         try:
-            Publisher(reach, timeout_s=_BROKER_S / len(reaches)).close()
+            Publisher(address, timeout_s=_BROKER_S / len(addresses)).close()
         except HoldfastError as error:
             yield failed(error)
         else:
-            yield ok(f"{reach.shown} lets us in")
+            yield ok(f"{address.shown} lets us in")
 
 
-def _listens(reach: BrokerAddress) -> bool:
+def _listens(address: BrokerAddress) -> bool:
+    timeout_s = _BROKER_S / _BROKERS_MAX
     try:
-        socket.create_connection((reach.host, reach.port), timeout=_BROKER_S / _BROKERS_MAX).close()
+        socket.create_connection((address.host, address.port), timeout_s).close()
     except OSError:
         return False
     return True
@@ -177,7 +178,7 @@ def _pid_of(hf: Holdfast, agent: str) -> int | None:
     return instance.pid if instance is not None and seen is not None and not seen.zombie else None
 
 
-def server(hf: Holdfast) -> Iterable[Finding]:
+def server(hf: Holdfast) -> list[Finding]:
     """Whether the servers that are recorded for this store run and answer. A killed server is
     reported where no other runs.
     """
@@ -197,15 +198,10 @@ def server(hf: Holdfast) -> Iterable[Finding]:
 
 def _server(instance: ServerInstance) -> Finding:
     address, pid = f"{instance.host}:{instance.port}", instance.process.pid
-    try:
-        with closing(
-            http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_ANSWER_S)
-        ) as connection:
-            connection.request("GET", "/health")
-            healthy = connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        healthy = False
-    if healthy:
-        return ok(f"it answers at {address}")
+    connection = http.client.HTTPConnection(instance.reached_at, instance.port, timeout=_ANSWER_S)
+    with closing(connection), suppress(OSError, http.client.HTTPException):
+        connection.request("GET", "/health")
+        if connection.getresponse().status == http.client.OK:
+            return ok(f"it answers at {address}")
     says = f"it does not answer at {address} (process {pid})"
     return fail(says, f"kill -CONT {pid} if it is stopped, or start it again", "unavailable")

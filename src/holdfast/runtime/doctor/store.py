@@ -35,7 +35,7 @@ _FULL_BYTES = 1 << 20
 _WRITE_S = 0.8 * DOCTOR_CHECK_S
 _SLOW_S = 0.5
 _TRIES_MAX = 3
-_LOOK_AGAIN_S = 0.1
+_CHECK_AGAIN_S = 0.1
 
 
 def store_path(settings: Settings) -> Path | None:
@@ -54,28 +54,28 @@ def disk(settings: Settings) -> list[Finding]:
     kind, room = type_of(folder), os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     if not is_local(kind):
-        fix = (
-            "use a local disk, or PostgreSQL for several machines (--store postgresql://...); if "
-            f"you know that it is as good, set {VARIABLE}={kind}"
-        )
         says = (
             f"{folder} is on a file system of type {kind}, which is not known to be of this "
             "machine alone"
         )
-        return [fail(says, fix, "store_unavailable")]
-    if room.f_flag & os.ST_RDONLY:
+        fix = (
+            "use a local disk, or PostgreSQL for several machines (--store postgresql://...); if "
+            f"you know that it is as good, set {VARIABLE}={kind}"
+        )
+    elif room.f_flag & os.ST_RDONLY:
+        says = f"{folder} is on a read-only file system"
         fix = (
             "mount it writable (mount -o remount,rw), or choose another place with --store (the "
             f"store is {path})"
         )
-        return [fail(f"{folder} is on a read-only file system", fix, "store_unavailable")]
-    if free < _FULL_BYTES or (room.f_files and not room.f_favail):
-        says = f"{folder} has no room left: {_size(free)}"
-        return [fail(says, "free some room there", "store_unavailable")]
-    if free < DISK_FREE_BYTES_MIN:
+    elif free < _FULL_BYTES or (room.f_files and not room.f_favail):
+        says, fix = f"{folder} has no room left: {_size(free)}", "free some room there"
+    elif free >= DISK_FREE_BYTES_MIN:
+        return [ok(f"{folder}: {kind}, {_size(free)} free")]
+    else:
         fix = f"free some: {_size(DISK_FREE_BYTES_MIN)} is little already"
         return [warn(f"{folder} has {_size(free)} left", fix)]
-    return [ok(f"{folder}: {kind}, {_size(free)} free")]
+    return [fail(says, fix, "store_unavailable")]
 
 
 def logs(settings: Settings) -> list[Finding]:
@@ -113,8 +113,8 @@ def gates(settings: Settings) -> list[Finding]:
     }
     end_s = time.monotonic() + GATE_HELD_S
     while held and time.monotonic() < end_s:
-        # A stopped process need not be watched for long; a busy one is seen to leave.
-        time.sleep(_LOOK_AGAIN_S)
+        # A stopped process will not leave by itself; a busy one is seen to leave.
+        time.sleep(_CHECK_AGAIN_S)
         held = {gate: pid for gate, pid in held.items() if flock_holder(gate) == pid}
         if held and all(is_stopped(pid) for pid in held.values()):
             break
@@ -127,7 +127,7 @@ def _held(gate: Path, pid: int) -> Finding:
     if is_stopped(pid):
         return fail(
             f"process {pid} is stopped inside a transaction and keeps all writers of {gate} out",
-            f"let it go on (kill -CONT {pid}), or end it (kill -KILL {pid})",
+            f"continue it (kill -CONT {pid}), or end it (kill -KILL {pid})",
             "lock_timeout",
         )
     return warn(
@@ -186,11 +186,13 @@ def store(hf: Holdfast) -> list[Finding]:
         ]
     took = f"an empty transaction takes {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
-        fix = (
-            "look at the disk and at other programs that write to it; `holdfast metrics` has the "
-            "times"
-        )
-        return [warn(f"{hf.store.kind}, slow: {took}", fix)]
+        return [
+            warn(
+                f"{hf.store.kind}, slow: {took}",
+                "check the disk and other programs that write to it; `holdfast metrics` has the "
+                "times",
+            )
+        ]
     return [ok(f"{hf.store.kind}, writable: {took}")]
 
 
@@ -210,12 +212,12 @@ def _fastest_write_s(hf: Holdfast) -> float:
 
 def _missing(path: Path) -> Finding:
     if why := unwritable(path.parent):
-        fix = (
+        return fail(
+            f"there is none yet, and {path} cannot be made: {why}",
             "make its folder writable to this user, or choose another place with --store or "
-            "HOLDFAST_STORE"
+            "HOLDFAST_STORE",
+            "store_unavailable",
         )
-        says = f"there is none yet, and {path} cannot be made: {why}"
-        return fail(says, fix, "store_unavailable")
     return ok("there is none yet: the first command that changes something makes it")
 
 

@@ -23,6 +23,7 @@ from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.gate import Gate, flock_holder
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import LACKING, Access, open_file
+from holdfast.system.folder_walk import Folder
 
 T = TypeVar("T")
 
@@ -144,11 +145,11 @@ class FolderLock(Gate):
 
         return super().run(checked, timeout_s, sleepy=sleepy)
 
-    def _opened(self, path: Path, access: Access) -> int:
+    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
         """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
         try:
             # Reading is enough for a lock: another user's lock file may not be writable.
-            return open_file(path, os.O_RDONLY, access)
+            return open_file(path, os.O_RDONLY, access, folder=folder)
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(str(path)) from None
         except OSError as error:

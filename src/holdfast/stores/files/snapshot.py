@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.kernel.layout import OneFile
 from holdfast.kernel.space import Rows, Space
 from holdfast.kernel.store import ReadTx, Row
-from holdfast.stores.checks import plan_of
 from holdfast.stores.files.cache import FileCache, FolderSource, Pending
 from holdfast.stores.files.documents import DamagedFile, ParsedFile
 from holdfast.stores.files.folders import file_layout
@@ -21,6 +20,7 @@ from holdfast.stores.files.records import Overlay, Source
 from holdfast.stores.files.redo import GENERATIONS, REDO, read_redo, revision_space
 from holdfast.stores.files.repair import GONE
 from holdfast.stores.files.transaction import FilesReadTx, Revisions, SpaceView
+from holdfast.stores.port import plan_of
 from holdfast.stores.sqlite.store import SqliteStore
 
 T = TypeVar("T")

@@ -12,38 +12,32 @@ record, and the next process at the latch does 3 and 4.
 
 import contextlib
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
+from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import HoldfastError, InvalidValue, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.limits import (
     FILES_RETRY_ATTEMPTS,
     FILES_RETRY_DELAY_S,
-    JOURNAL_READ_MAX,
     TRANSACT_TIMEOUT_S,
 )
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
-    BEGINNING,
     Administration,
     Batch,
     Cursor,
     Leftover,
     ReadTx,
     Row,
-    Scope,
     SessionLock,
     Tx,
 )
-from holdfast.stores import hotpath
-from holdfast.stores.checks import plan_of
+from holdfast.stores.checks import closed
 from holdfast.stores.files import ownership, repair
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
@@ -62,6 +56,7 @@ from holdfast.stores.files.signs import Signs, TrackingTx
 from holdfast.stores.files.snapshot import FilesChanged, FilesScope, SnapshotReader, scope_of
 from holdfast.stores.files.transaction import FileChanges, FilesTx, file_changes
 from holdfast.stores.listener import FdListener
+from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.store import SqliteStore
@@ -80,7 +75,7 @@ class _Committed(NamedTuple):
     shown: Mapping[Space[Any], Iterable[str]]
 
 
-class FilesStore:
+class FilesStore(EmbeddedStore):
     """A store in the files of a folder, for the processes of one machine.
 
     Records with a layout are in its files as of the last transaction, or will be when the next one
@@ -89,7 +84,6 @@ class FilesStore:
     """
 
     kind = "files"
-    embedded = True
     ephemeral = False
 
     def __init__(
@@ -109,7 +103,7 @@ class FilesStore:
             raise InvalidValue(
                 f"{root} is not a folder: give --store files:DIR the path of one", path=str(root)
             )
-        self._clock = clock or SystemClock()
+        super().__init__(namespace, clock)
         self._given = dict(folders or {})
         make_root(Path(root), access)
         self._boot_id = boot_id
@@ -123,7 +117,6 @@ class FilesStore:
             access=access,
         )
         self.access = self.inner.access
-        self.namespace = namespace
         self.disk = Disk(max(retry_attempts, 1), retry_delay_s, self.access)
         self.cache = FileCache(self.folders, self.disk)
         self._reader = SnapshotReader(self.cache, self.inner)
@@ -140,14 +133,8 @@ class FilesStore:
         self._closed = False
         _stores.add(self)
 
-    def now(self) -> datetime:
-        return self._clock.now()
-
     def boot_in_use(self, boot_id: str) -> bool:
         return self.inner.boot_in_use(boot_id)
-
-    def monotonic(self) -> MonotonicTime:
-        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path:
         return self.folders.own / purpose
@@ -167,72 +154,55 @@ class FilesStore:
 
         return FilesAdministration(self)
 
-    def transact(
-        self,
-        body: Callable[[Tx], T],
-        *,
-        scope: Scope,
-        durable: bool = True,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _transact(
+        self, body: Callable[[Tx], T], plan: Plan, deadline: float, durable: bool = True
     ) -> T:
-        plan = scope_of(tuple(scope))
-        if not plan.spaces:
-            return self._transact_inner(body, scope, durable, timeout_s)
-        deadline = time.monotonic() + timeout_s
+        scope = scope_of(plan.scope)
+        if not scope.spaces:
+            return self._transact_inner(body, plan, deadline, durable)
         return self.exclusively(
-            lambda: self._transact(body, plan, deadline), timeout_s, self._locks_of(plan.spaces)
+            lambda: self._transact_files(body, scope, deadline),
+            left(deadline),
+            self._locks_of(scope.spaces),
         )
 
-    def read(
-        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> T:
-        plan = scope_of(tuple(scope))
-        if not plan.spaces:
-            return self.inner.read(body, scope=scope, timeout_s=timeout_s)
+    def _read(self, body: Callable[[ReadTx], T], plan: Plan, deadline: float) -> T:
+        scope = scope_of(plan.scope)
+        if not scope.spaces:
+            return self.inner.read(body, scope=plan.scope, timeout_s=left(deadline))
         for attempt in range(_READS_MAX):
             try:
-                return self._reader.read(body, plan, eager=attempt > 0, guarded=True)
+                return self._reader.read(body, scope, eager=attempt > 0, guarded=True)
             except FilesChanged:
                 continue
             except DamagedFile as damage:
                 repair_it = partial(self._repair, damage)
-                self.exclusively(repair_it, timeout_s, self._locks_of((damage.space,)))
+                self.exclusively(repair_it, left(deadline), self._locks_of((damage.space,)))
         return self.exclusively(
-            lambda: self._reader.read(body, plan, eager=False, guarded=False), timeout_s
+            lambda: self._reader.read(body, scope, eager=False, guarded=False), left(deadline)
         )
 
-    def get(
-        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> Row[R] | None:
+    def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
         if file_layout(space) is None:
-            return self.inner.get(space, key, timeout_s=timeout_s)
-        return self.read(lambda tx: tx.get(space, key), scope=[space], timeout_s=timeout_s)
+            return self.inner.get(space, key, timeout_s=left(deadline))
+        return super()._get(space, key, deadline)
 
-    def put_new(
-        self,
-        space: Space[R],
-        items: Sequence[tuple[str, R]],
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _put_new(
+        self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
         if file_layout(space) is not None:
-            return hotpath.put_new(self, space, items, timeout_s)
-        token = self.inner.put_new(space, items, timeout_s=timeout_s)
+            return super()._put_new(space, items, deadline)
+        token = self.inner.put_new(space, items, timeout_s=left(deadline))
         if token is not None and self._signs.of(space) is not None:
             self._signs.update({space: [key for key, _ in items]})
         return token
 
-    def delete_if(
-        self,
-        space: Space[Any],
-        keys: Sequence[str],
-        token: int,
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _delete_if(
+        self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
         if file_layout(space) is not None:
-            return hotpath.delete_if(self, space, keys, token, timeout_s)
-        deleted = self.inner.delete_if(space, keys, token, timeout_s=timeout_s)
+            return super()._delete_if(space, keys, token, deadline)
+        deleted = self.inner.delete_if(space, keys, token, timeout_s=left(deadline))
         if deleted and self._signs.of(space) is not None:
             self._signs.update({space: keys})
         return deleted
@@ -240,9 +210,7 @@ class FilesStore:
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self.inner.listen(topics)
 
-    def journal(
-        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
-    ) -> Batch:
+    def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
         return self.inner.journal(cursor, limit=limit, reverse=reverse)
 
     def close(self) -> None:
@@ -256,10 +224,10 @@ class FilesStore:
     def after_fork(self) -> None:
         """In a forked child: drop the parent's latch, and what its threads were changing."""
         # Closed until it is done: a store that fails half-way must not be used.
-        closed, self._closed = self._closed, True
+        was_closed, self._closed = self._closed, True
         self._latch.abandon()
         self._reader.forget()
-        if not closed:
+        if not was_closed:
             self._latch.reopen()
             self._signs.after_fork()
             self._closed = False
@@ -269,9 +237,7 @@ class FilesStore:
     ) -> T:
         """As `Latch.run`. Raises StoreUnavailable for a closed store."""
         if self._closed:
-            raise StoreUnavailable(
-                "the store is closed: connect again", outcome="none", closed=True
-            )
+            raise closed()
         return self._latch.run(work, timeout_s, locks)
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
@@ -297,35 +263,37 @@ class FilesStore:
         )
 
     def _transact_inner(
-        self, body: Callable[[Tx], T], scope: Scope, durable: bool, timeout_s: float
+        self, body: Callable[[Tx], T], plan: Plan, deadline: float, durable: bool
     ) -> T:
-        if not any(self._signs.of(space) for space in plan_of(tuple(scope)).spaces):
-            return self.inner.transact(body, scope=scope, durable=durable, timeout_s=timeout_s)
+        if not any(self._signs.of(space) for space in plan.spaces):
+            return self.inner.transact(
+                body, scope=plan.scope, durable=durable, timeout_s=left(deadline)
+            )
 
         def tracked(tx: Tx) -> tuple[T, TrackingTx]:
             tracking = TrackingTx(tx, self._signs)
             return body(cast(Tx, tracking)), tracking
 
         result, tracking = self.inner.transact(
-            tracked, scope=scope, durable=durable, timeout_s=timeout_s
+            tracked, scope=plan.scope, durable=durable, timeout_s=left(deadline)
         )
         if tracking.changed:
             self._signs.update(tracking.changed)
         return result
 
-    def _transact(self, body: Callable[[Tx], T], plan: FilesScope, deadline: float) -> T:
+    def _transact_files(self, body: Callable[[Tx], T], scope: FilesScope, deadline: float) -> T:
         """At the latch: commit the change with its redo record, then apply that to the files."""
         process = os.getpid()
         staged: list[Location] = []
         try:
             done = self.inner.transact(
-                lambda tx: self._run(tx, body, plan, staged),
-                scope=plan.inner,
+                lambda tx: self._run(tx, body, scope, staged),
+                scope=scope.inner,
                 timeout_s=left(deadline),
             )
         except DamagedFile as damage:
             self._repair(damage)
-            return self._transact(body, plan, deadline)
+            return self._transact_files(body, scope, deadline)
         except StoreUnavailable as error:
             # Only when nothing was committed: an unknown outcome may need the staged files.
             if error.fields.get("outcome") == "none" and os.getpid() == process:

@@ -11,7 +11,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.kernel.errors import HoldfastError
-from holdfast.kernel.store import Scope, Tx
+from holdfast.kernel.store import Tx
+from holdfast.stores.port import Plan
 from holdfast.stores.postgres import incarnation
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.connections import Connections
@@ -56,16 +57,15 @@ def transact(
     connections: Connections,
     namespace: str,
     body: Callable[[Tx], T],
-    scope: Scope,
+    plan: Plan,
     deadline: Deadline,
     durable: bool,
 ) -> T:
     """Run a body as one transaction."""
     stripes: set[int] = set()
-    scope = tuple(scope)
 
     def run(raw: Connection) -> Attempt[T]:
-        tx = PostgresTx(raw, namespace, scope, deadline, set(stripes), connections.clock)
+        tx = PostgresTx(raw, namespace, plan, deadline, set(stripes), connections.clock)
         try:
             tx.begin(durable=durable)
             result = body(tx)

@@ -53,7 +53,7 @@ def delete_if(
     were.
     """
     sql = (
-        table_of(space, schema.DIALECT).delete_if(len(keys), schema.DIALECT)
+        table_of(space, schema.DIALECT).delete_if(len(keys))
         + f" RETURNING 0, {schema.THIS_TRANSACTION}"
     )
     latching = latches.shared(namespace, space.name, [], latches.limit_ms(deadline))

@@ -20,7 +20,7 @@ from holdfast.kernel.space import Space
 from holdfast.stores.checks import new_journal
 from holdfast.stores.postgres import latches
 from holdfast.stores.postgres.connection import Connection
-from holdfast.stores.sql import Dialect, is_declared, signature, table_of
+from holdfast.stores.sql import Dialect, is_declared, table_of
 
 DIALECT = Dialect(
     mark="%s",
@@ -133,7 +133,7 @@ def declare(raw: Connection, space: Space[Any]) -> None:
         "INSERT INTO holdfast.spaces (name, schema_version, indexes) VALUES (%s, %s, %s) "
         "ON CONFLICT (name) DO UPDATE SET schema_version = excluded.schema_version, "
         "indexes = excluded.indexes",
-        (space.name, space.schema_version, signature(space)),
+        (space.name, space.schema_version, ",".join(space.indexes)),
     )
 
 

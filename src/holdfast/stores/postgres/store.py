@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.kernel.clock import MonotonicTime, since_boot
-from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
@@ -26,24 +26,14 @@ from holdfast.kernel.store import (
     Batch,
     Cursor,
     Entry,
-    NoLayouts,
     ReadTx,
     Row,
-    Scope,
     Tx,
 )
-from holdfast.stores.checks import (
-    check_keys,
-    check_limit,
-    closed,
-    cursor_at,
-    no_cursor,
-    places_of,
-    plan_of,
-    storable,
-)
+from holdfast.stores.checks import closed, cursor_at, no_cursor, places_of, storable
 from holdfast.stores.copy import entry_data
 from holdfast.stores.listener import FdListener
+from holdfast.stores.port import BaseStore, Plan
 from holdfast.stores.postgres import attempt, hotpath, incarnation, latches, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.clock import passing_s
@@ -73,7 +63,7 @@ _BACKWARD = f"{_SELECT} ORDER BY j.life DESC, j.xid DESC, revision DESC LIMIT %s
 T = TypeVar("T")
 
 
-class PostgresStore(NoLayouts):
+class PostgresStore(BaseStore):
     """A store in a PostgreSQL database, for any number of machines.
 
     Promised: the port, for every process that opens the same database and namespace. Its clock is
@@ -126,25 +116,14 @@ class PostgresStore(NoLayouts):
 
         return PostgresAdministration(self)
 
-    def transact(
-        self,
-        body: Callable[[Tx], T],
-        *,
-        scope: Scope,
-        durable: bool = True,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _transact(
+        self, body: Callable[[Tx], T], plan: Plan, deadline: float, durable: bool = True
     ) -> T:
-        deadline = Deadline.after(timeout_s)
-        self._declare(plan_of(tuple(scope)).spaces, deadline)
-        return attempt.transact(self.connections, self.namespace, body, scope, deadline, durable)
+        limit = Deadline(deadline)
+        self._declare(plan.spaces, limit)
+        return attempt.transact(self.connections, self.namespace, body, plan, limit, durable)
 
-    def read(
-        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> T:
-        deadline = Deadline.after(timeout_s)
-        spaces, names, _ = plan_of(tuple(scope))
-        self._declare(spaces, deadline)
-
+    def _read(self, body: Callable[[ReadTx], T], plan: Plan, deadline: float) -> T:
         def snapshot(raw: Connection) -> T:
             asked_s = passing_s()
             cursor = raw.execute(
@@ -152,19 +131,17 @@ class PostgresStore(NoLayouts):
             )
             cursor.nextset()
             now = self.connections.clock.saw(schema.instant(cursor.fetchall()[0][0]), asked_s)
-            tx = PostgresReadTx(raw, self.namespace, names, now)
+            tx = PostgresReadTx(raw, self.namespace, plan.names, now)
             try:
                 return body(tx)
             finally:
                 tx.end()
 
-        return self.connections.run(snapshot, deadline)
+        self._declare(plan.spaces, Deadline(deadline))
+        return self.connections.run(snapshot, Deadline(deadline))
 
-    def get(
-        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> Row[R] | None:
-        deadline = Deadline.after(timeout_s)
-        self._declare([space], deadline)
+    def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
+        self._declare([space], Deadline(deadline))
         if not storable(key):
             return None
         sql = table_of(space, schema.DIALECT).get
@@ -172,50 +149,35 @@ class PostgresStore(NoLayouts):
         def look(raw: Connection) -> list[tuple[Any, ...]]:
             return exchange(raw, [bound(sql, (self.namespace, key))])[0].rows
 
-        found = self.connections.run(look, deadline)
+        found = self.connections.run(look, Deadline(deadline))
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
-    def put_new(
-        self,
-        space: Space[R],
-        items: Sequence[tuple[str, R]],
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _put_new(
+        self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
-        check_keys([key for key, _ in items], distinct=True)
-        deadline = Deadline.after(timeout_s)
-        self._declare([space], deadline)
+        limit = Deadline(deadline)
+        self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
-            lambda raw: hotpath.put_new(raw, self.namespace, space, items, deadline),
-            deadline,
+            lambda raw: hotpath.put_new(raw, self.namespace, space, items, limit),
+            limit,
         )
 
-    def delete_if(
-        self,
-        space: Space[Any],
-        keys: Sequence[str],
-        token: int,
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _delete_if(
+        self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
-        check_keys(keys)
-        deadline = Deadline.after(timeout_s)
-        self._declare([space], deadline)
+        limit = Deadline(deadline)
+        self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
-            lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, deadline),
-            deadline,
+            lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, limit),
+            limit,
         )
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         return self._listening.listen(topics)
 
-    def journal(
-        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
-    ) -> Batch:
-        check_limit(limit)
-
+    def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
         def look(raw: Connection) -> Batch:
             places = places_of(cursor, 3, raw.journal)
             if places[0] > raw.incarnation:

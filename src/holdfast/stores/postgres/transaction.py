@@ -16,9 +16,10 @@ import psycopg
 
 from holdfast.kernel import faults
 from holdfast.kernel.order import Parts
-from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
-from holdfast.stores.checks import ENDED, check_entry, check_key, plan_of, storable
+from holdfast.stores.checks import ENDED, check_entry, check_key, storable
+from holdfast.stores.port import Plan
 from holdfast.stores.postgres import latches, schema
 from holdfast.stores.postgres.clock import ServerClock, passing_s
 from holdfast.stores.postgres.connection import Again, Connection, Deadline
@@ -90,16 +91,17 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self,
         raw: Connection,
         namespace: str,
-        scope: tuple[Space[Any] | Rows, ...],
+        plan: Plan,
         deadline: Deadline,
         stripes: set[int],
         clock: ServerClock,
     ) -> None:
-        names = plan_of(scope).names
-        self._scope = scope
+        self._scope = plan.scope
         self._deadline = deadline
         self._clock = clock
-        self._by_row = names.difference(space.name for space in scope if isinstance(space, Space))
+        self._by_row = plan.names.difference(
+            space.name for space in plan.scope if isinstance(space, Space)
+        )
         """The spaces of which only single rows are latched."""
         self._stripes = stripes
         self._latched: set[tuple[str, str]] = set()
@@ -126,7 +128,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._spare: list[int] = []
         self._appended = 0
         self._failure: psycopg.Error | None = None
-        super().__init__(raw, namespace, names, _NOT_YET)
+        super().__init__(raw, namespace, plan.names, _NOT_YET)
 
     def begin(self, *, durable: bool) -> None:
         """Begin and take the latches in their global order, in the first message."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.kernel.clock import Clock
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.database import Connection, Database
+from holdfast.stores.sqlite.database import Connection, Database, retry
 from holdfast.stores.sqlite.errors import corrupt, translated
 from holdfast.stores.sqlite.users import Users
 
@@ -23,15 +23,7 @@ def volatile_path(durable: Path, boot_id: str) -> Path:
 
 def join(durable: Database, users: Users, boot_id: str, clock: Clock) -> str:
     """Become a user of the current volatile file; return the boot id that names it."""
-
-    def recorded(raw: sqlite3.Connection) -> str | None:
-        schema.refuse_gutted(raw, durable.path)
-        return schema.boot_of(raw)
-
-    with durable.connection() as connection:
-
-        def is_mine() -> bool:
-            return durable.read(connection, recorded) == boot_id
+    with durable.lend() as connection:
 
         def begin() -> str:
             found = schema.boot_of(connection.raw)
@@ -43,8 +35,13 @@ def join(durable: Database, users: Users, boot_id: str, clock: Clock) -> str:
                 schema.begin_boot(connection.raw, boot_id, clock)
             return boot_id
 
+        retry(None, schema.refuse_gutted, connection.raw, durable.path)
         # Once this process is a user the name stays, so it is read again.
-        if is_mine() and users.share_volatile() and is_mine():
+        if (
+            retry(None, schema.boot_of, connection.raw) == boot_id
+            and users.share_volatile()
+            and retry(None, schema.boot_of, connection.raw) == boot_id
+        ):
             return boot_id
         users.leave_volatile()
         durable.repair_log()

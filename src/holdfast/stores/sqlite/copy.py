@@ -29,7 +29,7 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
     The journal of the volatile file is part of it; its locks are not. Raises SchemaTooNew for an
     unknown space.
     """
-    with store.durable.connection() as connection, _volatile(store) as volatile:
+    with store.durable.lend() as connection, _volatile(store) as volatile:
         raw = connection.raw
         raw.execute("BEGIN")
         try:

@@ -16,7 +16,9 @@ from time import monotonic_ns
 
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.sqlite.errors import opening_failed
-from holdfast.system.access import Access, open_file
+from holdfast.stores.sqlite.filesystem import open_side_file
+from holdfast.system.access import Access
+from holdfast.system.folder_walk import Folder
 
 STRIDE = 1024
 """How far the bound moves beyond the last revision given when the next one would pass it."""
@@ -34,14 +36,14 @@ class SharedCounter:
     inside the gate, and when somebody last found the gate shut, which is a hint.
     """
 
-    def __init__(self, path: Path, access: Access) -> None:
+    def __init__(self, path: Path, access: Access, folder: Folder | None = None) -> None:
         # Most programs never open a volatile file.
         import mmap
 
         try:
             # A descriptor of its own: one that shared the gate's lock would keep it, in a child,
             # beyond its holder's death.
-            fd = open_file(path, os.O_RDWR, access)
+            fd = open_side_file(path, access, folder)
             try:
                 # Never overwrites, and leaves no hole: on a full disk that would become a SIGBUS.
                 os.posix_fallocate(fd, 0, _BYTES)

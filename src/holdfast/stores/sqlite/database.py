@@ -23,7 +23,7 @@ from collections.abc import Callable
 from os import getpid, sched_yield
 from pathlib import Path
 from threading import get_ident
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
@@ -37,12 +37,14 @@ from holdfast.stores.sqlite.errors import (
     tables_changed,
     translated,
 )
-from holdfast.stores.sqlite.filesystem import FileIdentity, check_database, refuse_followed
+from holdfast.stores.sqlite.filesystem import check_database, refuse_followed
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.handles import Handle
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path, refuse_truncated, too_long
 from holdfast.system.access import Access
+from holdfast.system.folder_walk import Folder, open_folder
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CHECKPOINT_FRAMES = 3600
@@ -60,12 +62,14 @@ while in a long log each change of a page has to get past all earlier ones of th
 _CHECKPOINT_EVERY = 8
 """A connection looks at the length of the log with every so many changes."""
 _VOLATILE_TRIES = 10
+_DISCARDED = -1
 _BUSY_SLEEP_S = 0.001
 _BUSY_SLEEP_MAX_S = 0.05
 
 
 class Connection:
-    """A connection and the log's descriptor that belongs to it. Used by one thread at a time.
+    """A connection and the log's descriptor that belongs to it. Used by one thread at a time, as
+    `with database.lend() as connection`: SQLite's errors leave the block as Holdfast's.
 
     One that its user could not give back, because of an exception just then, is closed when nothing
     refers to it any more.
@@ -73,24 +77,37 @@ class Connection:
 
     def __init__(
         self,
+        database: "Database",
+        generation: int,
         handle: Handle,
         raw: sqlite3.Connection,
         log: Log,
-        generation: int,
-        siblings: "weakref.WeakSet[Connection]",
     ) -> None:
         self.handle = handle
         self.raw = raw
-        self.generation = generation
-        self.siblings = siblings
         self.log = log
+        self.generation = generation
+        self.siblings = database.open_ones
         self.changes = 0
         # One for all statements whose rows are fetched at once: making a cursor costs as much as a
         # small statement.
         self.cursor = handle.cursor = raw.cursor()
+        # None while it is idle: the two must not keep each other from being freed.
+        self.database: Database | None = database
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        assert self.database is not None
+        if isinstance(error, sqlite3.Error):
+            raise self.database.discard(self, error) from None
+        self.database.give_back(self)
 
     def close(self) -> None:
-        """Close the descriptor first: it must not outlive the connection that pins the log."""
+        """Close the descriptor first: it must not survive the connection that pins the log."""
         try:
             self.log.close()
         finally:
@@ -104,30 +121,10 @@ class Connection:
             pass
 
 
-class Lent:
-    """A connection for the block of a `with`. A class, since every call uses it."""
-
-    __slots__ = ("_connection", "_database", "_deadline")
-
-    def __init__(self, database: "Database", deadline: float | None) -> None:
-        self._database = database
-        self._deadline = deadline
-
-    def __enter__(self) -> Connection:
-        self._connection = self._database.lend(self._deadline)
-        return self._connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        if isinstance(error, sqlite3.Error):
-            raise self._database.discard(self._connection, error) from None
-        self._database.give_back(self._connection)
-
-
 class Database:
     """A file of a store. `create` fills a new one, inside its first transaction; `failed` is called
-    after each error of SQLite.
+    after each error of SQLite. `folder` is the file's folder, and `found` is what lies under its
+    name.
 
     A `deadline` is on the monotonic clock; without one a call has TRANSACT_TIMEOUT_S.
     """
@@ -135,6 +132,8 @@ class Database:
     def __init__(
         self,
         path: Path,
+        found: os.stat_result,
+        folder: Folder,
         *,
         access: Access,
         synced: bool,
@@ -143,65 +142,75 @@ class Database:
         deadline: float | None = None,
     ) -> None:
         self.path = path
-        self.identity = FileIdentity(path)
+        self._file = found.st_dev, found.st_ino
         self._access = access
         self._failed = failed
         self._synced = synced
         self._create = create
-        self.begin_process()
+        self.begin_process(folder)
         try:
-            with self.connection(deadline):
-                pass
+            self.give_back(self._open(deadline or _default_deadline(), folder))
         except BaseException:
             self.gate.close()
             raise
 
-    def begin_process(self) -> None:
+    def begin_process(self, folder: Folder | None = None) -> None:
         """Start with a gate of its own and no connection, also in a forked child."""
         gate = wal.gate_path(self.path)
         # A file that is synced keeps each revision itself.
-        self.counter = None if self._synced else SharedCounter(gate, self._access)
+        self.counter = None if self._synced else SharedCounter(gate, self._access, folder)
         # A turn at a volatile file takes some 50 us; one at a durable file may have a checkpoint in
         # it.
-        self.gate = Gate(
-            gate, self._access, self.counter, tries=1 if self._synced else _VOLATILE_TRIES
-        )
-        self._shared_sync = SharedSync()
+        tries = 1 if self._synced else _VOLATILE_TRIES
+        self.gate = Gate(gate, self._access, self.counter, tries=tries, folder=folder)
+        self._shared_sync = SharedSync() if self._synced else None
         self._process = getpid()
         self._idle: deque[Connection] = deque()
-        self._open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self.open_ones: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._generation = 0
 
-    def connection(self, deadline: float | None = None) -> Lent:
-        """Lend a connection for a `with` block. SQLite's errors leave it as Holdfast's."""
-        return Lent(self, deadline)
+    def check_identity(self) -> None:
+        """Raise StoreUnavailable when the path names another file than the one that was opened, or
+        none. SQLite goes on in a deleted file, and nobody would find there what was acknowledged.
+        """
+        try:
+            found = os.stat(self.path)
+            if (found.st_dev, found.st_ino) == self._file:
+                return
+        except OSError:
+            pass
+        raise StoreUnavailable(
+            f"{self.path} is not the file any more that this process has open: it was moved, "
+            "deleted or replaced. Put it back, or stop every program that uses it and run "
+            "`holdfast store restore FILE`; nothing was changed",
+            path=str(self.path),
+            outcome="none",
+        )
 
     def lend(self, deadline: float | None = None) -> Connection:
-        """A connection of the current generation, for the caller to give back."""
-        return self.lend_idle() or self._open(deadline or _default_deadline())
-
-    def lend_idle(self) -> Connection | None:
-        """An open connection that is not in use."""
+        """A connection of the current generation, for a `with` block."""
         if self._process != getpid():
             # Forked by a C library, without Python's hooks: gate and connections are the parent's.
             raise handles.refusal()
         try:
             while (connection := self._idle.pop()).generation != self._generation:
                 self._close(connection)
-            connection.handle.owner = get_ident()
-            return connection
         except IndexError:
-            return None
+            return self._open(deadline or _default_deadline())
+        connection.handle.owner = get_ident()
+        connection.database = self
+        return connection
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back. One of an older generation, or with an open transaction, is
         closed.
         """
-        if connection.siblings is not self._open_ones:
+        if connection.siblings is not self.open_ones:
             # This process was forked off inside the block: the connection is its parent's.
             return
         if connection.generation == self._generation and not connection.raw.in_transaction:
             connection.handle.owner = handles.NOBODY
+            connection.database = None
             self._idle.append(connection)
         else:
             self._close(connection)
@@ -212,6 +221,7 @@ class Database:
         """Close a connection on which SQLite failed, and return what the error means. For
         `committing` see `translated`.
         """
+        connection.generation = _DISCARDED
         self._close(connection)
         self._failed()
         if tables_changed(error):
@@ -221,16 +231,7 @@ class Database:
     def run_alone(self, work: Callable[[], T], deadline: float | None = None) -> T:
         """Do the work inside the gate, where no other writer of any process is."""
         faults.reach("sqlite.gate.before")
-        return self.gate.run(work, _left_s(deadline or _default_deadline()))
-
-    def read(
-        self,
-        connection: Connection,
-        work: Callable[[sqlite3.Connection], T],
-        deadline: float | None = None,
-    ) -> T:
-        """Run one read, again if another connection was just recovering or closing the log."""
-        return self._retry(lambda: work(connection.raw), deadline or _default_deadline())
+        return self.gate.run(work, left_s(deadline or _default_deadline()))
 
     def write(
         self,
@@ -247,7 +248,7 @@ class Database:
         """
         until = deadline or _default_deadline()
         if self._synced:
-            self.identity.check()
+            self.check_identity()
         raw = connection.raw
         execute = connection.cursor.execute
 
@@ -257,7 +258,7 @@ class Database:
                 try:
                     execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError:
-                    self._retry(lambda: execute("BEGIN IMMEDIATE"), until)
+                    retry(until, execute, "BEGIN IMMEDIATE")
                 result = work()
                 faults.reach("sqlite.commit.before")
                 try:
@@ -279,7 +280,7 @@ class Database:
 
         try:
             faults.reach("sqlite.gate.before")
-            return self.gate.run(transaction, _left_s(until), sleepy=sleepy)
+            return self.gate.run(transaction, left_s(until), sleepy=sleepy)
         except BaseException:
             # A second exception may have come while the first was handled.
             if connection.handle.is_ours() and raw.in_transaction:
@@ -300,7 +301,7 @@ class Database:
         """Return once everything committed so far survives a power loss. Raises StoreUnavailable
         with the outcome "unknown" when that cannot be known.
         """
-        if not self._synced:
+        if self._shared_sync is None:
             return
         why = "another process's sync failed"
         try:
@@ -328,7 +329,7 @@ class Database:
         until = deadline or _default_deadline()
         # The descriptors of older connections would still report the failure.
         self.close_idle()
-        with self.connection(until) as connection:
+        with self.lend(until) as connection:
             self.run_alone(
                 lambda: wal.restart_marked_log(self.path, self.gate, connection.raw, until), until
             )
@@ -384,21 +385,21 @@ class Database:
 
     def after_fork(self) -> None:
         """In a forked child: drop the parent's gate, connections and logs."""
-        inherited, self._open_ones = list(self._open_ones), weakref.WeakSet()
+        inherited, self.open_ones = list(self.open_ones), weakref.WeakSet()
         self._idle = deque()
         self.gate.abandon()
         for connection in inherited:
             with contextlib.suppress(OSError):
                 connection.log.close()
 
-    def _open(self, deadline: float) -> Connection:
-        handle = Handle()
-        generation = self._generation
+    def _open(self, deadline: float, folder: Folder | None = None) -> Connection:
+        handle, around, generation = Handle(), folder, self._generation
         try:
-            handle.begin(self.path, _left_s(deadline))
-            self.identity.check()
-            check_database(self.path, self._access)
-            refuse_truncated(self.path)
+            handle.begin(self.path, left_s(deadline))
+            self.check_identity()
+            if around is None:
+                around = Folder.of(open_folder(self.path.parent))
+            refuse_truncated(self.path, check_database(self.path, self._access, around))
             raw = handle.raw = sqlite3.connect(
                 self.path,
                 timeout=0,
@@ -407,11 +408,14 @@ class Database:
                 cached_statements=256,
             )
             refuse_followed(raw, self.path)
-            self._configure(raw, deadline)
+            # This reads the schema, so another process that makes, recovers or deletes the log may
+            # be in the way.
+            if not retry(deadline, self._configured, raw):
+                self.gate.run(lambda: self._make(raw, deadline), left_s(deadline))
             connection = Connection(
-                handle, raw, Log(self.path, self._access), generation, self._open_ones
+                self, generation, handle, raw, Log(self.path, self._access, around)
             )
-            self._open_ones.add(connection)
+            self.open_ones.add(connection)
             return connection
         except BaseException as error:
             handle.close()
@@ -421,60 +425,59 @@ class Database:
             if isinstance(error, OSError) and not isinstance(error, LockTimeout):
                 raise opening_failed(log_path(self.path), error) from None
             raise
+        finally:
+            if folder is None and around is not None:
+                os.close(around.fd)
 
-    def _configure(self, raw: sqlite3.Connection, deadline: float) -> None:
-        # This reads the schema, so another process that makes, recovers or deletes the log may be
-        # in the way.
-        self._retry(
-            lambda: raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}"),
-            deadline,
-        )
+    def _configured(self, raw: sqlite3.Connection) -> bool:
+        """Set a connection up; False when the file has no tables or no log yet."""
+        raw.execute(f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}")
         raw.execute("PRAGMA wal_autocheckpoint = 0")
         # A log that grew while a reader was stopped is cut to this when it is restarted.
         raw.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_KEPT}")
-        layout = self._retry(lambda: schema.layout_of(raw, self.path), deadline)
-        if layout == schema.LAYOUT_VERSION:
-            mode = self._retry(lambda: raw.execute("PRAGMA journal_mode").fetchone()[0], deadline)
-            if mode == "wal":
-                return
-        self.gate.run(lambda: self._make(raw, deadline), _left_s(deadline))
+        if schema.layout_of(raw, self.path) != schema.LAYOUT_VERSION:
+            return False
+        mode: str = raw.execute("PRAGMA journal_mode").fetchone()[0]
+        return mode == "wal"
 
     def _make(self, raw: sqlite3.Connection, deadline: float) -> None:
         """Inside the gate: turn the log on, and fill a new file."""
-        self._retry(lambda: raw.execute("PRAGMA journal_mode = WAL"), deadline)
-        if self._retry(lambda: schema.layout_of(raw, self.path), deadline) == 0:
-            self._retry(lambda: raw.execute("BEGIN IMMEDIATE"), deadline)
+        retry(deadline, raw.execute, "PRAGMA journal_mode = WAL")
+        if retry(deadline, schema.layout_of, raw, self.path) == 0:
+            retry(deadline, raw.execute, "BEGIN IMMEDIATE")
             self._create(raw)
             faults.reach("sqlite.create.before")
             raw.execute("COMMIT")
             faults.reach("sqlite.create.after")
-
-    def _retry(self, work: Callable[[], T], deadline: float) -> T:
-        """Do the work, again while another program has the database locked. Our own writers queue
-        at the gate and do not meet here.
-        """
-        sleep_s = _BUSY_SLEEP_S
-        while True:
-            try:
-                return work()
-            except sqlite3.OperationalError as error:
-                if not busy(error) or time.monotonic() + sleep_s > deadline:
-                    raise
-            # SQLite does not notify anybody when a foreign lock goes.
-            time.sleep(sleep_s)
-            sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
 
     def _close(self, connection: Connection) -> None:
         try:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         finally:
-            self._open_ones.discard(connection)
+            self.open_ones.discard(connection)
+
+
+def retry(deadline: float | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do the work, again while another program has the database locked, or just recovers or closes
+    its log. Our own writers queue at the gate and do not meet here.
+    """
+    sleep_s = _BUSY_SLEEP_S
+    while True:
+        try:
+            return work(*args, **kwargs)
+        except sqlite3.OperationalError as error:
+            deadline = deadline or _default_deadline()
+            if not busy(error) or time.monotonic() + sleep_s > deadline:
+                raise
+        # SQLite does not notify anybody when a foreign lock goes.
+        time.sleep(sleep_s)
+        sleep_s = min(2 * sleep_s, _BUSY_SLEEP_MAX_S)
 
 
 def _default_deadline() -> float:
     return time.monotonic() + TRANSACT_TIMEOUT_S
 
 
-def _left_s(deadline: float) -> float:
+def left_s(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0.0)

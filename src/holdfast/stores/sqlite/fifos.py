@@ -22,7 +22,7 @@ from pathlib import Path
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.listener import FdListener, check_topics, drain
 from holdfast.stores.sqlite.errors import opening_failed
-from holdfast.system.access import Access, in_folder, make_folder_in, make_node_in, make_one_folder
+from holdfast.system.access import Access, in_folder, make_folder_in, make_node, make_one_folder
 from holdfast.system.folder_walk import is_exposed
 
 _POOL_MAX = 8
@@ -140,7 +140,7 @@ class Fifos:
             make_one_folder(self._folder, self._access)
             with self._opened() as wake:
                 self._each(wake, ".", self._sweep)
-                make_node_in(wake, unfinished, stat.S_IFIFO, self._access)
+                make_node(wake, unfinished, stat.S_IFIFO, self._access)
                 # Opened for both directions, it reports no end of file when a notifier closes its
                 # side.
                 fifo.fd = os.open(

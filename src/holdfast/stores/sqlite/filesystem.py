@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sqlite3
 import stat
 from pathlib import Path
@@ -10,13 +11,13 @@ from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.system.access import (
     Access,
-    access_like,
-    check_names,
     check_shared,
-    make_folder,
+    in_folder,
     make_node,
+    open_file,
+    refuse_planted,
 )
-from holdfast.system.folder_walk import untrusted
+from holdfast.system.folder_walk import Folder, untrusted
 
 LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
@@ -31,64 +32,55 @@ VARIABLE = "HOLDFAST_FILESYSTEMS"
 """Names more of them, separated by commas, for a user who knows that they are as good."""
 
 
-class FileIdentity:
-    """Which file a path named when it was opened. SQLite goes on in a file that was deleted, and
-    nobody would find there what was acknowledged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-        self._file = self._now()
-
-    def check(self) -> None:
-        """Raise StoreUnavailable when the path names another file, or none."""
-        if self._now() != self._file:
-            raise StoreUnavailable(
-                f"{self._path} is not the file any more that this process has open: it was moved, "
-                "deleted or replaced. Put it back, or stop every program that uses it and run "
-                "`holdfast store restore FILE`; nothing was changed",
-                path=self._path,
-                outcome="none",
-            )
-
-    def _now(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-
-def prepare(path: Path, access: Access) -> None:
-    """Make the store's folder and an empty database file, unless they exist.
-
-    Raises StoreUnavailable, for a network file system with a pointer to PostgreSQL; InvalidValue
-    for a path that is a folder or special file.
+def make_database(path: Path, access: Access, folder: Folder) -> os.stat_result:
+    """Make an empty database file in its open folder, unless it exists; return what is there.
+    Raises OSError, StoreUnavailable, and InvalidValue for a folder or special file.
     """
     try:
-        make_folder(path.parent, access)
-        refuse_network(path.parent)
-        if not path.exists():
-            check_shared(path.parent, access)
-            sync_names(path.parent)
-            make_empty(path, access)
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InvalidValue(
-                f"{path} is not a plain file: give --store sqlite:PATH the path of a file",
-                path=str(path),
-            )
-        check_database(path, access_like(path))
+        found = os.stat(path.name, dir_fd=folder.fd, follow_symlinks=False)
+    except FileNotFoundError:
+        check_shared(path.parent, access)
+        sync_names(path.parent)
+        make_empty(path, access, folder.fd)
+        found = os.stat(path.name, dir_fd=folder.fd, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        raise untrusted(path, "it is a symbolic link")
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidValue(
+            f"{path} is not a plain file: give --store sqlite:PATH the path of a file",
+            path=str(path),
+        )
+    return found
+
+
+def check_database(
+    path: Path, access: Access, folder: Folder | None = None
+) -> dict[str, os.stat_result]:
+    """Before SQLite opens a database and the files beside it by name: refuse what other users put
+    under one of these names. Return what is there, by the ending of its name. Raises
+    StoreUnavailable and OSError.
+    """
+    if folder is None:
+        return in_folder(path, lambda fd, _: check_database(path, access, Folder.of(fd)))
+    found = {}
+    # The log first: another process may be making both now, and it makes the log last.
+    for ending in ("-wal", "", "-shm", "-journal"):
+        try:
+            there = os.stat(path.name + ending, dir_fd=folder.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if folder.exposed or not stat.S_ISREG(there.st_mode):
+            refuse_planted(f"{path}{ending}", there, os.fstat(folder.fd), access, writing=True)
+        found[ending] = there
+    return found
+
+
+def open_side_file(path: Path, access: Access, folder: Folder | None = None) -> int:
+    """Open a file that lies beside a database, or make it. Raises StoreUnavailable."""
+    try:
+        return open_file(path, os.O_RDWR, access, folder=folder)
     except OSError as error:
         raise opening_failed(path, error) from None
-
-
-def check_database(path: Path, access: Access) -> None:
-    """Before SQLite opens a database and the files beside it by name: refuse what other users put
-    under one of these names. Raises StoreUnavailable and OSError.
-    """
-    check_names(
-        [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))], access
-    )
 
 
 def refuse_followed(raw: sqlite3.Connection, path: Path) -> None:
@@ -125,12 +117,15 @@ def sync_names(folder: Path) -> None:
             os.close(fd)
 
 
-def make_empty(path: Path, access: Access) -> None:
-    """Make an empty file, unless it exists, without opening it: closing a descriptor of a database
-    drops the locks that SQLite holds on it in this process.
+def make_empty(path: Path, access: Access, folder: int | None = None) -> None:
+    """Make an empty file, unless it exists; `folder` is a descriptor of its folder. Without opening
+    it: closing a descriptor of a database drops the locks that SQLite holds on it in this process.
     """
+    if folder is None:
+        in_folder(path, lambda around, _: make_empty(path, access, around))
+        return
     with contextlib.suppress(FileExistsError):
-        make_node(path, stat.S_IFREG, access)
+        make_node(folder, path.name, stat.S_IFREG, access)
 
 
 def refuse_network(folder: Path) -> None:
@@ -167,12 +162,15 @@ def type_of(folder: Path) -> str:
         return UNKNOWN
     finally:
         os.close(fd)
-    table = [line.split(" ") for line in mounts.splitlines()]
-    mount = next((line.split()[1] for line in fdinfo.splitlines() if line[:7] == "mnt_id:"), "")
+    mount = re.search(r"^mnt_id:\s*(\d+)", fdinfo, re.MULTILINE)
     number = f"{os.major(device)}:{os.minor(device)}"
+    by_mount = by_number = UNKNOWN
+    for line in mounts.splitlines():
+        words = line.split(" ")
+        if mount is not None and words[0] == mount[1]:
+            by_mount = words[words.index("-") + 1]
+        if words[2] == number:
+            by_number = words[words.index("-") + 1]
     # By the mount first: parts of a btrfs have device numbers that are in no table. In a chroot
     # only the number may be.
-    found = [words for words in table if words[0] == mount] or [
-        words for words in table if words[2] == number
-    ]
-    return found[-1][found[-1].index("-") + 1] if found else UNKNOWN
+    return by_number if by_mount == UNKNOWN else by_mount

@@ -15,28 +15,21 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import sched_yield
 from pathlib import Path
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout
 from holdfast.stores.checks import closed
 from holdfast.stores.owned_lock import owned_lock
+from holdfast.stores.sqlite.counter import SharedCounter
 from holdfast.stores.sqlite.errors import opening_failed
+from holdfast.stores.sqlite.filesystem import open_side_file
 from holdfast.stores.sqlite.gate_thread import GateThread
-from holdfast.system.access import Access, open_file
+from holdfast.system.access import Access
+from holdfast.system.folder_walk import Folder
 
 T = TypeVar("T")
 
 _TRY = LOCK_EX | LOCK_NB
-
-
-class SharedMemory(Protocol):
-    """Memory that all processes at the gate share (counter.py)."""
-
-    def want(self) -> None: ...
-
-    def wanted(self) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class Gate:
@@ -49,12 +42,18 @@ class Gate:
     """
 
     def __init__(
-        self, path: Path, access: Access, memory: SharedMemory | None = None, *, tries: int = 1
+        self,
+        path: Path,
+        access: Access,
+        memory: SharedCounter | None = None,
+        *,
+        tries: int = 1,
+        folder: Folder | None = None,
     ) -> None:
         self.path = path
         self._tries = tries
         self._memory = memory
-        self._fd = self._opened(path, access)
+        self._fd = self._opened(path, access, folder)
         self._inside = owned_lock()
         self._thread_start = threading.Lock()
         self._thread: GateThread | None = None
@@ -157,11 +156,8 @@ class Gate:
             if self._memory is not None:
                 self._memory.close()
 
-    def _opened(self, path: Path, access: Access) -> int:
-        try:
-            return open_file(path, os.O_RDWR, access)
-        except OSError as error:
-            raise opening_failed(path, error) from None
+    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
+        return open_side_file(path, access, folder)
 
     def _leave(self) -> None:
         """After an exception: open what this thread may have left shut, as when memory ran out on

@@ -1,13 +1,13 @@
 """put_new and delete_if on the volatile file: one statement that checks, changes and commits.
 
 Locks are taken through it, so it handles the usual case alone, in a straight line. It declines
-every other case: no idle connection, a bound that is reached or was moved (counter.py), a database
-that another program has locked, missing tables. Then nothing was changed, and a general transaction
-does the work.
+every other case: a bound that is reached or was moved (counter.py), a database that another program
+has locked, missing tables. Then nothing was changed, and a general transaction does the work.
 """
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from holdfast.kernel.faults import reach
@@ -33,12 +33,11 @@ class HotPath(Generic[R]):
         self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]
     ) -> None:
         self._database = database
-        self._gate = database.gate
         self._counter = counter
         self._namespace = namespace
         self._space = space
 
-    def put_new(self, items: Sequence[tuple[str, R]], timeout_s: float) -> int | None:
+    def put_new(self, items: Sequence[tuple[str, R]], deadline: float) -> int | None:
         """Insert all items and return their revision, or nothing and None if any key exists. Raises
         Declined.
         """
@@ -52,9 +51,7 @@ class HotPath(Generic[R]):
                 encoded, last = (space.encode(record), *space.index_keys(record)), record
             parameters += (key, *encoded)
         sql = schema.put_new(space, len(items))
-        connection = self._database.lend_idle()
-        if connection is None:
-            raise Declined
+        connection = self._database.lend(deadline)
 
         def insert() -> int | None:
             revision, bound = self._counter.take()
@@ -70,16 +67,14 @@ class HotPath(Generic[R]):
             reach("sqlite.commit.after")
             return revision
 
-        return self._in_gate(connection, insert, timeout_s)
+        return self._in_gate(connection, insert, deadline)
 
-    def delete_if(self, keys: Sequence[str], token: int, timeout_s: float) -> int:
+    def delete_if(self, keys: Sequence[str], token: int, deadline: float) -> int:
         """Delete those of the keys whose record has the revision `token`; return how many there
         were. Raises Declined.
         """
         sql = schema.delete_if(self._space, len(keys))
-        connection = self._database.lend_idle()
-        if connection is None:
-            raise Declined
+        connection = self._database.lend(deadline)
 
         def delete() -> int:
             reach("sqlite.write")
@@ -90,9 +85,9 @@ class HotPath(Generic[R]):
             reach("sqlite.commit.after")
             return deleted
 
-        return self._in_gate(connection, delete, timeout_s)
+        return self._in_gate(connection, delete, deadline)
 
-    def _in_gate(self, connection: Connection, change: Callable[[], T], timeout_s: float) -> T:
+    def _in_gate(self, connection: Connection, change: Callable[[], T], deadline: float) -> T:
         """Make the change, which is one statement, inside the gate; and give the connection
         back.
         """
@@ -102,17 +97,15 @@ class HotPath(Generic[R]):
                 # The general way restarts the log, or refuses the change.
                 raise Declined
             reach("sqlite.gate.before")
-            result = self._gate.run(change, timeout_s)
+            result = database.gate.run(change, deadline - monotonic())
             database.checkpoint_if_due(connection)
+            return result
         except sqlite3.Error as error:
             if busy(error):
-                database.give_back(connection)
                 raise Declined from None
             # The statement was its own commit, so an I/O error leaves its outcome unknown.
             failure = database.discard(connection, error, committing=True)
             raise (Declined if isinstance(failure, TablesChanged) else failure) from None
-        except BaseException:
+        finally:
+            # Not by `with`: every lock is taken through here, and that costs two calls more.
             database.give_back(connection)
-            raise
-        database.give_back(connection)
-        return result

@@ -1,14 +1,16 @@
 """Reading the journal, which lies in the durable and the volatile file."""
 
+import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from heapq import merge
 from itertools import islice
+from typing import Any
 
 from holdfast.kernel.store import Batch, Cursor, Entry
 from holdfast.stores.checks import cursor_at, places_of
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.database import Database
+from holdfast.stores.sqlite.database import Database, retry
 from holdfast.stores.sqlite.transaction import EPOCH
 
 _SELECT = (
@@ -27,10 +29,10 @@ def read(
     StoreUnavailable when a file is not where it was opened.
     """
     for database in files:
-        database.identity.check()
+        database.check_identity()
     # Read each time: a restore by another process may change it.
-    with files[0].connection() as connection:
-        number = files[0].read(connection, schema.journal_number)
+    with files[0].lend() as connection:
+        number = retry(None, schema.journal_number, connection.raw)
     places = places_of(cursor, 2, number)
     # From the end at least one of each file, whose place is the cursor.
     most = max(limit, 1) if reverse else limit
@@ -51,10 +53,8 @@ def _entries(
     database: Database, namespace: str, after: int, limit: int, reverse: bool
 ) -> list[Entry]:
     sql, after = (f"{_SELECT} DESC LIMIT ?", 0) if reverse else (f"{_SELECT} LIMIT ?", after)
-    with database.connection() as connection:
-        rows = database.read(
-            connection, lambda raw: raw.execute(sql, (namespace, after, limit)).fetchall()
-        )
+    with database.lend() as connection:
+        rows = retry(None, _rows, connection.raw, sql, (namespace, after, limit))
     if not rows:
         return []
     # Loaded when there is an entry: a short command such as `jobs pick` mostly finds none.
@@ -71,3 +71,7 @@ def _entries(
         )
         for revision, at, actor, kind, subject, data in rows
     ]
+
+
+def _rows(raw: sqlite3.Connection, *statement: Any) -> list[tuple[Any, ...]]:
+    return raw.execute(*statement).fetchall()

@@ -52,7 +52,7 @@ class SqliteAdministration(Administration):
         """Finds damaged pages, records that do not decode, indexes that disagree with their record,
         revisions beyond the counter, and damaged journal entries.
         """
-        with self._store.durable.connection() as connection:
+        with self._store.durable.lend() as connection:
             raw = connection.raw
             raw.execute("BEGIN")
             try:
@@ -74,7 +74,7 @@ class SqliteAdministration(Administration):
 
     def content(self, space: Space[Any], key: str) -> bytes:
         store, found = self._store, None
-        with store.durable.connection() as connection:
+        with store.durable.lend() as connection:
             if schema.is_current(connection.raw, space):
                 sql = table_of(space, schema.DIALECT).get
                 found = connection.raw.execute(sql, (store.namespace, key)).fetchone()
@@ -98,7 +98,7 @@ class SqliteAdministration(Administration):
                 f"there is no folder {target.parent}: make it first, or choose another",
                 path=str(target),
             )
-        with self._store.durable.connection() as connection, whole(target) as temporary:
+        with self._store.durable.lend() as connection, whole(target) as temporary:
             _copy(connection.raw, temporary)
             if complete is not None:
                 with handles.opened(temporary) as raw, raw:
@@ -193,7 +193,7 @@ def _live(path: Path, boot_id: str, clock: Clock) -> SqliteStore | None:
     except Corrupt:
         return None
     try:
-        with store.durable.connection() as connection:
+        with store.durable.lend() as connection:
             schema.last_era(connection.raw)
     except Corrupt:
         store.close()
@@ -211,7 +211,7 @@ def _overwrite(
     new era is begun there too, beyond the last one of the store.
     """
     live.durable.repair_log()
-    with live.durable.connection() as connection:
+    with live.durable.lend() as connection:
 
         def work() -> Path | None:
             deadline = time.monotonic() + TRANSACT_TIMEOUT_S

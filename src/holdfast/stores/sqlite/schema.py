@@ -13,6 +13,7 @@ greater one is the bound of all revisions given; the last one given is in shared
 (counter.py).
 """
 
+import os
 import sqlite3
 from functools import lru_cache
 from pathlib import Path
@@ -23,11 +24,11 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import RecordInvalid, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.stores.checks import new_journal
-from holdfast.stores.sql import Dialect, is_declared, signature, table_of
+from holdfast.stores.sql import Dialect, is_declared, table_of
 from holdfast.stores.sqlite import handles
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.filesystem import check_database
-from holdfast.system.access import access_like
+from holdfast.system.access import Access, access_like
 
 APPLICATION_ID = 0x484F4C44
 LAYOUT_VERSION = 1
@@ -86,13 +87,14 @@ def layout_of(connection: sqlite3.Connection, path: Path) -> int:
 
 def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
     """Raise StoreCorrupt for a file of ours that lacks a table or a number that every store has."""
-    tables = {
-        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    }
-    if tables.issuperset(("meta", "spaces", "journal")):
-        numbers = {row[0] for row in connection.execute("SELECT name FROM meta")}
-        if numbers.issuperset(("revision", "era")):
-            return
+    tables = "sqlite_master WHERE type = 'table' AND name IN ('meta', 'spaces', 'journal')"
+    numbers = "meta WHERE name IN ('revision', 'era')"
+    count = "SELECT count(*) FROM"
+    if (
+        connection.execute(f"{count} {tables}").fetchone()[0] == 3
+        and connection.execute(f"{count} {numbers}").fetchone()[0] == 2
+    ):
+        return
     raise StoreCorrupt(
         f"{path} lacks what every store has: put a backup in its place with `holdfast store "
         "restore FILE`",
@@ -100,13 +102,14 @@ def refuse_gutted(connection: sqlite3.Connection, path: Path) -> None:
     )
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, access: Access) -> None:
     """Refuse a file that is no store of ours, before anything is put beside it. Raises StoreCorrupt
-    or SchemaTooNew.
+    or SchemaTooNew, OSError, and StoreUnavailable for files that others put there.
     """
     # A gate beside the file shows that a store was opened here before.
-    if path.with_name(path.name + "-gate").exists() or path.stat().st_size == 0:
+    if os.path.exists(f"{path}-gate") or os.stat(path).st_size == 0:
         return
+    check_database(path, access)
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -257,7 +260,7 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
             )
     connection.execute(
         "INSERT OR REPLACE INTO spaces (name, schema_version, indexes) VALUES (?, ?, ?)",
-        (space.name, space.schema_version, signature(space)),
+        (space.name, space.schema_version, ",".join(space.indexes)),
     )
 
 
@@ -285,4 +288,4 @@ def put_new(space: Space[Any], items: int) -> str:
 @lru_cache(maxsize=1024)
 def delete_if(space: Space[Any], keys: int) -> str:
     """Delete that many keys if they have a revision."""
-    return table_of(space, DIALECT).delete_if(keys, DIALECT)
+    return table_of(space, DIALECT).delete_if(keys)

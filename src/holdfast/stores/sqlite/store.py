@@ -9,48 +9,37 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.kernel import faults, token
-from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
-from holdfast.kernel.errors import LockTimeout, StoreUnavailable
-from holdfast.kernel.limits import JOURNAL_READ_MAX, TRANSACT_TIMEOUT_S
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
+from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.names import check_id
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import (
-    BEGINNING,
-    Administration,
-    Batch,
-    Cursor,
-    NoLayouts,
-    ReadTx,
-    Row,
-    Scope,
-    SessionLock,
-    Tx,
-)
-from holdfast.stores.checks import Plan, check_keys, check_limit, closed, plan_of, storable
+from holdfast.kernel.store import Administration, Batch, Cursor, Row, SessionLock
+from holdfast.stores.checks import closed, storable
 from holdfast.stores.listener import FdListener
+from holdfast.stores.port import EmbeddedStore, Plan, plan_of
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import boot, handles, schema
-from holdfast.stores.sqlite.database import Connection, Database
-from holdfast.stores.sqlite.errors import TablesChanged
+from holdfast.stores.sqlite.database import Connection, Database, retry
+from holdfast.stores.sqlite.errors import TablesChanged, opening_failed
 from holdfast.stores.sqlite.fifos import Fifos
-from holdfast.stores.sqlite.filesystem import prepare
+from holdfast.stores.sqlite.filesystem import make_database, refuse_network
 from holdfast.stores.sqlite.hotpath import Declined, HotPath
 from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
 from holdfast.stores.sqlite.users import Users, close_inherited
-from holdfast.system.access import PRIVATE, Access, access_like
-from holdfast.system.folder_walk import resolve
+from holdfast.system.access import PRIVATE, Access, access_of, open_made_folder
+from holdfast.system.folder_walk import Folder, open_folder, resolve
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SqliteStore(NoLayouts):
+class SqliteStore(EmbeddedStore):
     """A store in SQLite files on one machine.
 
     Promised: the port, for every process of this machine that opens the same path, also in
@@ -61,7 +50,6 @@ class SqliteStore(NoLayouts):
     """
 
     kind = "sqlite"
-    embedded = True
     ephemeral = False
 
     def __init__(
@@ -73,22 +61,30 @@ class SqliteStore(NoLayouts):
         clock: Clock | None = None,
         access: Access = PRIVATE,
     ) -> None:
+        super().__init__(namespace, clock)
         # SQLite keeps the log beside the target of a link, so everything else must lie there too.
         self.path = self.anchor = Path(resolve(path))
-        self.namespace = check_id(namespace, "namespace")
         self._boot_id = check_id(boot_id, "boot id")
-        self._clock = clock or SystemClock()
         self._begin_process()
-        prepare(self.path, access)
-        # An existing store keeps its owner and group.
-        self.access = access_like(self.path)
-        schema.refuse_foreign(self.path)
-        # Before the first connection: from here on nobody replaces the files.
-        self._users = Users(self.path, self.access, self._boot_id)
-        with contextlib.ExitStack() as undone:
+        with contextlib.ExitStack() as opening, contextlib.ExitStack() as undone:
+            try:
+                # One walk for all files: each is opened in this folder.
+                folder = Folder.of(open_made_folder(self.path.parent, access))
+                opening.callback(os.close, folder.fd)
+                refuse_network(self.path.parent)
+                found = make_database(self.path, access, folder)
+                # An existing store keeps its owner and group.
+                self.access = access_of(found)
+                schema.refuse_foreign(self.path, self.access)
+            except OSError as error:
+                raise opening_failed(self.path, error) from None
+            # Before the first connection: from here on nobody replaces the files.
+            self._users = Users(self.path, self.access, self._boot_id, folder)
             undone.callback(self._users.close)
             self.durable = Database(
                 self.path,
+                found,
+                folder,
                 access=self.access,
                 synced=True,
                 create=self._create_durable,
@@ -97,7 +93,7 @@ class SqliteStore(NoLayouts):
             undone.callback(self.durable.close)
             self._volatile_boot = boot.join(self.durable, self._users, boot_id, self._clock)
             undone.pop_all()
-        self._fifos = Fifos(self.path.with_name(self.path.name + "-wake"), namespace, self.access)
+        self._fifos = Fifos(self.side_folder("wake"), namespace, self.access)
         _stores.add(self)
 
     def _begin_process(self) -> None:
@@ -106,12 +102,6 @@ class SqliteStore(NoLayouts):
         self._declared: set[Space[Any]] = set()
         self._hot: dict[Space[Any], HotPath[Any]] = {}
         self._closed = False
-
-    def now(self) -> datetime:
-        return self._clock.now()
-
-    def monotonic(self) -> MonotonicTime:
-        return self._clock.monotonic()
 
     def side_folder(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}-{purpose}")
@@ -122,8 +112,7 @@ class SqliteStore(NoLayouts):
     def session_lock(self, name: str) -> SessionLock:
         from holdfast.system.flock import FlockLock
 
-        lock = self.path.with_name(f"{self.path.name}-{name}-{self.namespace}.lock")
-        return FlockLock(lock, self.access)
+        return FlockLock(self.side_folder(f"{name}-{self.namespace}.lock"), self.access)
 
     @property
     def administration(self) -> Administration:
@@ -131,30 +120,21 @@ class SqliteStore(NoLayouts):
 
         return SqliteAdministration(self)
 
-    def transact(
-        self,
-        body: Callable[[Tx], T],
-        *,
-        scope: Scope,
-        durable: bool = True,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
-    ) -> T:
-        deadline = time.monotonic() + timeout_s
-        plan = plan_of(tuple(scope))
-        try:
-            return self._transact(body, plan, deadline, durable)
-        except TablesChanged:
-            return self._retry_if_changed(self._transact, body, plan, deadline, durable)
-
     def _transact(
         self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True
+    ) -> T:
+        return self._retry_if_changed(self._transact_once, body, plan, deadline, durable)
+
+    def _transact_once(
+        self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool
     ) -> T:
         database = self._database(plan.volatile, deadline)
         if durable:
             database.repair_log(deadline)
-        with database.connection(deadline) as connection:
+        with database.lend(deadline) as connection:
             database.limit_log(connection, deadline)
-            self._declare(database, connection, plan.spaces, deadline)
+            if not self._declared.issuperset(plan.spaces):
+                self._declare(database, connection, plan.spaces, deadline)
 
             def run() -> tuple[SqliteTx, T]:
                 now = self._clock.now()
@@ -185,12 +165,7 @@ class SqliteStore(NoLayouts):
             database.checkpoint_if_due(connection)
         return result
 
-    def read(
-        self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> T:
-        plan = plan_of(tuple(scope))
-        deadline = time.monotonic() + timeout_s
-
+    def _read(self, body: Callable[[SqliteReadTx], T], plan: Plan, deadline: float) -> T:
         def snapshot(cursor: sqlite3.Cursor) -> T:
             cursor.execute("BEGIN")
             tx = SqliteReadTx(cursor, self.namespace, plan.names, self._clock.now())
@@ -200,48 +175,31 @@ class SqliteStore(NoLayouts):
                 tx.end()
                 cursor.execute("ROLLBACK")
 
-        def run() -> T:
-            database = self._database(plan.volatile, deadline)
-            with database.connection(deadline) as connection:
-                self._declare(database, connection, plan.spaces, deadline)
-                return database.read(connection, lambda _: snapshot(connection.cursor), deadline)
+        return self._retry_if_changed(self._on_tables, plan, deadline, snapshot)
 
-        return self._retry_if_changed(run)
-
-    def get(
-        self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
-    ) -> Row[R] | None:
+    def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
         sql = table_of(space, schema.DIALECT).get
-        deadline = time.monotonic() + timeout_s
 
-        def run() -> tuple[Any, ...] | None:
-            database = self._database(space.volatile, deadline)
-            with database.connection(deadline) as connection:
-                self._declare(database, connection, [space], deadline)
-                if not storable(key):
-                    return None
-                found: tuple[Any, ...] | None = database.read(
-                    connection,
-                    lambda raw: raw.execute(sql, (self.namespace, key)).fetchone(),
-                    deadline,
-                )
-                return found
+        def fetch(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
+            return cursor.execute(sql, (self.namespace, key)).fetchall() if storable(key) else []
 
-        found = self._retry_if_changed(run)
-        return None if found is None else Row(key, space.decode(key, found[0]), found[1])
+        found = self._retry_if_changed(self._on_tables, plan_of((space,)), deadline, fetch)
+        return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
-    def put_new(
-        self,
-        space: Space[R],
-        items: Sequence[tuple[str, R]],
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _on_tables(self, plan: Plan, deadline: float, work: Callable[[sqlite3.Cursor], T]) -> T:
+        """Read from the tables of a plan, which are made if they do not exist."""
+        database = self._database(plan.volatile, deadline)
+        with database.lend(deadline) as connection:
+            if not self._declared.issuperset(plan.spaces):
+                self._declare(database, connection, plan.spaces, deadline)
+            return retry(deadline, work, connection.cursor)
+
+    def _put_new(
+        self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
-        check_keys([key for key, _ in items], distinct=True)
-        deadline = time.monotonic() + timeout_s
         if (hot := self._hot.get(space)) is not None:
             try:
-                return hot.put_new(items, timeout_s)
+                return hot.put_new(items, deadline)
             except Declined:
                 pass
 
@@ -251,23 +209,16 @@ class SqliteStore(NoLayouts):
             return tx.revision
 
         try:
-            return self._retry_if_changed(self._transact, insert, plan_of((space,)), deadline)
+            return self._transact(insert, plan_of((space,)), deadline)
         except KeyTaken:
             return None
 
-    def delete_if(
-        self,
-        space: Space[Any],
-        keys: Sequence[str],
-        token: int,
-        *,
-        timeout_s: float = TRANSACT_TIMEOUT_S,
+    def _delete_if(
+        self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
-        check_keys(keys)
-        deadline = time.monotonic() + timeout_s
         if (hot := self._hot.get(space)) is not None:
             try:
-                return hot.delete_if(keys, token, timeout_s)
+                return hot.delete_if(keys, token, deadline)
             except Declined:
                 pass
         sql = schema.delete_if(space, len(keys))
@@ -275,21 +226,18 @@ class SqliteStore(NoLayouts):
         def delete(tx: SqliteTx) -> int:
             return tx.change(sql, (self.namespace, token, *keys))
 
-        return self._retry_if_changed(self._transact, delete, plan_of((space,)), deadline)
+        return self._transact(delete, plan_of((space,)), deadline)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
         self._check_open()
         return self._fifos.listen(topics, self._users.keep)
 
-    def journal(
-        self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
-    ) -> Batch:
+    def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
         """The entries of both files, merged by time; the cursor is a place in each."""
         # A command that only changes something does not need it.
         from holdfast.stores.sqlite.journal import read
 
         self._check_open()
-        check_limit(limit)
         files = [self.durable]
         if os.path.exists(self.volatile_path()):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
@@ -357,7 +305,8 @@ class SqliteStore(NoLayouts):
         )
 
     def _database(self, volatile: bool, deadline: float) -> Database:
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if not volatile:
             return self.durable
         if self._volatile is None:
@@ -374,21 +323,31 @@ class SqliteStore(NoLayouts):
         try:
             if self._volatile is None:
                 path = self.volatile_path()
-                prepare(path, self.access)
-                self.durable.repair_log(deadline)
-                # Lent before: `create` may run in the gate's thread, which cannot open a connection
-                # while this thread opens one.
-                with self.durable.connection(deadline) as connection:
-                    self._volatile = Database(
-                        path,
-                        access=self.access,
-                        synced=False,
-                        create=lambda raw: boot.create_volatile(
-                            raw, path, self.durable, connection, self._clock, deadline
-                        ),
-                        failed=self._forget_tables,
-                        deadline=deadline,
-                    )
+                folder = Folder.of(open_folder(path.parent))
+                try:
+                    found = make_database(path, self.access, folder)
+                    self.durable.repair_log(deadline)
+                    # Lent before: `create` may run in the gate's thread, which cannot open a
+                    # connection while this thread opens one.
+                    with self.durable.lend(deadline) as connection:
+                        self._volatile = Database(
+                            path,
+                            found,
+                            folder,
+                            access=self.access,
+                            synced=False,
+                            create=lambda raw: boot.create_volatile(
+                                raw, path, self.durable, connection, self._clock, deadline
+                            ),
+                            failed=self._forget_tables,
+                            deadline=deadline,
+                        )
+                finally:
+                    os.close(folder.fd)
+        except OSError as error:
+            if isinstance(error, HoldfastError):
+                raise
+            raise opening_failed(self.volatile_path(), error) from None
         finally:
             self._mutex.release()
 
@@ -399,11 +358,8 @@ class SqliteStore(NoLayouts):
         spaces: Sequence[Space[Any]],
         deadline: float,
     ) -> None:
-        if self._declared.issuperset(spaces):
-            return
         for space in spaces:
-            is_current = partial(schema.is_current, space=space)
-            if not database.read(connection, is_current, deadline):
+            if not retry(deadline, schema.is_current, connection.raw, space):
                 declare = partial(_declare_if_needed, connection.raw, space)
                 database.write(connection, declare, deadline)
             self._declared.add(space)

@@ -77,7 +77,7 @@ class SqliteTx(SqliteReadTx, SqlTx):
         table = self._table(space)
         places = space.index_keys(record)
         placed = tuple([place is not None for place in places])
-        sql = table.puts.get(placed) or table.putting(placed, self.dialect)
+        sql = table.puts.get(placed) or table.putting(placed)
         given = [bytearray(place) for place in places if place is not None]
         self.change(sql, [self._ns, key, self.revision, bytearray(space.encode(record)), *given])
 

@@ -18,7 +18,9 @@ from zlib import crc32
 
 from holdfast.kernel.errors import Held, HoldfastError, StoreUnavailable
 from holdfast.stores.sqlite.errors import opening_failed
-from holdfast.system.access import Access, open_file
+from holdfast.stores.sqlite.filesystem import open_side_file
+from holdfast.system.access import Access
+from holdfast.system.folder_walk import Folder
 
 _FLOCK = "hhqqi"
 """struct flock: type, whence, start, length and pid."""
@@ -29,12 +31,11 @@ _BOOTS = 1
 class Users:
     """The locks by which this process has a store open, under a boot id."""
 
-    def __init__(self, database: Path, access: Access, boot_id: str = "") -> None:
+    def __init__(
+        self, database: Path, access: Access, boot_id: str = "", folder: Folder | None = None
+    ) -> None:
         self._path = path = database.with_name(database.name + "-users")
-        try:
-            self._fd = open_file(path, os.O_RDWR, access)
-        except OSError as error:
-            raise opening_failed(path, error) from None
+        self._fd = open_side_file(path, access, folder)
         self._database = database
         self._pid = os.getpid()
         _all_users.add(self)

@@ -22,13 +22,15 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import StoreCorrupt, StoreUnavailable
 from holdfast.kernel.limits import LOG_BYTES_MAX
 from holdfast.stores.sqlite.gate import Gate
-from holdfast.system.access import PRIVATE, Access, access_like, open_file
+from holdfast.system.access import Access, access_like, open_file
+from holdfast.system.folder_walk import Folder
 
 _BUSY_SLEEP_S = 0.001
 _HEADER_BYTES = 32
@@ -101,17 +103,12 @@ def _not_yet(database: Path, why: str) -> StoreUnavailable:
     )
 
 
-def refuse_truncated(database: Path) -> None:
-    """Raise StoreCorrupt for a database that was cut to less than a page. SQLite would take it for
-    a new one, and delete the log beside it with what the log holds.
+def refuse_truncated(database: Path, found: Mapping[str, os.stat_result]) -> None:
+    """Raise StoreCorrupt for a database that was cut to less than a page, by what `check_database`
+    found. SQLite would take it for a new one, and delete the log beside it with what the log holds.
     """
-    # The log first: another process may be making both now, and it makes the log last.
-    try:
-        log_bytes = log_path(database).stat().st_size
-    except FileNotFoundError:
-        log_bytes = 0
-    size = database.stat().st_size
-    if 0 < size < _PAGE_BYTES_MIN or (size == 0 and log_bytes):
+    size = found[""].st_size
+    if 0 < size < _PAGE_BYTES_MIN or (size == 0 and "-wal" in found and found["-wal"].st_size):
         raise StoreCorrupt(
             f"{database} was truncated to {size} bytes: run `holdfast store restore FILE`",
             path=str(database),
@@ -125,11 +122,13 @@ class Log:
 
     _fd = _folder_fd = -1
 
-    def __init__(self, database: Path, access: Access = PRIVATE) -> None:
-        self._fd = open_file(log_path(database), os.O_RDONLY, access, make=False)
+    def __init__(self, database: Path, access: Access, folder: Folder) -> None:
+        self._fd = open_file(log_path(database), os.O_RDONLY, access, make=False, folder=folder)
         self._database = database
         # Opened now, while nothing is at stake: after a commit no descriptor may be left for it.
-        self._folder_fd = os.open(database.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder_fd = os.open(
+            ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder.fd
+        )
 
     def sync(self) -> None:
         """Make everything in the log survive a power loss. Raises OSError; then the outcome is
@@ -140,7 +139,8 @@ class Log:
             if (folder := self._folder_fd) >= 0:
                 # The log may be new, and then so is its name in the folder.
                 os.fsync(folder)
-                self._close_folder()
+                self._folder_fd = -1
+                os.close(folder)
             os.fdatasync(self._fd)
         except OSError:
             # Where not even the mark can be written, neither can a change.
@@ -148,11 +148,6 @@ class Log:
                 _set_mark(self._database, 1)
             raise
         faults.reach("sqlite.sync.after")
-
-    def _close_folder(self) -> None:
-        folder, self._folder_fd = self._folder_fd, -1
-        if folder >= 0:
-            os.close(folder)
 
     def reaches(self, frame: int) -> bool:
         """Has the log this many frames since its restart? A frame from before the restart has
@@ -167,7 +162,9 @@ class Log:
 
     def close(self) -> None:
         """Close the descriptors, once. SQLite holds no lock on the log, so this drops none."""
-        self._close_folder()
+        folder, self._folder_fd = self._folder_fd, -1
+        if folder >= 0:
+            os.close(folder)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -14,18 +14,81 @@ from holdfast.domains.agents.renewal import AgentRenewal
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, LeaseLost, Lost, NotFound, status_of
 from holdfast.kernel.holder import Holder, Liveness
-from holdfast.operations.agents import GENERATION_VARIABLE
-from holdfast.operations.operation import Flag
-from holdfast.processes.command import Claim, Command
+from holdfast.operations.agents import (
+    GENERATION_VARIABLE,
+    DefDir,
+    IdOption,
+    Lease,
+    SessionRoot,
+    TakeOver,
+)
+from holdfast.operations.operation import Flag, Positional, Request
+from holdfast.processes.command import Command
 from holdfast.processes.signals import Interrupted
+from holdfast.runtime.agent_launch import Launch
+from holdfast.runtime.agent_pane import exit_status_reporter
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.agent_launch import Launch, LaunchAgent, command_of, words_argument
+from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.command import json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, attended, leftovers_option
+from holdfast.surfaces.cli.gateway_serve import TmuxSettings
 from holdfast.surfaces.cli.lock_run import OnLost
 from holdfast.surfaces.cli.output import remark
-from holdfast.surfaces.cli.pane_environment import exit_status_reporter
+
+words_argument = click.argument(
+    "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED
+)
+
+
+class LaunchAgent(Request, frozen=True, kw_only=True):
+    """What `run` and `start` have in common."""
+
+    name: Annotated[str, Positional()]
+    agent_id: IdOption = None
+    tool: Annotated[
+        str | None,
+        Flag(
+            "--tool",
+            metavar="NAME",
+            help="Which tool the agent is, such as claude.  [default: the command's name]",
+        ),
+    ] = None
+    session_root: SessionRoot = None
+    agent_def_dir: DefDir = None
+    lease_s: Lease = None
+    take_over: TakeOver = False
+    tmux: TmuxSettings = TmuxSettings()
+
+    def launch(
+        self,
+        hf: Holdfast,
+        command: list[str],
+        session_name: str | None,
+        generation_id: str | None = None,
+    ) -> Launch:
+        """The agent of this request. Raises InvalidName and InvalidValue."""
+        return Launch(
+            hf,
+            command,
+            name=self.name,
+            session_name=session_name,
+            agent_id=self.agent_id,
+            generation_id=generation_id,
+            tool=self.tool,
+            session_root=self.session_root,
+            agent_def_dir=self.agent_def_dir,
+            lease_s=self.lease_s,
+            take_over=self.take_over,
+            adapter=self.tmux.in_manifest(),
+        )
+
+
+def command_of(words: tuple[str, ...], verb: str) -> list[str]:
+    """The command's words. Raises UsageError when there are none."""
+    if not words:
+        raise click.UsageError(f"no command is given: say `holdfast agents {verb} NAME -- COMMAND`")
+    return list(words)
 
 
 class RunAgent(LaunchAgent, frozen=True, kw_only=True):
@@ -111,9 +174,7 @@ def _as_agent(
     custody: Custody,
 ) -> int:
     with connected() as hf:
-        launch = Launch(
-            hf, request, command, session_name=session_name, generation_id=request.generation_id
-        )
+        launch = request.launch(hf, command, session_name, request.generation_id)
         holder = custody.holder(hf)
         try:
             agent = launch.publish(holder)

@@ -1,9 +1,13 @@
 """`holdfast agents`: who is alive under which name, and what may be controlled by it."""
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
+from typing import Annotated
 
 import click
 from msgspec.structs import replace
@@ -14,15 +18,20 @@ from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.cleanup import Item, Report
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
+from holdfast.domains.agents.records import canonical
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.holder import survivors_named
+from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.operations import agents as operations
+from holdfast.operations.operation import Flag
+from holdfast.runtime.agent_launch import Launch
+from holdfast.runtime.agent_pane import start_in_tmux
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.agent_run import run
-from holdfast.surfaces.cli.agent_start import start
+from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
+from holdfast.surfaces.cli.custody import leftovers_option
 from holdfast.surfaces.cli.lock_text import span
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.render import json_document, moment, pairs, table
@@ -40,7 +49,98 @@ def agents() -> None:
 
 
 agents.add_command(run)
-agents.add_command(start)
+
+
+class StartAgent(LaunchAgent, frozen=True, kw_only=True):
+    """The agent that a tmux session is."""
+
+    session_name: Annotated[
+        str | None,
+        Flag("--tmux-session", metavar="NAME", help="What to call it.  [default: as the agent]"),
+    ] = None
+    watch_s: Annotated[
+        float,
+        Flag(
+            "--watch",
+            within=(0, 3600),
+            show_default=True,
+            help="How long the command must have run before it is said to.",
+        ),
+    ] = AGENT_MOMENT_S
+
+
+@agents.command(short_help="Start a command as an agent in a new tmux session.")
+@request_options(StartAgent)
+@words_argument
+@leftovers_option
+@json_option
+@store_options
+def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: bool) -> None:
+    """Start a command as an agent in a new tmux session, in the background.
+
+    \b
+        holdfast agents start gpu -- claude
+        holdfast agents start gpu --interrupt-key Escape -- claude
+        tmux attach -t =HOLDFAST-gpu
+
+    Its pane, 200x50, runs `holdfast agents run`, which keeps it resolvable and removes it when it
+    ends. The command gets the environment of this one. What is said by --ready-regex,
+    --interrupt-key and the like goes into its manifest, for its gateway.
+
+    Returns once the command has run for a second (--watch). When it ends before, its exit status
+    and last screen are shown, processes that it left are ended, and the exit status is 1. It is 4
+    when the id or the tmux session is taken.
+    """
+    command = command_of(words, "start")
+    if shutil.which(command[0]) is None:
+        # Its pane would say so, and be gone before anybody could read it.
+        raise InvalidValue(
+            f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your "
+            "PATH",
+            field="command",
+        )
+    with connected() as hf:
+        if hf.store.ephemeral:
+            raise InvalidValue(
+                "an agent in tmux is another process, and cannot share a memory: store",
+                field="store",
+            )
+        session_name = request.session_name
+        if session_name is None:
+            session_name = canonical(request.name, hf.settings.agents.prefix)
+        launch = request.launch(hf, command, session_name)
+        inside = partial(_pane_command, launch, request, command, leftovers)
+        agent = start_in_tmux(hf, launch, inside, watch_s=request.watch_s)
+    pid = "" if agent.holder is None else f", process {agent.holder.pid}"
+    runs = f"{agent.agent_name} runs in tmux session {session_name}{pid}"
+    runs = f"{runs}: tmux attach -t ={session_name}"
+    answer(to_json(agent) if as_json else runs)
+
+
+def _pane_command(
+    launch: Launch,
+    request: StartAgent,
+    command: list[str],
+    leftovers: str,
+    exit_status_to: str,
+) -> list[str]:
+    """The command of the pane: the same agent, in the foreground."""
+    options = {
+        "--id": launch.agent_id,
+        "--generation": launch.generation_id,
+        "--tmux-session": launch.session_name,
+        "--session-root": launch.root,
+        "--tool": launch.tool,
+        "--agent-def-dir": request.agent_def_dir,
+        "--lease": None if request.lease_s is None else repr(request.lease_s),
+        "--leftovers": leftovers,
+        "--exit-status-to": exit_status_to,
+    }
+    given = [
+        word for option, value in options.items() if value is not None for word in (option, value)
+    ]
+    program = [sys.executable, "-m", "holdfast.surfaces.cli.entry"]
+    return [*program, "agents", "run", launch.name, *given, *request.tmux.words(), "--", *command]
 
 
 @agents.operation(operations.list_)

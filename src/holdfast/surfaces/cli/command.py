@@ -13,7 +13,6 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial, wraps
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +25,7 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
 from holdfast.operations.operation import Flag, Operation, Positional, Request
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.output import answer, damage_told, printable
+from holdfast.surfaces.cli.output import answer, printable, report_damage
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -126,13 +125,16 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        asked, known = args[0], self.list_commands(ctx)
-        if asked not in known and not asked.startswith("-") and not ctx.resilient_parsing:
-            meant = _SYNONYMS.get(asked)
+        word, known = args[0], self.list_commands(ctx)
+        if word not in known and not word.startswith("-") and not ctx.resilient_parsing:
+            # Loaded here, as few commands are mistyped.
+            from difflib import get_close_matches
+
+            meant = _SYNONYMS.get(word)
             if meant not in known:
-                meant = next(iter(get_close_matches(asked, known, n=1)), None)
+                meant = next(iter(get_close_matches(word, known, n=1)), None)
             hint = f"Did you mean {meant!r}?" if meant else f"There are {', '.join(known)}."
-            ctx.fail(f"No such command {asked!r}. {hint}")
+            ctx.fail(f"No such command {word!r}. {hint}")
         name, command, rest = super().resolve_command(ctx, args)
         if (
             command is not None
@@ -179,7 +181,7 @@ def run_operation(
     if text is not None:
         text = printable(text) if isinstance(text, str) else text
         (click.echo if operation.reads else answer)(text)
-    return damage_told(damaged)
+    return report_damage(damaged)
 
 
 def request_options(
@@ -231,6 +233,8 @@ class Unshown(click.Argument):
 class _Place(NamedTuple):
     """Where a value of a request comes from on the command line."""
 
+    name: str
+    """The name of the parameter."""
     within: tuple[str, type[Request]] | None
     """The field and the type of the struct that the field is in, when that is not the request."""
     field: msgspec.structs.FieldInfo
@@ -238,14 +242,10 @@ class _Place(NamedTuple):
     """The type without annotations and None."""
     meta: msgspec.Meta | None
     marker: Flag | Positional
-
-    @property
-    def name(self) -> str:
-        return self.field.name if self.within is None else f"{self.within[0]}_{self.field.name}"
-
-    @property
-    def many(self) -> bool:
-        return get_origin(self.kind) in (list, tuple, dict)
+    many: bool
+    """It may be given several times."""
+    plain: bool
+    """What click has read is the value."""
 
     def parameters(self, types: Mapping[str, click.ParamType[Any]]) -> Iterator[click.Parameter]:
         marker = self.marker
@@ -287,7 +287,7 @@ class _Place(NamedTuple):
     def _type(self) -> click.ParamType[Any]:
         if get_origin(self.kind) is Literal:
             return click.Choice(get_args(self.kind))
-        if isinstance(self.kind, type) and issubclass(self.kind, enum.Enum):
+        if _is_enum(self.kind):
             return click.Choice([one.value for one in self.kind])
         least = most = None
         above_zero = False
@@ -312,9 +312,9 @@ class _Place(NamedTuple):
             return click.INT if bounds is None else click.IntRange(*cast("Any", bounds))
         return click.STRING
 
-    def value(self, given: dict[str, Any]) -> Any:
-        """Take the value out of what click has read."""
-        value, marker = given.pop(self.name), self.marker
+    def value(self, value: Any, given: dict[str, Any]) -> Any:
+        """Make the value from what click has read."""
+        marker = self.marker
         if get_origin(self.kind) is dict:
             return dict(_pair(word, self.field.name) for word in value)
         if self.many:
@@ -328,9 +328,7 @@ class _Place(NamedTuple):
                 value = self._either(value, given.pop(f"{self.name}_argument"))
             if marker.unit_s is not None and value is not None:
                 return value * marker.unit_s
-        if value is not None and isinstance(self.kind, type) and issubclass(self.kind, enum.Enum):
-            return self.kind(value)
-        return value
+        return self.kind(value) if _is_enum(self.kind) and value is not None else value
 
     def _either(self, value: Any, argument: Any) -> Any:
         option = cast("Flag", self.marker).names[0]
@@ -345,36 +343,55 @@ class _Place(NamedTuple):
 def _places(
     request: type[Request], within: tuple[str, type[Request]] | None = None
 ) -> Iterator[_Place]:
+    """Where the fields of a request come from, as far as they are annotated for it."""
     for field in msgspec.structs.fields(request):
-        kind, said = _split(field.type)
+        kind, notes = _split(field.type)
         if isinstance(kind, type) and issubclass(kind, Request):
             yield from _places(kind, (field.name, kind))
             continue
-        marker = next((one for one in said if isinstance(one, Flag | Positional)), None)
+        marker = meta = None
+        for note in notes:
+            if isinstance(note, Flag | Positional):
+                marker = note
+            elif isinstance(note, msgspec.Meta):
+                meta = note
         if marker is not None:
-            meta = next((one for one in said if isinstance(one, msgspec.Meta)), None)
-            yield _Place(within, field, kind, meta, marker)
+            name = field.name if within is None else f"{within[0]}_{field.name}"
+            many = get_origin(kind) in (list, tuple, dict)
+            plain = not many and not _is_enum(kind)
+            if isinstance(marker, Flag):
+                changed = marker.choose is not None or marker.unit_s is not None
+                plain = plain and not changed and not marker.or_argument
+            yield _Place(name, within, field, kind, meta, marker, many, plain)
+
+
+def _values(of: Sequence[_Place], given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request; they are taken out of `given`, which click has read."""
+    found: dict[str, Any] = {}
+    structs: dict[tuple[str, type[Request]], dict[str, Any]] = {}
+    for place in of:
+        value = given.pop(place.name)
+        target = found if place.within is None else structs.setdefault(place.within, {})
+        target[place.field.name] = value if place.plain else place.value(value, given)
+    for (name, kind), inner in structs.items():
+        found[name] = kind(**inner)
+    return found
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
 
 
 def _split(kind: Any) -> tuple[Any, list[Any]]:
     """A type without its annotations and None, and the annotations."""
     if get_origin(kind) is Annotated:
-        inner, *said = get_args(kind)
+        inner, *notes = get_args(kind)
         bare, more = _split(inner)
-        return bare, [*more, *said]
+        return bare, [*more, *notes]
     if get_origin(kind) in (Union, UnionType):
         inner = next(part for part in get_args(kind) if part is not type(None))
         return _split(inner)
     return kind, []
-
-
-def _values(places: Sequence[_Place], given: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    structs: dict[tuple[str, type[Request]], dict[str, Any]] = {}
-    for place in places:
-        target = values if place.within is None else structs.setdefault(place.within, {})
-        target[place.field.name] = place.value(given)
-    return values | {name: kind(**inner) for (name, kind), inner in structs.items()}
 
 
 def _pair(word: str, field: str) -> tuple[str, str]:

@@ -18,25 +18,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Given:
-    """What the user said of the store, before or behind the verb; behind counts."""
+    """The options about the store, before or behind the verb; those behind it count. `arguments` is
+    the whole command line; None where this process runs more than that.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Sequence[str] | None = None) -> None:
         self.store: str | None = None
         self.namespace: str | None = None
         self.registry_dir: str | None = None
         self.registry_around: str | None = None
-        """The folder of the worker that this runs inside of, for who says nothing else."""
-        self.arguments: Sequence[str] | None = None
-        """The whole command line; None where this process runs more than that."""
-
-    @property
-    def registry(self) -> str | None:
-        """The folder of jobs to work on in place of a store."""
-        return (
-            self.registry_around
-            if self.registry_dir is None and self.store is None
-            else self.registry_dir
-        )
+        """The folder of the worker around this command, which is used if no option says another."""
+        self.arguments = arguments
 
 
 def store_options(command: F) -> F:
@@ -72,22 +64,36 @@ def job_store_options(command: F) -> F:
 
 
 def given() -> Given:
-    """What the user said to the command that runs."""
+    """The options of the command that runs."""
     return click.get_current_context().find_object(Given) or Given()
 
 
 def settings_here() -> Settings:
-    """The settings in force, with what the user said of the store."""
-    said = given()
-    return load_settings(store=said.store, namespace=said.namespace)
+    """The settings in force, with the options of this command."""
+    options = given()
+    return load_settings(store=options.store, namespace=options.namespace)
 
 
 def connected(*, create: bool = True) -> Holdfast:
-    """Connect as the user said. A command that only reads makes no store: `create=False`."""
-    said = given()
-    if said.registry is not None:
-        return _registry(said, said.registry, create=create)
-    hf = connect(said.store, namespace=said.namespace, create=create)
+    """Connect by the options of this command. One that only reads makes no store:
+    `create=False`.
+    """
+    options = given()
+    registry = options.registry_dir
+    if registry is None and options.store is None:
+        registry = options.registry_around
+    if registry is not None:
+        if options.store is not None or not registry:
+            raise click.UsageError(
+                "--registry-dir is a folder, and takes the place of --store: say one of them"
+            )
+        return connect(
+            f"files:{Path(registry).absolute()}",
+            namespace=options.namespace,
+            create=create,
+            folders={"jobs": "."},
+        )
+    hf = connect(options.store, namespace=options.namespace, create=create)
     if create and hf.store.ephemeral:
         remark(
             "memory: is seen by this process alone, and ends with it: it keeps nobody apart and no "
@@ -96,24 +102,12 @@ def connected(*, create: bool = True) -> Holdfast:
     return hf
 
 
-def _registry(said: Given, registry: str, *, create: bool) -> Holdfast:
-    """A folder of jobs in place of a store."""
-    if said.store is not None or not registry:
-        raise click.UsageError(
-            "--registry-dir is a folder, and takes the place of --store: say one of them"
-        )
-    folder = Path(registry).absolute()
-    return connect(
-        f"files:{folder}", namespace=said.namespace, create=create, folders={"jobs": "."}
-    )
-
-
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None or parameter.name is None:
         return
-    said = context.ensure_object(Given)
+    options = context.ensure_object(Given)
     if context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
-        said.registry_around = value
+        options.registry_around = value
     else:
-        setattr(said, parameter.name, value)
-        hints.remember(parameter.name, value)
+        setattr(options, parameter.name, value)
+        hints.given[parameter.name] = value

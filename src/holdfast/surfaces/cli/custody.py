@@ -1,11 +1,10 @@
-"""The option and the defaults of commands that run another program under a claim."""
+"""Commands that run another program under a claim: their words, and their common option."""
 
 from collections.abc import Callable
 
 import click
 
-from holdfast.processes.command import LEFTOVERS
-from holdfast.runtime.custody import LEAVE, Custody, Program, run_in_custody
+from holdfast.runtime.custody import LEAVE, LEFTOVERS, Custody, Program, run_in_custody
 from holdfast.surfaces.cli.connection import given
 from holdfast.surfaces.cli.output import remark
 
@@ -31,11 +30,14 @@ class Wrapper(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before, found, command = _split_words(args)
-        if found and not self._has_names(ctx, before):
-            first, (more, _, rest) = command[:1], _split_words(command[1:])
-            before, command = [*before, _SEPARATOR, *first, *more], rest
-        left = super().parse_args(ctx, before)
+        names, command = args, list[str]()
+        if _SEPARATOR in args:
+            at = args.index(_SEPARATOR)
+            names, command = args[:at], args[at + 1 :]
+            if not self._has_names(ctx, names):
+                at = command.index(_SEPARATOR, 1) if _SEPARATOR in command[1:] else len(command)
+                names, command = [*names, _SEPARATOR, *command[:at]], command[at + 1 :]
+        left = super().parse_args(ctx, names)
         ctx.params["words"] = tuple(command)
         return left
 
@@ -44,19 +46,13 @@ class Wrapper(click.Command):
 
     def _has_names(self, ctx: click.Context, args: list[str]) -> bool:
         options, _, _ = self.make_parser(ctx).parse_args(list(args))
-        arguments = [
-            parameter.name for parameter in self.params if isinstance(parameter, click.Argument)
-        ]
-        given = [options.get(name) for name in arguments]
-        # An empty word is a name, if a wrong one, as of a variable that is not set.
-        return any(isinstance(one, str) or (isinstance(one, tuple | list) and one) for one in given)
-
-
-def _split_words(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    if _SEPARATOR not in words:
-        return words, False, []
-    at = words.index(_SEPARATOR)
-    return words[:at], True, words[at + 1 :]
+        for parameter in self.params:
+            if isinstance(parameter, click.Argument):
+                value = options.get(parameter.name)
+                # An empty word is a name, if a wrong one, as of a variable that is not set.
+                if isinstance(value, str) or (isinstance(value, tuple | list) and value):
+                    return True
+        return False
 
 
 def attended(

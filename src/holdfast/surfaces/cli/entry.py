@@ -2,8 +2,8 @@
 
 import os
 import sys
-
-from holdfast.surfaces.cli import quick
+from collections.abc import Callable
+from functools import partial
 
 EXIT_UNAVAILABLE = 6
 EXIT_BUG = 70
@@ -18,49 +18,47 @@ def main() -> None:
         # be nobody's.
         _complain("standard output is closed: nothing was done. Use >/dev/null for none")
         sys.exit(EXIT_UNAVAILABLE)
-    # What the locale cannot say is written out rather than refused: by now a change may have been
-    # made.
+    # Characters that the locale lacks are escaped: an error would hide a change that was made.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = sys.argv[1:]
-    status = guarded(lambda: quick.run(arguments))
-    if status is not None:
-        _leave(status)
-    sys.exit(guarded(lambda: _full(arguments)))
+    if arguments[:2] == ["jobs", "pick"] or arguments == ["--version"]:
+        from holdfast.surfaces.cli import quick
+
+        status = guarded(partial(quick.run, arguments))
+        if status is not None:
+            _leave(status)
+    sys.exit(guarded(partial(_run_fully, arguments)))
 
 
-def guarded(run: "quick.Command") -> int | None:
+def guarded(run: Callable[[], int | None]) -> int | None:
     """Run a command. A known error becomes one line; an unknown one is a bug, and says so."""
     try:
         status = run()
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output has had enough. Commands that change something see to it
-        # themselves.
+        # The reader of the output has ended. Commands that change something handle this themselves.
         _abandon_output()
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback is never a user's answer
-        return _told(error)
+        return _explain(error)
 
 
 def _leave(status: int) -> None:
-    """End at once.
-
-    Taking the interpreter down in order costs a short command a tenth of its time, and by now the
-    store is closed and nothing is left to do but to write out what was printed.
-    """
+    # To take the interpreter down in order costs a short command a tenth of its time. The store is
+    # closed, and only the output is left to be written.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError):
-            # Closed, or told already: guarded() flushes too.
+            # Closed, or reported already: guarded() flushes too.
             continue
     os._exit(status)
 
 
-def _told(error: Exception) -> int:
+def _explain(error: Exception) -> int:
     from holdfast.kernel.errors import HoldfastError, status_of
 
     if os.environ.get("HOLDFAST_TRACEBACK"):
@@ -69,8 +67,7 @@ def _told(error: Exception) -> int:
         _complain(error.message)
         status = status_of(error).exit
     elif isinstance(error, OSError) and error.filename is None:
-        # The stores let no such error through, and one about a file names it: this is our own
-        # output.
+        # The stores raise no such error, and one about a file names it: this is our own output.
         _complain(f"standard output cannot be written: {error.strerror}")
         status = EXIT_UNAVAILABLE
     else:
@@ -98,7 +95,7 @@ def _abandon_output() -> None:
     abandon()
 
 
-def _full(arguments: list[str]) -> int:
+def _run_fully(arguments: list[str]) -> int:
     from holdfast.surfaces.cli.root import run
 
     return run(arguments, alone=True)

@@ -26,9 +26,8 @@ from holdfast.surfaces.cli.command import CommandGroup, Duration, json_option, r
 from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.output import answer
+from holdfast.surfaces.cli.output import STDIN, answer, read_file
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
-from holdfast.surfaces.cli.text_input import STDIN, read_stdin
 
 WAIT_S = 3600.0
 INTERRUPT_S = 30.0
@@ -172,7 +171,7 @@ def prompt(
             "there is no prompt: give it as an argument, or on standard input", field="prompt"
         )
     if text is None or text == STDIN:
-        text = read_stdin("prompt")
+        text = read_file(STDIN, "prompt")
     whole = request(prompt=text)
     accepted = operations.prompt(here, whole)
     if not wait:

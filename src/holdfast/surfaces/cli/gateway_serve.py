@@ -2,10 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Meta
+from msgspec.structs import asdict
 
 from holdfast.domains.gateway.adapter import (
     AdapterSpec,
@@ -14,47 +16,113 @@ from holdfast.domains.gateway.adapter import (
     spec_of,
     spec_of_manifest,
 )
-from holdfast.kernel.agent_adapter import SETTLE_S
-from holdfast.kernel.errors import InvalidValue, Unavailable
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
-from holdfast.kernel.text import installing
+from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import settings_here, store_options
-from holdfast.surfaces.cli.json_log import log_json_lines
+from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import remark
-from holdfast.surfaces.cli.tmux_settings import TmuxSettings
+from holdfast.surfaces.cli.serve import (
+    allow_host_option,
+    host_option,
+    log_json_option,
+    server_libraries,
+)
 
-_LOOPBACK = "127.0.0.1"
+_TMUX = ("session", "socket_name", "socket_path", "quiet_ms", "ready_regex")
+_TIMEOUT = {"answer_timeout": "answer_timeout_s"}
 _FIELDS = {
     "tmux": {
-        **{
-            name: name
-            for name in (
-                "session",
-                "socket_name",
-                "socket_path",
-                "quiet_ms",
-                "ready_regex",
-            )
-        },
+        **{name: name for name in _TMUX},
         "interrupt_key": "interrupt",
         "settle": "settle_s",
+        **_TIMEOUT,
     },
     "command": {
         "command": "command",
         "prompt_as": "prompt_as",
         "working_directory": "working_directory",
+        "answer_timeout": "timeout_s",
     },
     "rest": {
         "agent_url": "base_url",
         "terminal": "terminal_id",
         **{name: name for name in ("preset", "prefix", "interrupt_key")},
+        **_TIMEOUT,
     },
-    "managed": {"agent_url": "managed_api_base_url", "agent_ref": "managed_agent_ref"},
+    "managed": {
+        "agent_url": "managed_api_base_url",
+        "agent_ref": "managed_agent_ref",
+        **_TIMEOUT,
+    },
 }
-"""Which options each adapter has, and what its spec calls them."""
+"""The options of each adapter, and the names of its settings."""
 _TYPED = {"command": "a program behind --", "agent_url": "--url"}
-"""What is typed otherwise than it is called here."""
+"""Options that have another name for the user."""
+
+
+_IN_MANIFEST = {
+    "interrupt_key": "interrupt",
+    "quiet_ms": "quiet_ms",
+    "ready_regex": "ready_regex",
+    "settle": "settle_s",
+    "answer_timeout": "answer_timeout_s",
+}
+"""The names of the settings in a manifest."""
+
+
+class TmuxSettings(Request, frozen=True, kw_only=True):
+    """Settings of an agent's adapter; None where the user gave none."""
+
+    interrupt_key: Annotated[
+        str | None,
+        Flag("--interrupt-key", metavar="KEY", help="tmux: C-c or Escape; rest: any key.  [C-c]"),
+    ] = None
+    quiet_ms: Annotated[
+        int | None,
+        Flag(
+            "--quiet-ms",
+            metavar="MS",
+            within=(1, None),
+            help="tmux: with --ready-regex, ready only when nothing was written for so long.  "
+            f"[{QUIET_MS}]",
+        ),
+    ] = None
+    ready_regex: Annotated[
+        str | None,
+        Flag(
+            "--ready-regex",
+            metavar="REGEX",
+            help="tmux: the agent is ready only when the last line matches this. "
+            "Without it, no end is known.",
+        ),
+    ] = None
+    settle: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Flag(
+            "--settle",
+            help="tmux: without --ready-regex, the next prompt waits until nothing was written "
+            f"for so long.  [{SETTLE_S:g}]",
+        ),
+    ] = None
+    answer_timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Flag("--answer-timeout", help=f"Seconds for one answer.  [{ANSWER_TIMEOUT_S:g}]"),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that the user gave, by the names of the options."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def in_manifest(self) -> dict[str, Any]:
+        """Those that the user gave, by the names of a manifest."""
+        return {_IN_MANIFEST[name]: value for name, value in self.given().items()}
+
+    def words(self) -> list[str]:
+        """Those that the user gave, as words of a command line."""
+        return [f"--{name.replace('_', '-')}={value}" for name, value in self.given().items()]
 
 
 @click.command()
@@ -89,17 +157,11 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 @click.option("--prefix", help="rest: the paths' prefix, if it is not the preset's.")
 @click.option("--url", "--base-url", "agent_url", help="rest and managed: the server of the agent.")
 @click.option("--agent-ref", help="managed: the agent's name there.")
-@click.option("--host", default=_LOOPBACK, show_default=True, help="The address to serve at.")
+@host_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 for a free one.  [0]"
 )
-@click.option(
-    "--allow-host",
-    "more_hosts",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Another name it is served under; repeatable.",
-)
+@allow_host_option
 @click.option(
     "--queue-max",
     type=click.IntRange(1),
@@ -107,7 +169,7 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
     show_default=True,
     help="How many requests may be unfinished.",
 )
-@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
+@log_json_option
 @click.argument("command", metavar="[-- COMMAND [ARGUMENT]...]", nargs=-1)
 @store_options
 def serve(
@@ -148,14 +210,9 @@ def serve(
     served = resolve_served(agent, settings, by_manifest=spec is None, adapt=adapt)
     reach = spec or served.spec
     assert reach is not None
-    # Here, so that no other command loads a server.
-    try:
-        from holdfast.surfaces.cli.gateway_process import run
-    except ImportError as error:
-        library = (error.name or "").partition(".")[0]
-        raise Unavailable(
-            f"serving needs {library}: {installing('server')}", outcome="none"
-        ) from None
+    # Loaded here, so that no other command loads a server.
+    with server_libraries():
+        from holdfast.surfaces.cli.server_process import serve_gateway
     if log_json:
         log_json_lines()
     if kind is None and given:
@@ -166,7 +223,7 @@ def serve(
             "ends when it is delivered, and the next prompt waits until nothing was written for "
             f"{reach.settle_s or SETTLE_S:g} s (--settle)"
         )
-    run(
+    serve_gateway(
         agent,
         served,
         reach,
@@ -180,48 +237,34 @@ def serve(
 
 
 def _spec(kind: str, given: dict[str, Any]) -> AdapterSpec:
-    """How the agent is reached, as the options say."""
-    _refuse_foreign(f"--adapter {kind}", given, kind)
-    _refuse_incomplete(kind, given)
-    return spec_of({"kind": kind, **_settings(kind, given)})
+    """How the agent is reached by the options alone."""
+    settings = _settings(f"--adapter {kind}", kind, given)
+    # Checked here, since the spec would name its own fields and not the options.
+    needed = needed_by(kind)
+    missing = [name for name, field in _FIELDS[kind].items() if field in needed - settings.keys()]
+    if missing:
+        what = " and ".join(map(_option, missing))
+        raise InvalidValue(f"--adapter {kind} needs {what}: say it too", field=missing[0])
+    return spec_of({"kind": kind, **settings})
 
 
 def _overridden(spec: AdapterSpec, *, given: dict[str, Any]) -> AdapterSpec:
-    """How the agent is reached by its manifest, but for what the options say."""
+    """How the agent is reached by its manifest, with the options in place of what it says."""
     kind = str(spec.__struct_config__.tag)
-    _refuse_foreign(f"a manifest whose adapter is {kind}", given, kind)
-    return spec_of({**msgspec.to_builtins(spec), **_settings(kind, given)}) if given else spec
+    settings = _settings(f"a manifest whose adapter is {kind}", kind, given)
+    return spec_of({**msgspec.to_builtins(spec), **settings}) if settings else spec
 
 
-def _settings(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    return {_fields(kind)[name]: value for name, value in given.items()}
-
-
-def _fields(kind: str) -> dict[str, str]:
-    return {
-        **_FIELDS[kind],
-        "answer_timeout": "timeout_s" if kind == "command" else "answer_timeout_s",
-    }
-
-
-def _refuse_foreign(chosen: str, given: dict[str, Any], kind: str) -> None:
-    """An option of another adapter is more likely a mistake than meant for nobody."""
+def _settings(chosen: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings by their names in a spec. Raises InvalidValue for an option of another adapter:
+    it is more likely a mistake than meant for nobody.
+    """
     for name in given:
-        if name not in _fields(kind):
+        if name not in _FIELDS[kind]:
             raise InvalidValue(
                 f"{_option(name)} means nothing beside {chosen}: leave it out", field=name
             )
-
-
-def _refuse_incomplete(kind: str, given: dict[str, Any]) -> None:
-    """Named as the user would type it, where the spec would name its own field."""
-    needed = needed_by(kind)
-    missing = [
-        name for name, field in _FIELDS[kind].items() if field in needed and name not in given
-    ]
-    if missing:
-        what = " and ".join(_option(name) for name in missing)
-        raise InvalidValue(f"--adapter {kind} needs {what}: say it too", field=missing[0])
+    return {_FIELDS[kind][name]: value for name, value in given.items()}
 
 
 def _option(name: str) -> str:

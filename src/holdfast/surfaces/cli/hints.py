@@ -1,37 +1,52 @@
-"""Commands that a message tells its reader to run, completed with the options that this command was
-given.
+"""The areas of the command line, and the commands that messages show, completed with the options
+that this command was given.
 
-Whoever writes the message does not know which store the command line chose. Without its options a
-pasted command looks into another store, and finds nothing there. What the environment or
+The code that writes a message does not know which store the command line chose. Without its options
+a pasted command would use another store, and find nothing there. What the environment or
 `holdfast.toml` chose needs no option.
 """
 
 import re
 
-from holdfast.surfaces.cli.areas import AREAS
+AREAS = {
+    "agents": "Live agents: run one, publish, list, resolve, cleanup.",
+    "doctor": "What is wrong here, and how to fix it.",
+    "gateway": "An agent's durable queue of requests: serve, prompt, status, reconcile.",
+    "holds": "Counts that cannot leak: how many use something, without those that died.",
+    "jobs": "Delegated work: register, run, pick, publish, watch, logs.",
+    "locks": "Locks on resources of any name: run a command under one, acquire, status, explain.",
+    "log": "The journal: what happened, and following it live.",
+    "mcp": "The tools of agents, for an MCP client: locks, jobs, other agents, recipes.",
+    "metrics": "Everything that is counted and measured, as Prometheus scrapes it.",
+    "network": "Hosts, routers and neighbours of a network under test: who uses what.",
+    "serve": "Serve the store over HTTP, with a page for browsers.",
+    "store": "The store itself: check, backup, restore.",
+    "swap": "The loaded recipe: swap to another when nobody needs the old one, status, log.",
+    "token": "What a holder shows with its work: check.",
+    "tour": "See Holdfast work, with real processes and kills, in less than a minute.",
+    "workflows": "Work that needs a recipe: register, renew, release, list, run a command.",
+}
+"""The first word of every command: its module and the command in it have that name."""
 
-STORE, NAMESPACE, REGISTRY_DIR = "store", "namespace", "registry_dir"
+ALONE = {
+    ("agents", "run"): "agent_run",
+    ("jobs", "run"): "job_run",
+    ("locks", "run"): "lock_run",
+    ("workflows", "run"): "workflow_run",
+}
+"""Commands that are loaded without the rest of their area, and their modules: a command that runs
+another program must start fast, and stays loaded for as long as that runs."""
 
-_given: dict[str, str] = {}
-"""What was said on this command line."""
+given: dict[str, str] = {}
+"""The options of this command line that choose a store: `store`, `namespace`, `registry_dir`."""
 
 _COMMAND = rf"(?<![\w./-])holdfast ({'|'.join(AREAS)})\b(?![^`]*--help`)( [a-z-]+)?"
 _ABOUT_NO_STORE = ("tour",)
 
 
-def remember(name: str, value: str) -> None:
-    """An option that chooses where things are looked up; the last one counts."""
-    _given[name] = value
-
-
-def forget() -> None:
-    """Begin another command line."""
-    _given.clear()
-
-
 def completed(text: str) -> str:
-    """The text with every command of ours as its reader can paste it."""
-    if not _given or "holdfast " not in text:
+    """The text with every command of Holdfast as its reader can paste it."""
+    if not given or "holdfast " not in text:
         return text
     return re.sub(_COMMAND, _with_options, text)
 
@@ -42,23 +57,21 @@ def _with_options(found: "re.Match[str]") -> str:
         return found[0]
     # Every command takes these two before its area. Only those about jobs take a folder of jobs,
     # behind the verb.
-    before = _options(STORE, NAMESPACE)
-    behind = _options(REGISTRY_DIR) if area == "jobs" and verb else ""
+    before = _options("store", "namespace")
+    behind = _options("registry_dir") if area == "jobs" and verb else ""
     return f"holdfast{before} {area}{verb}{behind}"
 
 
 def _options(*names: str) -> str:
-    # Here, since few commands have anything to complete.
+    # Loaded here, since few commands have anything to complete.
     import shlex
 
-    said = ((name.replace("_", "-"), _shown(_given[name])) for name in names if name in _given)
-    return "".join(f" --{name} {shlex.quote(value)}" for name, value in said)
-
-
-def _shown(value: str) -> str:
-    """Without a database's password: messages end up in logs."""
-    return re.sub(
-        r"^(postgres(?:ql)?://[^:/@]*):[^@]*@|((?:ssl)?password=)[^&\s]*", _redacted, value
+    # Without a database's password: messages end up in logs.
+    secret = r"^(postgres(?:ql)?://[^:/@]*):[^@]*@|((?:ssl)?password=)[^&\s]*"
+    return "".join(
+        f" --{name.replace('_', '-')} {shlex.quote(re.sub(secret, _redacted, given[name]))}"
+        for name in names
+        if name in given
     )
 
 

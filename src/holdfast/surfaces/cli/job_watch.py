@@ -27,8 +27,7 @@ from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
 from holdfast.surfaces.cli.connection import connected, job_store_options
-from holdfast.surfaces.cli.outage import Outage
-from holdfast.surfaces.cli.output import printable, remark
+from holdfast.surfaces.cli.output import Outage, printable, remark
 
 EXIT_NOT_COMPLETED = 1
 _TIMED_OUT = STATUS["lock_timeout"].exit

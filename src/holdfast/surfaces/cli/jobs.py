@@ -28,12 +28,18 @@ from holdfast.operations import jobs as operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
-from holdfast.surfaces.cli.job_pick import pick_job
 from holdfast.surfaces.cli.job_run import run
 from holdfast.surfaces.cli.job_watch import watch
-from holdfast.surfaces.cli.output import answer, damage_told, printable, remark
+from holdfast.surfaces.cli.output import (
+    STDIN,
+    answer,
+    printable,
+    read_file,
+    remark,
+    report_damage,
+)
+from holdfast.surfaces.cli.quick import pick_job
 from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
-from holdfast.surfaces.cli.text_input import STDIN, read_file, read_stdin
 
 
 class _NoStatus(click.BadParameter):
@@ -84,10 +90,8 @@ def register(
     """Register work and print its id. Its prompt is --prompt, or in --prompt-file."""
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("say what is to be done, with one of --prompt and --prompt-file")
-    if prompt_file is not None:
-        prompt = read_file(prompt_file, "prompt")
-    elif prompt == STDIN:
-        prompt = read_stdin("prompt")
+    if prompt_file is not None or prompt == STDIN:
+        prompt = read_file(prompt_file or STDIN, "prompt")
     whole = request(prompt=prompt)
     if whole.workdir is not None:
         # The worker may run anywhere.
@@ -235,7 +239,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
         answer("\n".join(map(_line, found)) or f"no job is {status}")
     for one in refused:
         remark(one.message)
-    return status_of(refused[0]).exit if refused else damage_told(damaged)
+    return status_of(refused[0]).exit if refused else report_damage(damaged)
 
 
 @jobs.operation(operations.heartbeat, where=job_store_options)

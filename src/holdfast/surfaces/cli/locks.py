@@ -1,7 +1,7 @@
 """`holdfast locks`: who holds which resource, and who is next."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from shlex import quote
 
 import click
@@ -13,14 +13,14 @@ from holdfast.operations import locks as operations
 from holdfast.operations.operation import Operation, Wait
 from holdfast.primitives.locks import Mode
 from holdfast.primitives.locks.inspect import Explanation, HoldStatus, LockStatus, WaitStatus
-from holdfast.primitives.locks.policy import describe_obstruction
+from holdfast.primitives.locks.policy import Obstruction, describe_obstruction
 from holdfast.processes.signals import interruptible
+from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.lock_run import nonblock_option, run
+from holdfast.surfaces.cli.lock_run import WaitNotes, nonblock_option, own_job, run
 from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
-from holdfast.surfaces.cli.lock_wait import WaitNotes, own_job
 from holdfast.surfaces.cli.output import answer, printable, remark, write
 from holdfast.surfaces.cli.render import clipped, json_document, moment, table
 
@@ -139,7 +139,8 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
     names.
     """
     if by is not None:
-        return free(operations.FreeNames(names=list(words), by=by), as_json)
+        request = operations.FreeNames(names=list(words), by=by)
+        return release_names(operations.free, request, as_json=as_json)
     try:
         (word,) = words
         token = int(word)
@@ -154,10 +155,10 @@ def release(words: tuple[str, ...], by: str | None, as_json: bool) -> int:
     return 0
 
 
-def free(request: operations.FreeNames, as_json: bool) -> int:
-    """Let go of what a job holds of some names; return the exit status."""
+def release_names(operation: Operation, request: operations.FreeNames, *, as_json: bool) -> int:
+    """Release what a job holds of some names; return the exit status."""
     with connected() as hf:
-        done: operations.Freed = operations.free(hf, request)
+        done: operations.Freed = operation(hf, request)
     answer(to_json(done) if as_json else printable(f"released {', '.join(done.released)}"))
     kept = [name for name in dict.fromkeys(request.names) if name not in done.released]
     if kept:
@@ -180,6 +181,20 @@ def wait(request: operations.WaitFor, nonblock: bool, quiet: bool, as_json: bool
     Exit status 5 when they are not free in time. Another may take them in the next instant: to
     have them, `run` or `acquire`.
     """
+    return wait_until_free(
+        operations.wait_for, request, nonblock=nonblock, quiet=quiet, as_json=as_json
+    )
+
+
+def wait_until_free(
+    wait_for: Callable[[Holdfast, operations.WaitFor, Wait], Obstruction | None],
+    request: operations.WaitFor,
+    *,
+    nonblock: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Wait until names are free; return the exit status."""
     by = own_job("wait") if request.by is None else request.by
     timeout_s = 0 if nonblock else request.timeout_s
     request = replace(request, by=by, timeout_s=timeout_s)
@@ -189,7 +204,7 @@ def wait(request: operations.WaitFor, nonblock: bool, quiet: bool, as_json: bool
         connected() as hf,
         WaitNotes(hf, names, by, request.mode, quiet=quiet) as notes,
     ):
-        why = operations.wait_for(hf, request, Wait(on_wait=notes.begin))
+        why = wait_for(hf, request, Wait(on_wait=notes.begin))
     if as_json:
         answer(to_json(operations.free_view(why)))
     if why is None:
@@ -216,6 +231,11 @@ def status(names: tuple[str, ...], as_json: bool) -> None:
     with connected(create=False) as hf:
         found = [operations.status(hf, operations.OfName(name=name)) for name in names]
         found = found if names else operations.list_(hf)
+    show_status(found, as_json=as_json)
+
+
+def show_status(found: list[LockStatus], *, as_json: bool) -> None:
+    """Print who holds and who waits."""
     if as_json:
         json_document(found)
         return

@@ -16,8 +16,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.outage import Outage
-from holdfast.surfaces.cli.output import answer, printable
+from holdfast.surfaces.cli.output import Outage, answer, printable
 from holdfast.surfaces.cli.render import moment
 
 

@@ -11,7 +11,7 @@ from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import connected
 from holdfast.surfaces.cli.connection import given, store_options
 from holdfast.surfaces.cli.hints import completed
-from holdfast.surfaces.cli.json_log import log_json_lines
+from holdfast.surfaces.cli.logs import log_json_lines
 
 
 @click.command(short_help="The tools of agents, for an MCP client.")

@@ -1,6 +1,5 @@
 """`holdfast network`: hosts, routers and neighbours of a network under test."""
 
-from copy import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +12,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.lock_run import nonblock_option
-from holdfast.surfaces.cli.locks import free, status, take, wait
+from holdfast.surfaces.cli.locks import release_names, show_status, take, wait_until_free
 from holdfast.surfaces.cli.render import moment, pairs, table
 
 
@@ -153,12 +152,17 @@ def lock(request: operations.LockRouters, nonblock: bool, quiet: bool, as_json: 
 @store_options
 def unlock(request: operations.UnlockRouters, as_json: bool) -> int:
     """Unlock what a job holds of these routers; exit status 1 when it does not hold all of them."""
-    return free(request, as_json)
+    return release_names(operations.unlock_routers, request, as_json=as_json)
 
 
-_wait_for_routers = copy(wait)
-_wait_for_routers.short_help = "Wait until routers are free, and take nothing."
-_wait_for_routers.help = """Wait until all the routers are free at once, and take nothing.
+@routers.command(short_help="Wait until routers are free, and take nothing.")
+@request_options(operations.WaitForRouters)
+@nonblock_option
+@quiet_option
+@json_option
+@store_options
+def wait(request: operations.WaitForRouters, nonblock: bool, quiet: bool, as_json: bool) -> int:
+    """Wait until all the routers are free at once, and take nothing.
 
     \b
         holdfast network routers wait router-1 --timeout 60 && echo free
@@ -166,8 +170,25 @@ _wait_for_routers.help = """Wait until all the routers are free at once, and tak
     Exit status 5 when they are not free in time. Another may take them in the next instant: to have
     them, use `lock`.
     """
-routers.add_command(_wait_for_routers)
-routers.add_command(status)
+    return wait_until_free(
+        operations.wait_for, request, nonblock=nonblock, quiet=quiet, as_json=as_json
+    )
+
+
+@routers.command(short_help="Show who holds and who waits.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@json_option
+@store_options
+def status(names: tuple[str, ...], as_json: bool) -> None:
+    """Show who holds and who waits: of these names, or of all that are held or waited for.
+
+    A line for each holder and each one in line, with its position. What ends `with it` lasts as
+    long as its process. Where the output is no terminal, tabs separate the columns, and mode and
+    token are there too.
+    """
+    with connected(create=False) as hf:
+        found = hf.network.router_status(names)
+    show_status(found, as_json=as_json)
 
 
 @click.group(cls=CommandGroup)

@@ -1,23 +1,30 @@
-"""Standard output: what may be shown there, and what happens when it cannot be written."""
+"""The standard streams: answers, remarks, long texts of a command, and what is said while a command
+waits or works.
+"""
 
 import os
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
-from holdfast.kernel.errors import Corrupt, HoldfastError, status_of
+from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, Unavailable, status_of
 from holdfast.kernel.text import shown
 from holdfast.surfaces.cli.hints import completed
 
 printable = shown
-"""What goes to a terminal goes through this."""
+"""Everything that goes to a terminal goes through this."""
+STDIN = "-"
+"""Stands for standard input, as for other programs."""
+_PROGRESS_EVERY_S = 1.0
+_RETRY_S = 0.5
 
 
 def write(line: str | bytes) -> None:
-    """Write a line to standard output, through to whoever reads it.
-
-    Raises OSError when that cannot be done.
-    """
+    """Write a line to standard output, and flush it. Raises OSError."""
     if isinstance(line, bytes):
         # JSON is UTF-8 in every locale.
         sys.stdout.buffer.write(line + b"\n")
@@ -27,9 +34,8 @@ def write(line: str | bytes) -> None:
 
 
 def answer(line: str | bytes) -> None:
-    """Write what a command that changed something has to say.
-
-    Raises HoldfastError when nobody can read it.
+    """Write the answer of a command that changed something. Raises HoldfastError when nobody can
+    read it.
     """
     try:
         write(line)
@@ -40,19 +46,17 @@ def answer(line: str | bytes) -> None:
 
 
 def abandon(stream: TextIO | None = None) -> None:
-    """Give up what could not be written to standard output, or another stream, so that the
-    interpreter does not stumble over it once more when it ends.
+    """Drop what could not be written to standard output, or another stream, so that the interpreter
+    does not try again when it ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def remark(text: str) -> None:
-    """Say something on standard error, if anybody can read it there; unless the library's own
-    warning of it was just said.
-    """
-    # Whoever has not loaded `logging` has heard no warning; loading it costs a short command dear.
-    warned = sys.modules.get("holdfast.surfaces.cli.warning_log")
-    if warned is None or warned.WARNINGS.tells(text):
+    """Say something on standard error, unless the library's own warning just said it."""
+    # Without `logging` there were no warnings, and loading it costs a short command too much.
+    logs = sys.modules.get("holdfast.surfaces.cli.logs")
+    if logs is None or logs.WARNINGS.is_new(text):
         say(text)
 
 
@@ -66,10 +70,87 @@ def say(text: str) -> None:
         abandon(sys.stderr)
 
 
-def damage_told(damaged: Sequence[Corrupt]) -> int:
-    """Say which records a list had to leave out, and return the exit status: that of the first, or
-    0 when there are none.
+def report_damage(damaged: Sequence[Corrupt]) -> int:
+    """Say which records a list had to leave out; return the exit status: that of the first, or 0
+    when there are none.
     """
     for error in damaged:
         remark(error.message)
     return status_of(damaged[0]).exit if damaged else 0
+
+
+def read_file(path: str, what: str) -> str:
+    """A long text from a file, or from standard input for `-`, without its last line break: Linux
+    takes no argument longer than 128 kB. Raises InvalidValue when it cannot be read.
+    """
+    if path == STDIN and sys.stdin is None:
+        raise InvalidValue(f"there is no {what}: standard input is closed", field=what)
+    try:
+        content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        return content.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidValue(
+            f"the {what} is not UTF-8: {error.reason} at byte {error.start}", field=what
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidValue(
+            f"the {what} cannot be read from {ascii(path)[:200]}: {why}", field=what
+        ) from None
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on a terminal that the work of the block goes on, and for how long, if it takes longer
+    than a second. The line is removed when the block ends.
+    """
+    stream = sys.stderr
+    if stream is None or not stream.isatty():
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_show_progress, args=(stream, what, over), name="holdfast-progress", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _show_progress(stream: TextIO, what: str, over: threading.Event) -> None:
+    begun_s, line = time.monotonic(), ""
+    try:
+        while not over.wait(_PROGRESS_EVERY_S):
+            line = f"holdfast: {what}: {time.monotonic() - begun_s:.0f} s so far"
+            stream.write(f"\r{line}")
+            stream.flush()
+        stream.write(f"\r{' ' * len(line)}\r" if line else "")
+        stream.flush()
+    except OSError:
+        # The terminal is gone; the work is not.
+        return
+
+
+class Outage:
+    """The outages of a command's store: the command waits, and says so once unless it is quiet."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._reported = False
+
+    def wait(self, error: Unavailable, left_s: float | None = None) -> None:
+        """Pause before the next try, no longer than is left."""
+        if not self._reported and not self._quiet:
+            remark(f"{error.message}. This waits, and goes on when the store is back")
+        self._reported = True
+        # A store that was away notifies nobody when it is back.
+        time.sleep(_RETRY_S if left_s is None else max(0.0, min(_RETRY_S, left_s)))
+
+    def over(self) -> None:
+        """The store answers."""
+        if self._reported and not self._quiet:
+            remark("the store is back")
+        self._reported = False

@@ -1,15 +1,17 @@
-"""What scripts call in loops, without loading the full command line, which costs more than the work
-itself.
+"""`holdfast jobs pick`, which scripts call in loops, without loading the full command line: that
+costs more than the work itself.
 
 Only the plain forms are taken here; anything else, help and mistakes included, is left to root.py.
-Both end in the same function of job_pick.py, and a test holds their outcomes equal.
+Both end in `pick_job`, and a test holds their outcomes equal.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-Command = Callable[[], "int | None"]
+if TYPE_CHECKING:
+    from holdfast.runtime.connection import Holdfast
 
 _PICK_OPTIONS = {
     "--agent-session": "agent_session",
@@ -19,8 +21,8 @@ _PICK_OPTIONS = {
     "--pid": "pid",
 }
 REGISTRY_DIR_ENV = "HOLDFAST_REGISTRY_DIR"
-"""Names the folder of jobs of the worker around a command, in which that works unless it is told
-another place.
+"""Names the folder of jobs of the worker around a command. The command works there unless it is
+given another place.
 """
 DIGITS_MAX = 10
 PID_MAX = 2**31 - 1
@@ -83,20 +85,18 @@ def _plain_number(text: str, least: int = 0, most: int = 10**DIGITS_MAX) -> bool
 def _pick(options: dict[str, str]) -> int:
     import gc
 
-    # What is made by starting lives to the end, so looking for garbage among it is in vain.
+    # What is made at the start lives to the end, so a collection would find no garbage.
     gc.disable()
     _import_msgspec()
     from holdfast.runtime.connection import connect
     from holdfast.surfaces.cli import hints
-    from holdfast.surfaces.cli.job_pick import pick_job
     from holdfast.surfaces.cli.output import remark
 
-    hints.forget()
-    for name in {hints.STORE, hints.NAMESPACE} & options.keys():
-        hints.remember(name, options[name])
+    hints.given.clear()
+    hints.given.update({name: options[name] for name in ("store", "namespace") if name in options})
     with connect(options.get("store"), namespace=options.get("namespace")) as hf:
         _quieten_driver()
-        # Said as the full program says it, without its loading of `logging`.
+        # As the full program says it, without loading `logging`.
         hf.jobs.warn = remark
         if "wait_s" in options:
             # This may go on for hours.
@@ -108,6 +108,45 @@ def _pick(options: dict[str, str]) -> int:
             pid=int(options["pid"]) if "pid" in options else None,
             as_json="json" in options,
         )
+
+
+def pick_job(hf: "Holdfast", queue: str, *, wait_s: float, pid: int | None, as_json: bool) -> int:
+    """Claim a job; print its id, or all of it as JSON. Returns the exit status.
+
+    Raises Unavailable when the output cannot be written: nobody would know of the claim, so the
+    job is put back.
+    """
+    from holdfast.domains.jobs.records import shown
+    from holdfast.kernel.codec import to_json
+    from holdfast.kernel.errors import (
+        EXIT_DONE,
+        EXIT_NOTHING_TO_TAKE,
+        HoldfastError,
+        Lost,
+        Refused,
+        Unavailable,
+    )
+    from holdfast.operations.job_claim import claim_job, unclaim_job
+    from holdfast.surfaces.cli.output import write
+
+    job = claim_job(hf, queue, wait_s=wait_s, pid=pid)
+    if job is None:
+        return EXIT_NOTHING_TO_TAKE
+    try:
+        write(to_json(shown(job)) if as_json else job.job_id)
+    except OSError as error:
+        job_id = job.job_id
+        untold = f"job {job_id} was picked, but that could not be written ({error.strerror})"
+        try:
+            unclaim_job(hf, job_id, job.token)
+            then, outcome = ": it is pending again", "none"
+        except (Lost, Refused):
+            then, outcome = "; somebody else has moved it since", "none"
+        except HoldfastError as failed:
+            then, outcome = f", and it could not be put back ({failed.message})", "unknown"
+            then += f": `holdfast jobs status --job {job_id} --set pending` does it"
+        raise Unavailable(f"{untold}{then}", job_id=job_id, outcome=outcome) from None
+    return EXIT_DONE
 
 
 def _import_msgspec() -> None:

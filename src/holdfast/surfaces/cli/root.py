@@ -1,4 +1,4 @@
-"""The areas of the command line, each loaded when it is asked for."""
+"""The command line: its areas, each loaded when it is used."""
 
 import logging
 import os
@@ -11,11 +11,11 @@ from click.exceptions import NoArgsIsHelpError
 
 from holdfast import __version__
 from holdfast.surfaces.cli import hints
-from holdfast.surfaces.cli.areas import ALONE, AREAS
 from holdfast.surfaces.cli.command import CommandGroup
 from holdfast.surfaces.cli.connection import Given, store_options
+from holdfast.surfaces.cli.hints import ALONE, AREAS
+from holdfast.surfaces.cli.logs import WARNINGS
 from holdfast.surfaces.cli.output import say
-from holdfast.surfaces.cli.warning_log import WARNINGS
 
 
 class Areas(CommandGroup):
@@ -62,7 +62,8 @@ def holdfast(verbose: int) -> None:
         # Warnings of the database's driver would go to stderr; what matters of them comes as an
         # error of ours.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
-        WARNINGS.pass_on(say)
+        # Without a handler Python would print warnings in a form of its own.
+        logging.getLogger("holdfast").addHandler(WARNINGS)
     else:
         level = logging.DEBUG if verbose > 1 else logging.INFO
         logging.basicConfig(
@@ -71,23 +72,20 @@ def holdfast(verbose: int) -> None:
 
 
 _COMPLETE_ENV = "_HOLDFAST_COMPLETE"
-"""By which a shell asks what a line could go on with: the name that click's own scripts for shells
-use.
-"""
+"""By this variable a shell requests completions. Click's scripts for shells use the name."""
 
 
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run the command line and return its exit status; errors of the tree come through.
+    """Run the command line and return its exit status. Raises HoldfastError.
 
     `alone` says that this process runs nothing else, so that it may execute another program.
     """
-    if asked := os.environ.get(_COMPLETE_ENV):
-        return _completed(asked)
-    hints.forget()
-    given = Given()
-    given.arguments = arguments if alone else None
+    if instruction := os.environ.get(_COMPLETE_ENV):
+        return _complete(instruction)
+    hints.given.clear()
+    given = Given(arguments if alone else None)
     try:
-        # Not click's own main(), which answers a closed pipe and Ctrl-C in ways of its own.
+        # Not click's own main(), which handles a closed pipe and Ctrl-C in another way.
         with holdfast.make_context("holdfast", list(arguments), obj=given) as context:
             status = holdfast.invoke(context)
     except click.exceptions.Exit as ended:
@@ -99,7 +97,8 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
         say(_in_a_line(error))
         return error.exit_code
     finally:
-        WARNINGS.flush()
+        if WARNINGS.waiting:
+            WARNINGS.flush()
     return status if isinstance(status, int) else 0
 
 
@@ -123,8 +122,8 @@ def _runs_a_command(context: click.Context) -> bool:
     return "-- COMMAND" in " ".join(context.get_usage().split())
 
 
-def _completed(asked: str) -> int:
-    """Answer a shell: with the script that it is to read, or with the words that may come next."""
+def _complete(instruction: str) -> int:
+    """Print the completion script for a shell, or the words that may come next."""
     from click.shell_completion import shell_complete
 
-    return shell_complete(holdfast, {"obj": Given()}, "holdfast", _COMPLETE_ENV, asked)
+    return shell_complete(holdfast, {"obj": Given()}, "holdfast", _COMPLETE_ENV, instruction)

@@ -1,4 +1,7 @@
-"""`holdfast serve`: a store over HTTP."""
+"""`holdfast serve`: a store over HTTP; and what every server's command has."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -10,14 +13,40 @@ from holdfast.kernel.text import installing
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.connection import connected, given, settings_here, store_options
-from holdfast.surfaces.cli.json_log import log_json_lines
+from holdfast.surfaces.cli.logs import log_json_lines
 from holdfast.surfaces.cli.output import answer
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+host_option = click.option(
+    "--host", default=LOOPBACK[0], show_default=True, help="The address to serve at."
+)
+allow_host_option = click.option(
+    "--allow-host",
+    "more_hosts",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another name it is served under; repeatable.",
+)
+log_json_option = click.option(
+    "--log-json", is_flag=True, help="Log to stderr as JSON, one line per event."
+)
+
+
+@contextmanager
+def server_libraries() -> Iterator[None]:
+    """For the import of a server. Raises Unavailable when a library is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        library = (error.name or "").partition(".")[0]
+        raise Unavailable(
+            f"serving needs {library}: {installing('server')}", outcome="none"
+        ) from None
 
 
 @click.command()
-@click.option("--host", default=_LOOPBACK[0], show_default=True, help="The address to serve at.")
+@host_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -25,13 +54,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     show_default=True,
     help="The port; 0 for a free one.",
 )
-@click.option(
-    "--allow-host",
-    "more_hosts",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Another name it is served under; repeatable.",
-)
+@allow_host_option
 @click.option(
     "--expose",
     is_flag=True,
@@ -40,7 +63,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option(
     "--link", is_flag=True, help="Print a new one-time link to the server that runs, and end."
 )
-@click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
+@log_json_option
 @click.option("--json", "as_json", is_flag=True, help="Say where it is served as JSON.")
 @store_options
 def serve(
@@ -63,32 +86,24 @@ def serve(
     machine, put a proxy with TLS in front of it.
     """
     if link:
-        _print_link(as_json)
+        settings = settings_here()
+        new = ServerFolder(server_root(settings)).new_link(Procfs(host_id=settings.host_id))
+        answer(to_json({"link": new}) if as_json else new)
         return
-    if host not in _LOOPBACK and not expose:
+    if host not in LOOPBACK and not expose:
         raise InvalidValue(
-            f"{host} can be reached from other machines, without TLS: serve at {_LOOPBACK[0]} "
-            "behind a proxy with TLS, or say "
-            "--expose if whoever has the token is meant to come in there",
+            f"{host} can be reached from other machines, without TLS: serve at {LOOPBACK[0]} "
+            "behind a proxy with TLS, or say --expose if everybody with the token may come in",
             field="host",
         )
-    # Here, so that no other command loads a server.
-    try:
-        from holdfast.surfaces.cli.serve_process import run
-    except ImportError as error:
-        library = (error.name or "").partition(".")[0]
-        raise Unavailable(
-            f"serving needs {library}: {installing('server')}", outcome="none"
-        ) from None
+    # Loaded here, so that no other command loads a server.
+    with server_libraries():
+        from holdfast.surfaces.cli.server_process import allow_descriptors, serve_store
     if log_json:
         log_json_lines()
     if given().registry_dir is not None:
         raise InvalidValue("a folder of jobs is not served: give a --store", field="registry_dir")
-    run(connected, host=host, port=port, more_hosts=more_hosts, as_json=as_json)
-
-
-def _print_link(as_json: bool) -> None:
-    """Ask the server that runs for a one-time link, and print it."""
-    settings = settings_here()
-    link = ServerFolder(server_root(settings)).new_link(Procfs(host_id=settings.host_id))
-    answer(to_json({"link": link}) if as_json else link)
+    # Before the store is opened: it opens files for each thread.
+    allow_descriptors()
+    with connected() as hf:
+        serve_store(hf, host=host, port=port, more_hosts=more_hosts, as_json=as_json)

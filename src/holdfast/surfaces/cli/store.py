@@ -11,8 +11,7 @@ from holdfast.runtime.configuration import load_settings, store_origin
 from holdfast.runtime.maintenance import Upkeep
 from holdfast.surfaces.cli.command import CommandGroup, json_option
 from holdfast.surfaces.cli.connection import given, settings_here, store_options
-from holdfast.surfaces.cli.output import answer, printable, say
-from holdfast.surfaces.cli.progress import working
+from holdfast.surfaces.cli.output import answer, printable, say, working
 from holdfast.surfaces.cli.render import json_document, pairs
 
 

@@ -22,7 +22,7 @@ from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import LEAVE, Custody, Wrapper, attended
 from holdfast.surfaces.cli.output import printable, remark
 from holdfast.surfaces.cli.render import moment, pairs
-from holdfast.surfaces.cli.workflow_text import STATES, RecipeWaitNotes
+from holdfast.surfaces.cli.workflow_run import STATES, RecipeWaitNotes
 
 
 class SwapTo(Request, frozen=True, kw_only=True):

@@ -1,26 +1,48 @@
-"""`holdfast workflows run`: a command as a workflow."""
+"""`holdfast workflows run`: a command as a workflow; and workflows and swaps in words."""
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 from typing import Annotated, Literal
 
 import click
 from msgspec import Meta
 
-from holdfast.domains.workflows import Work
+from holdfast.domains.workflows import (
+    CurrentRecipe,
+    Preempt,
+    SwapMarker,
+    UnknownRecipe,
+    Work,
+    Workflow,
+)
+from holdfast.domains.workflows.messages import (
+    describe_conflicts,
+    describe_loaded,
+    describe_orphan_load,
+)
+from holdfast.domains.workflows.records import Loaded, OrphanLoad, who
+from holdfast.domains.workflows.swap import Obstacle
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.workflows import preemptible_flag, recipe_flag, wait_flag
-from holdfast.processes.command import Claim
 from holdfast.runtime.connection import Holdfast
+from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.command import quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import Custody, Wrapper, attended, leftovers_option
 from holdfast.surfaces.cli.output import remark
-from holdfast.surfaces.cli.workflow_text import RecipeWaitNotes, swap_advice
+
+STATES = {
+    Preempt.NONE: "runs",
+    Preempt.REQUESTED: "asked to yield",
+    Preempt.YIELDED: "yielding",
+    Preempt.IGNORED: "has not yielded",
+}
 
 signal_path_option = click.option(
     "--signal-path",
@@ -175,3 +197,39 @@ def _work(
         on_preempt=preempt,
         on_lost=lost,
     )
+
+
+def waiting_line(in_the_way: Sequence[Obstacle]) -> str:
+    """What a swap, or a registration, waits for."""
+    loads = [one for one in in_the_way if isinstance(one, OrphanLoad)]
+    if loads:
+        return f"waiting: {describe_orphan_load(loads[0])}"
+    swaps = [one for one in in_the_way if isinstance(one, SwapMarker)]
+    if swaps:
+        return f"waiting for a swap to {swaps[0].recipe} by {who(swaps[0].holder)} to end"
+    for one in in_the_way:
+        if isinstance(one, CurrentRecipe | UnknownRecipe):
+            loaded = Loaded(one, None) if isinstance(one, CurrentRecipe) else Loaded(None, one)
+            return f"waiting for its recipe to be loaded: {describe_loaded(loaded)}"
+    return (
+        f"waiting: {describe_conflicts([one for one in in_the_way if isinstance(one, Workflow)])}"
+    )
+
+
+class RecipeWaitNotes:
+    """Says on stderr what a command waits for, each time that this has changed."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said = ""
+
+    def __call__(self, in_the_way: Sequence[Obstacle]) -> None:
+        line = waiting_line(in_the_way)
+        if line != self._said and not self._quiet:
+            remark(line)
+        self._said = line
+
+
+def swap_advice(recipe: str) -> str:
+    """How to load a recipe before it is used."""
+    return f"{recipe} is not loaded: `holdfast swap to {quote(recipe)} -- COMMAND` loads it"

@@ -12,8 +12,13 @@ from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_optio
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import remark, write
 from holdfast.surfaces.cli.render import moment, short_moment, table
-from holdfast.surfaces.cli.workflow_run import run, signal_path_option
-from holdfast.surfaces.cli.workflow_text import STATES, RecipeWaitNotes, swap_advice
+from holdfast.surfaces.cli.workflow_run import (
+    STATES,
+    RecipeWaitNotes,
+    run,
+    signal_path_option,
+    swap_advice,
+)
 
 
 @click.group(cls=CommandGroup)

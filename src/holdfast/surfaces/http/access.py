@@ -31,7 +31,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.surfaces.http.http_server import keep_connection
 from holdfast.surfaces.http.problems import BODY_TOO_LARGE, refusal
-from holdfast.system.access import in_private_folder, make_private_folder, open_file_in
+from holdfast.system.access import in_folder, make_private_folder, open_file
 
 _BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}\Z")
@@ -49,16 +49,16 @@ def bearer_token(path: Path) -> str:
             make_private_folder(path.parent)
             # Several servers may start at once: the first one's token wins.
             token = secrets.token_urlsafe(_BYTES).encode() + b"\n"
-            in_private_folder(path, lambda folder, name: make_whole(name, token, folder_fd=folder))
+            in_folder(
+                path, lambda folder, name: make_whole(name, token, folder_fd=folder), private=True
+            )
         return _read_token(path)
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from None
 
 
 def _read_token(path: Path) -> str:
-    fd = in_private_folder(
-        path, lambda folder, name: open_file_in(folder, name, os.O_RDONLY, shown=path, make=False)
-    )
+    fd = open_file(path, os.O_RDONLY, make=False, private=True)
     with open(fd, encoding="ascii", errors="replace") as file:
         if os.fstat(fd).st_mode & 0o077:
             raise _unusable(path, "others may read it: chmod 600, or delete it for a new one")

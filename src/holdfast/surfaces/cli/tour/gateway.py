@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.kernel.errors import Blocked, status_of
 from holdfast.kernel.text import installing
-from holdfast.runtime.doctor.settings import not_installed
+from holdfast.runtime.doctor.machine import not_installed
 from holdfast.surfaces.cli.tour.stage import PATIENCE_S, BrokenStep, Process, Stage
 
 NAME = "tour-coder"

@@ -1,7 +1,7 @@
-"""What a new pane runs first: it reads the environment that it was handed, and becomes its command.
+"""The program that a new pane runs first: it reads the environment of `agents start` from a FIFO,
+and becomes its command.
 
-Run as a script, without the package around it. The variables that tell a program of its terminal
-are the pane's own.
+It runs as a script, without the package. The variables about the terminal are the pane's own.
 """
 
 import os
@@ -10,24 +10,21 @@ import sys
 from collections.abc import Mapping
 
 OF_PANE = (b"TMUX", b"TMUX_PANE", b"TERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION")
-"""What tmux tells a pane of itself."""
+"""The variables in which tmux describes itself to a pane."""
 OF_TERMINAL = frozenset((*OF_PANE, b"COLUMNS", b"LINES"))
-"""What tells of a terminal, which is another for the pane than for whoever starts it."""
+"""The variables about a terminal. The pane has another terminal than `agents start`."""
 
 _WAIT_S = 20.0
 
 
 def environment_in(data: bytes, around: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The variables that a file holds, with those of the terminal around."""
+    """The variables in the data, with those of the terminal of this process."""
     given = dict(entry.split(b"=", 1) for entry in data.split(b"\0") if entry)
     return {**given, **{name: around[name] for name in OF_PANE if name in around}}
 
 
-def handed(path: str) -> bytes:
-    """What is read from the FIFO.
-
-    Whoever writes there may have been killed: that is not waited for.
-    """
+def read_fifo(path: str) -> bytes:
+    """The content of the FIFO. A writer that was killed is not waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not select.select([fd], [], [], _WAIT_S)[0]:
         sys.exit("`holdfast agents start` has ended before the agent began")
@@ -37,7 +34,7 @@ def handed(path: str) -> bytes:
 
 
 def main(path: str, *command: str) -> None:
-    os.execve(command[0], command, environment_in(handed(path), os.environb))
+    os.execve(command[0], command, environment_in(read_fifo(path), os.environb))
 
 
 if __name__ == "__main__":

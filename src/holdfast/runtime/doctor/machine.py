@@ -1,27 +1,98 @@
-"""Who else may read or write the files. Folders are made 0700 and files 0600, or 2775 and 0660 for
-a group that the settings name; these checks find what became wider since.
+"""This machine and this user: the settings, the packages that they need, and who else may read or
+write the files.
+
+Folders are made 0700 and files 0600, or 2775 and 0660 for a group that the settings name; the check
+of permissions finds what became wider since.
 """
 
 import glob
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
+from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 from holdfast.kernel.settings import Settings
-from holdfast.kernel.text import counted
+from holdfast.kernel.text import counted, installing
+from holdfast.processes.procfs import Procfs
+from holdfast.runtime.configuration import store_origin
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, ok, warn
 from holdfast.runtime.doctor.store import store_path
+from holdfast.runtime.maintenance import Upkeep
 from holdfast.runtime.paths import gateway_root
+from holdfast.stores.url import StoreUrl
 from holdfast.system.access import Access, access_for, access_like
 
 _CHECKED_MAX = 2000
-_TOLD_MAX = 10
+_REPORTED_MAX = 10
 _GROUP, _OTHERS = 0o070, 0o007
-# The files beside a store that was ever used end so.
 _MARKS = ("-gate", "-users")
+"""What the names of the files end with that lie beside a store that was ever used."""
+
+
+def settings(found: Settings, *, chosen_by: str | None = None) -> list[Finding]:
+    """What the settings mean."""
+    # The driver of a database may not be installed, which is a finding of its own.
+    store = Upkeep(found).facts()["store"] if StoreUrl(found.store or "").embedded else "PostgreSQL"
+    origin = chosen_by or store_origin()
+    return [ok(f"understood: {store}, namespace {found.namespace}, chosen by {origin}")]
+
+
+def machine(found: Settings | None) -> Iterator[Finding]:
+    """Whether this machine can be distinguished from others, and its boot from earlier ones."""
+    here = Procfs(host_id=found.host_id if found else None).here()
+    if here.host_id == os.uname().nodename:
+        # Without a machine id its name is used, and containers and clones share names.
+        yield warn(
+            f"it has no /etc/machine-id, so it is known by its name {here.host_id[:40]} alone",
+            "set host_id in holdfast.toml or HOLDFAST_HOST_ID, different on each machine that "
+            "shares a store",
+        )
+    else:
+        yield ok(f"host {here.host_id[:40]}, boot {here.boot_id[:8]}, pid namespace {here.pid_ns}")
+
+
+def extras(found: Settings) -> list[Finding]:
+    """Whether the packages that the settings need are installed."""
+    needed = {
+        StoreUrl(found.store or "").extra: "the store is PostgreSQL",
+        "mqtt": "MQTT_BROKER is set" if os.environ.get("MQTT_BROKER") else "",
+    }
+    lacking = [
+        fail(f"{why}, and {', '.join(missing)} is not installed", installing(extra), "unavailable")
+        for extra, why in needed.items()
+        if extra and why and (missing := not_installed(extra))
+    ]
+    absent = [extra for extra in ("server", "mqtt", "postgres", "mcp") if not_installed(extra)]
+    also = f"; not: {', '.join(absent)}" if absent else ""
+    return lacking or [ok(f"all that is needed is installed{also}")]
+
+
+def not_installed(extra: str) -> list[str]:
+    """The packages of an extra that are not installed."""
+    try:
+        required = metadata.requires("holdfast") or []
+    except metadata.PackageNotFoundError:
+        # Run from a folder: a missing package is reported when it is used.
+        return []
+    return [
+        name
+        for requirement in required
+        if re.search(rf"extra == ['\"]{extra}['\"]", requirement)
+        and not _installed(name := re.split(r"[\s\[<>=!~;(]", requirement, maxsplit=1)[0])
+    ]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def permissions(settings: Settings) -> list[Finding]:
@@ -30,17 +101,13 @@ def permissions(settings: Settings) -> list[Finding]:
     path = store_path(settings)
     named = settings.group is not None or path is None
     access = access_for(settings.group) if named else access_like(f"{path}{_MARKS[0]}")
-    checked, found = 0, []
-    for path, chosen in dict(_paths(settings)).items():
-        checked += 1
-        if (finding := _judge(path, chosen, access)) is not None:
-            found.append(finding)
-        if checked >= _CHECKED_MAX:
-            break
-    if len(found) > _TOLD_MAX:
-        more = counted(len(found) - _TOLD_MAX, "more is", "more are")
-        return [*found[:_TOLD_MAX], warn(f"{more} too wide", "fix those above and look again")]
-    closed = counted(checked, "file or folder is", "files and folders are")
+    paths = list(islice(dict(_paths(settings)).items(), _CHECKED_MAX))
+    judged = (_judge(path, chosen, access) for path, chosen in paths)
+    found = [finding for finding in judged if finding is not None]
+    if len(found) > _REPORTED_MAX:
+        more = counted(len(found) - _REPORTED_MAX, "more is", "more are")
+        return [*found[:_REPORTED_MAX], warn(f"{more} too wide", "fix those above and check again")]
+    closed = counted(len(paths), "file or folder is", "files and folders are")
     return found or [ok(f"{closed} closed to others")]
 
 
@@ -84,8 +151,7 @@ def _judge(path: Path, chosen: bool, access: Access) -> Finding | None:
     says = f"{path} has mode {mode:04o}: {_who(mode)} it"
     fix = f"chmod {'700' if is_folder else '600'} {shlex.quote(str(path))}"
     if not mode & _OTHERS and (mode & stat.S_ISGID or not is_folder):
-        # A laboratory may share its files with a group on purpose; then the folder has the setgid
-        # bit.
+        # A laboratory may share its files with a group on purpose: the folder then has setgid.
         return warn(says, f"{fix}, unless that group is meant to")
     return fail(says, fix, "refused")
 
@@ -103,7 +169,7 @@ def _is_alone(gid: int) -> bool:
 
 
 def _who(mode: int) -> str:
-    """Who besides the owner may do most with it, and what that is."""
+    """Who besides the owner may do most with a file, and what that is."""
     for bit, may in ((0o002, "write"), (0o004, "read"), (0o001, "enter")):
         if mode & bit:
             return f"others may {may}"

@@ -1,0 +1,135 @@
+"""Stores for tests: one of each kind, one on the clock of the test, one that refuses to answer."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.kernel.clock import Clock, MonotonicTime
+from holdfast.kernel.errors import StoreUnavailable
+from holdfast.kernel.store import Store
+from holdfast.stores.files.store import FilesStore
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
+from tests.harness.timeouts import PATIENCE_S
+
+STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)]
+
+
+class FailingStore:
+    """A store that can be told not to answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.down = False
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens while it does not answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def transact(self, *arguments: Any, **more: Any) -> Any:
+        if self.down:
+            self.meanwhile()
+            raise StoreUnavailable("it does not answer", outcome="none")
+        return self._store.transact(*arguments, **more)
+
+
+_namespaces = count(1)
+
+
+def open_store(
+    kind: str, folder: Path, clock: ManualClock, request: pytest.FixtureRequest
+) -> Store:
+    """A new store of that kind. PostgreSQL's clock is its own."""
+    if kind == "memory":
+        return MemoryStore(clock=clock)
+    if kind == "sqlite":
+        return SqliteStore(folder / "store.sqlite", boot_id="boot-1", clock=clock)
+    if kind == "files":
+        return FilesStore(folder / "state", boot_id="boot-1", clock=clock, retry_delay_s=0.001)
+    # Here, so that the other stores' tests need no driver.
+    from holdfast.stores.postgres import open_postgres
+
+    return open_postgres(
+        request.getfixturevalue("module_database"), namespace=f"t{next(_namespaces)}"
+    )
+
+
+class ClockedStore:
+    """A store on the test's clock, also where the store has one of its own. Tells when the
+    background has done something, and can be told not to answer it.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._kept = 0
+        self._refused = 0
+        self.down = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def monotonic(self) -> MonotonicTime:
+        return self._clock.monotonic()
+
+    def transact(self, body: Callable[[Any], Any], **more: Any) -> Any:
+        self._keeper_comes()
+        return self._store.transact(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
+
+    def read(self, body: Callable[[Any], Any], **more: Any) -> Any:
+        kept = self._keeper_comes()
+        result = self._store.read(lambda tx: body(_AtTime(tx, self._clock.now())), **more)
+        if kept:
+            self._count("_kept")
+        return result
+
+    def _keeper_comes(self) -> bool:
+        kept = threading.current_thread().name == "holdfast-keeper"
+        if kept and self.down:
+            self._count("_refused")
+            raise StoreUnavailable("it does not answer", outcome="none")
+        return kept
+
+    def until_kept(self) -> None:
+        """Until the background has looked after everything as it is now. A round begins with a
+        look: one may be under way, the next counts, and the one after that says that it is over.
+        """
+        self._until("_kept", 3)
+
+    def until_refused(self) -> None:
+        """Until the background has met a store that does not answer."""
+        self._until("_refused", 1)
+
+    def _count(self, what: str) -> None:
+        with self._changed:
+            setattr(self, what, getattr(self, what) + 1)
+            self._changed.notify_all()
+
+    def _until(self, what: str, times: int) -> None:
+        with self._changed:
+            goal = getattr(self, what) + times
+            assert self._changed.wait_for(lambda: getattr(self, what) >= goal, PATIENCE_S), (
+                "the background does nothing"
+            )
+
+
+class _AtTime:
+    """A transaction at a time that the test has chosen."""
+
+    def __init__(self, tx: Any, now: datetime) -> None:
+        self._tx = tx
+        self.now = now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
