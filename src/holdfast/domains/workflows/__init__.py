@@ -16,6 +16,7 @@ from holdfast.domains.workflows.ports import SwapEvent
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
     Phase,
+    Policy,
     Preempt,
     SwapMarker,
     UnknownRecipe,
@@ -23,7 +24,7 @@ from holdfast.domains.workflows.records import (
 )
 from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
-from holdfast.domains.workflows.swap import Policy, Swap
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.work import Work
 
 __all__ = [

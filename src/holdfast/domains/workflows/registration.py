@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
+from holdfast.domains.workflows.context import WorkflowsContext
 from holdfast.domains.workflows.messages import deadlock, name_held, not_loaded, swap_under_way
 from holdfast.domains.workflows.records import (
     Loaded,
+    OnWait,
     Phase,
     SwapMarker,
     Workflow,
     same_process,
 )
-from holdfast.domains.workflows.swap import OnWait, own_conflicts
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel.errors import EAgain, InvalidValue, NotLoaded
 from holdfast.kernel.holder import Holder
@@ -85,7 +85,7 @@ class Registration:
             loaded = loaded_in(change.tx)
             marker = change.marker
             if marker is not None and self._is_blocked(marker, loaded):
-                own = own_conflicts(self._context, change, terms.owner, marker)
+                own = self._context.own_conflicts(change, terms.owner, marker)
                 if waits and own and marker.phase is Phase.WAITING:
                     waiter = f"the registration of {terms.name} for {terms.recipe}"
                     raise deadlock(waiter, terms.recipe, marker, own)
@@ -161,8 +161,8 @@ class Registration:
         if reason is not None and on_wait is not None:
             on_wait([reason])
         limit_s = earliest(left_s, None if orphan is None else orphan.left_s)
-        with ProcessWatch(self._context, [] if marker is None else [marker.holder]) as watch:
-            return watch.wait(listener, limit_s, stop_fd)
+        watched = [] if marker is None else [marker.holder]
+        return self._context.sleep(watched, listener, limit_s, stop_fd)
 
 
 def check_ttl(ttl_s: float) -> float:

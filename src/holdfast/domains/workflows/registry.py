@@ -17,7 +17,9 @@ from holdfast.domains.workflows.ports import (
 )
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
+    OnWait,
     OrphanLoad,
+    Policy,
     Preempt,
     SwapMarker,
     UnknownRecipe,
@@ -29,7 +31,7 @@ from holdfast.domains.workflows.registration import (
     Terms,
     check_ttl,
 )
-from holdfast.domains.workflows.swap import OnWait, Policy, Swap
+from holdfast.domains.workflows.swap import Swap, SwapTerms
 from holdfast.domains.workflows.wire import WORKFLOWS
 from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
 from holdfast.kernel.errors import InvalidValue
@@ -318,17 +320,9 @@ class Workflows:
                 field="policy",
             ) from None
         me = self._context.processes.current(self._label)
-        return Swap(
-            self._context,
-            recipe,
-            me if tree is None else replace(me, tree=tree),
-            grace_s=grace_s,
-            timeout_s=timeout_s,
-            policy=policy,
-            on_wait=on_wait,
-            stop_fd=stop_fd,
-            reload=reload,
-        )
+        holder = me if tree is None else replace(me, tree=tree)
+        terms = SwapTerms(recipe, holder, grace_s, timeout_s, policy, reload, on_wait, stop_fd)
+        return Swap(self._context, terms)
 
     def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
         """The load of a swap whose process is dead or has lost the swap lock; None for a live

@@ -24,8 +24,7 @@ from holdfast.domains.workflows.messages import (
     describe_loaded,
     describe_orphan_load,
 )
-from holdfast.domains.workflows.records import Loaded, OrphanLoad, who
-from holdfast.domains.workflows.swap import Obstacle
+from holdfast.domains.workflows.records import Loaded, Obstacle, OrphanLoad, who
 from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
 from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request

@@ -3,8 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.domains.workflows.messages import describe_orphan_load
-from holdfast.domains.workflows.records import CurrentRecipe, OrphanLoad, SwapMarker, Workflow, who
-from holdfast.domains.workflows.swap import Obstacle, Swap
+from holdfast.domains.workflows.records import (
+    CurrentRecipe,
+    Obstacle,
+    OrphanLoad,
+    SwapMarker,
+    Workflow,
+    who,
+)
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, LeaseLost, Lost
 from holdfast.runtime.connection import Holdfast
