@@ -151,18 +151,15 @@ class Inspector:
         self._behind = behind
 
     def status(self, name: str) -> LockStatus:
-        """The holders and waiters of a resource, in order."""
         check_label(name, "resource")
         return self._context.read(lambda table: self._status(table, name))
 
     def list_held(self) -> list[LockStatus]:
-        """The status of every resource that is held or waited for."""
         rows = self._context.read(lambda table: table.tx.range(LOCKS, damaged=[]))
         found = [self.status(row.key) for row in rows]
         return [status for status in found if status.holds or status.queue]
 
     def counts(self) -> LockCounts:
-        """Count resources and waiters without reading them."""
 
         def count(table: LockTable) -> LockCounts:
             return LockCounts(
@@ -172,7 +169,6 @@ class Inspector:
         return self._context.read(count)
 
     def page(self, *, after: str, limit: int) -> list[LockLine]:
-        """Up to `limit` resources behind the name `after`, in the order of names."""
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
 
@@ -185,7 +181,6 @@ class Inspector:
         return self._context.read(lines)
 
     def explain(self, name: str) -> Explanation:
-        """A resource's status, the chain of waits behind its holders, and advice."""
         check_label(name, "resource")
         found = self._context.read(lambda table: self._explanation(table, name))
         holds = [*found.status.holds]
@@ -194,7 +189,6 @@ class Inspector:
         return replace(found, behind={by: links for by, links in known.items() if links})
 
     def graph(self) -> Graph:
-        """Every hold and every wait of the table."""
 
         def graph(table: LockTable) -> Graph:
             names = [row.key for row in table.tx.range(LOCKS, damaged=[])]

@@ -197,7 +197,6 @@ class QueueTransaction:
         return ended
 
     def running(self) -> list[Request]:
-        """The running requests, in order."""
         rows = self._tx.find(
             REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged
         )
