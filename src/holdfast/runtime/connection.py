@@ -38,6 +38,7 @@ from holdfast.system.access import Access, access_for
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.job_log import JobLog
+    from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
@@ -95,6 +96,7 @@ class Holdfast:
         self.settings = settings
         self.processes = processes
         self._jobs_folder = jobs_folder
+        self._mirrors: list[JournalMirror] = []
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -234,10 +236,17 @@ class Holdfast:
         within = workflow_here(os.environ)
         own = self.store.side_folder("workflows")
         if (folder := self.store.layout_folder("workflows")) is not None and own is not None:
+            from holdfast.adapters.journal_mirror import swap_log_file
+            from holdfast.domains.workflows.wire import SWAP_LOG
+
+            own /= self.store.namespace
+            swap_log = swap_log_file(folder / SWAP_LOG, own, self.log, self._access)
+            self.follow(swap_log)
             return workflows_in_folder(
                 folder,
-                own / self.store.namespace,
+                own,
                 *self._base,
+                mirror=swap_log,
                 label=self._label,
                 within=within,
                 access=self._access,
@@ -279,14 +288,22 @@ class Holdfast:
         self.locks.check_token(resource, token)
 
     def catch_up(self, *, wait: bool = False) -> list[str]:
-        """Bring the files that follow the journal up to date: the audit log of jobs. Return what
-        went wrong, in words; it is logged and breaks nothing. If another process is writing them,
-        that process goes on alone; with `wait`, this one waits for it.
+        """Bring the files that follow the journal up to date: the audit log of jobs, and the swap
+        log and transaction log of this connection, which each change brings up to date too. Return
+        what went wrong with the audit log, in words; every failure is logged and breaks nothing. If
+        another process is writing them, that process goes on alone; with `wait`, this one waits for
+        it.
 
         Closing a connection that changed jobs does this too. The next call, in any process, adds
         what is missing because a process was killed.
         """
+        for mirror in self._mirrors:
+            mirror.catch_up()
         return self._catch_up(wait=wait)
+
+    def follow(self, mirror: "JournalMirror") -> None:
+        """Let `catch_up` bring this file up to date too."""
+        self._mirrors.append(mirror)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
         for name in _JOB_PARTS:

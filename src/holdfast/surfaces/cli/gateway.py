@@ -12,7 +12,7 @@ import click
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
