@@ -145,7 +145,7 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
 def _advice(line: GatewayLine) -> tuple[str, ...]:
     if line.reconcile:
         return (
-            "look at what waits below, then replay it to the new instance or discard it; nothing "
+            "read what waits below, then replay it to the new instance or discard it; nothing "
             "is replayed by itself",
         )
     if line.state in ("not attached", "never served"):
@@ -153,7 +153,7 @@ def _advice(line: GatewayLine) -> tuple[str, ...]:
     if line.state == "blocked: no agent":
         return ("bring the agent back; what was accepted before stays in the queue",)
     if line.state == "does not answer":
-        return ("look at its process: it may be stopped, or its machine too busy",)
+        return ("check its process: it may be stopped, or its machine too busy",)
     return ("nothing to do",)
 
 

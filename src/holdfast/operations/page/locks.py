@@ -141,7 +141,7 @@ def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
         return ("wait", "free, but waited for") if waiting else ("idle", "free")
     if all(hold.reclaimable for hold in holds):
         over = "its holder is dead" if holds[0].alive is Alive.DEAD else "its time is over"
-        # Whoever asks for it gets it: it is nobody's trouble unless somebody waits.
+        # The next request gets it: it is a problem only if somebody waits.
         return ("bad" if waiting else "idle"), over
     shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
     return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
@@ -153,13 +153,13 @@ def _names(status: LockStatus) -> str:
 
 def _chain(found: Explanation) -> list[str]:
     status = found.status
-    told = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
+    lines = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
         f"Nobody holds {status.name}."
     ]
     for blockage in found.blockages[:_SHOWN]:
         for hold in blockage.holds:
-            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
-    return told
+            lines.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
+    return lines
 
 
 def _holder(hold: HoldStatus, found: Explanation) -> str:
@@ -169,14 +169,16 @@ def _holder(hold: HoldStatus, found: Explanation) -> str:
 
 
 def _line_words(status: LockStatus) -> list[str]:
-    told = [f"{wait.position}. in line: {wait.by}, {_wish(wait)}" for wait in status.queue[:_SHOWN]]
+    lines = [
+        f"{wait.position}. in line: {wait.by}, {_request(wait)}" for wait in status.queue[:_SHOWN]
+    ]
     more = len(status.queue) - _SHOWN
-    return [*told, f"and {more} more in line"] if more > 0 else told
+    return [*lines, f"and {more} more in line"] if more > 0 else lines
 
 
-def _wish(wait: WaitStatus) -> str:
-    wish = "only looks" if wait.looks else wait.mode.value
-    return f"{wish}, {process_words(wait.process, wait.alive)}"
+def _request(wait: WaitStatus) -> str:
+    mode = "only waits" if wait.looks else wait.mode.value
+    return f"{mode}, {process_words(wait.process, wait.alive)}"
 
 
 def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
