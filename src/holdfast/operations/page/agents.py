@@ -15,13 +15,13 @@ from holdfast.operations.page.explanation import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
-    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
+    "presumed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
     "unseen": (
         "wait",
         "its lease is fresh, but its process is on another machine or in another container",
     ),
-    "dead": ("bad", "its process has ended, and nobody has taken its record out"),
-    "over": ("bad", "its lease is over: it was not refreshed in time"),
+    "dead": ("bad", "its process has ended, and nobody has removed its record"),
+    "expired": ("bad", "its lease has expired: it was not refreshed in time"),
 }
 """The states of an agent as seen from here, and what each means."""
 
@@ -187,10 +187,10 @@ def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
 
 def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
     if not agent.fresh(now):
-        return "over"
+        return "expired"
     alive = process_liveness(agent, processes, embedded=embedded)
     if alive is None:
-        return "believed"
+        return "presumed"
     return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
@@ -232,7 +232,7 @@ def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
             f"a new `holdfast agents start {bare(line.name)}` succeeds it at once"
             if line.state == "dead"
             else "start it again",
-            "`holdfast agents cleanup` takes out what is left behind",
+            "`holdfast agents cleanup` removes what is left behind",
         )
     if parts.gateway is Liveness.DEAD:
         return (
