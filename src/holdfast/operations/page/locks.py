@@ -171,7 +171,7 @@ def _holder(hold: HoldStatus, found: Explanation) -> str:
 def _line_words(status: LockStatus) -> list[str]:
     told = [f"{wait.position}. waiter: {wait.by}, {_wish(wait)}" for wait in status.queue[:_SHOWN]]
     more = len(status.queue) - _SHOWN
-    return [*told, f"and {more} more waiters"] if more > 0 else told
+    return [*told, f"and {more} more waiting"] if more > 0 else told
 
 
 def _wish(wait: WaitStatus) -> str:
