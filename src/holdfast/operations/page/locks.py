@@ -173,7 +173,7 @@ def _line_words(status: LockStatus) -> list[str]:
         f"{wait.position}. waiter: {wait.by}, {_request(wait)}" for wait in status.queue[:_SHOWN]
     ]
     more = len(status.queue) - _SHOWN
-    return [*lines, f"and {more} more waiters"] if more > 0 else lines
+    return [*lines, f"and {more} more waiting"] if more > 0 else lines
 
 
 def _request(wait: WaitStatus) -> str:
