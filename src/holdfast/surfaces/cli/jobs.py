@@ -144,9 +144,9 @@ def get(job: operations.JobView, hf: Holdfast) -> None:
 
 
 def _late(late: LateResult) -> str:
-    said = late.result if late.status is JobStatus.COMPLETED else late.error
+    detail = late.result if late.status is JobStatus.COMPLETED else late.error
     words = f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}"
-    return f"{words}: {said}" if said else words
+    return f"{words}: {detail}" if detail else words
 
 
 def _shown(value: object) -> str:
