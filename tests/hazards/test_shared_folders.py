@@ -23,7 +23,7 @@ from holdfast import Holdfast
 from holdfast.domains.jobs.records import JOBS, JobStatus
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 from holdfast.stores.files import maintenance
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.store import FilesStore

@@ -71,7 +71,7 @@ def hasty(draw: random.Random) -> None:
     real = AheadWatch.suspects
 
     def suspects(self: AheadWatch) -> list[Suspect]:
-        self._known |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
+        self._liveness |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
         return real(self)
 
     replace(AheadWatch, "suspects", suspects)
