@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -26,10 +27,10 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations import jobs as operations
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
+from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
 from holdfast.surfaces.cli.job_run import run
-from holdfast.surfaces.cli.job_watch import watch
+from holdfast.surfaces.cli.job_watch import jobs_argument, watch
 from holdfast.surfaces.cli.output import (
     STDIN,
     answer,
@@ -361,33 +362,25 @@ def logs(
     if job_id is None and request(job_id="").tail is not None:
         raise click.UsageError("--tail is for the log of one JOB")
     with connected(create=False) as hf:
-        if rebuild:
-            _rebuild(hf, as_json)
-        elif job_id is None:
-            _list_logged(hf, as_json)
-        else:
+        if job_id is not None:
             for line in operations.log(hf, request(job_id=job_id)):
                 text = printable(_log_line(line).replace("\n", " "))
                 click.echo(to_json(line) if as_json else text)
+        elif hf.job_log is None:
+            raise operations.no_log()
+        elif rebuild:
+            number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
+            folder = str(hf.job_log.folder)
+            words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
+            answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
+        else:
+            operations.mirror(hf, wait=True)
+            unknown = {"status": "unknown"}
+            found = [(one, hf.job_log.status(one)) for one in hf.job_log.jobs()]
+            _show_logged([status or {"job_id": one, **unknown} for one, status in found], as_json)
 
 
-def _rebuild(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    number = hf.job_log.rebuild(hf.log, lambda job_id: operations.peek_job(hf, job_id))
-    folder = str(hf.job_log.folder)
-    words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
-    answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
-
-
-def _list_logged(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    operations.mirror(hf, wait=True)
-    logged = [
-        hf.job_log.status(job_id) or {"job_id": job_id, "status": "unknown"}
-        for job_id in hf.job_log.jobs()
-    ]
+def _show_logged(logged: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         json_document(logged)
         return
