@@ -27,7 +27,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.runtime.doctor import examine
 from holdfast.runtime.metrics.sources import Metrics
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S
 from tools import dashboard
 
@@ -170,7 +170,7 @@ def test_the_bounds_that_the_page_names_are_those_of_the_program() -> None:
 def promtool(*words: str | Path) -> str:
     program = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
     if program is None:
-        lacking("no promtool here: it comes with Prometheus")
+        skip_or_fail("no promtool here: it comes with Prometheus")
     done = subprocess.run(
         [program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -447,7 +447,7 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
             "--prompt-as means nothing beside a manifest whose adapter is tmux",
         ),
         (("--ready-regex", "("), "no regular expression"),
-        (("--interrupt-key", "C-z"), "interrupt_key"),
+        (("--interrupt-key", "C-z"), "interrupt"),
         (("--session", "other"), "its manifest says other"),
     ):
         ran = bench("gateway", "serve", "gpu", *wrong)
@@ -577,7 +577,7 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     monkeypatch.setattr(process, "announced", lost_at_once)
     monkeypatch.setattr(process, "serve", lambda *given: began.append(given))
     settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
-    served, spec = Served("gpu"), CommandSpec(argv=("cat",))
+    served, spec = Served("gpu"), CommandSpec(command=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):
         process.serve_gateway(
             "gpu",

@@ -45,7 +45,7 @@ class World:
         return resolve_served(word, self.hf.settings, by_manifest=False)
 
     def open(self, served: Served) -> GatewayParts:
-        spec = CommandSpec(argv=("cat",))
+        spec = CommandSpec(command=("cat",))
         return open_gateway(
             served.key, spec, self.hf.settings, owner=served.owner, on_lost=lambda: None
         )

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidName
+from holdfast.kernel.errors import (
+    BrokerUnavailable,
+    Corrupt,
+    HoldfastError,
+    InvalidName,
+    InvalidValue,
+)
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -32,9 +38,11 @@ from holdfast.system.access import Access, access_for
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.job_log import JobLog
+    from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
+    from holdfast.domains.jobs.events import Event
     from holdfast.domains.jobs.work import WorkReport, WorkRequest
     from holdfast.domains.network import Registry
     from holdfast.domains.workflows import Workflows
@@ -88,6 +96,7 @@ class Holdfast:
         self.settings = settings
         self.processes = processes
         self._jobs_folder = jobs_folder
+        self._mirrors: list[JournalMirror] = []
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -227,10 +236,17 @@ class Holdfast:
         within = workflow_here(os.environ)
         own = self.store.side_folder("workflows")
         if (folder := self.store.layout_folder("workflows")) is not None and own is not None:
+            from holdfast.adapters.journal_mirror import swap_log_file
+            from holdfast.domains.workflows.wire import SWAP_LOG
+
+            own /= self.store.namespace
+            swap_log = swap_log_file(folder / SWAP_LOG, own, self.log, self._access)
+            self.follow(swap_log)
             return workflows_in_folder(
                 folder,
-                own / self.store.namespace,
+                own,
                 *self._base,
+                mirror=swap_log,
                 label=self._label,
                 within=within,
                 access=self._access,
@@ -272,14 +288,22 @@ class Holdfast:
         self.locks.check_token(resource, token)
 
     def catch_up(self, *, wait: bool = False) -> list[str]:
-        """Bring the files that follow the journal up to date: the audit log of jobs. Return what
-        went wrong, in words; it is logged and breaks nothing. If another process is writing them,
-        that process goes on alone; with `wait`, this one waits for it.
+        """Bring the files that follow the journal up to date: the audit log of jobs, and the swap
+        log and transaction log of this connection, which each change brings up to date too. Return
+        what went wrong with the audit log, in words; every failure is logged and breaks nothing. If
+        another process is writing them, that process goes on alone; with `wait`, this one waits for
+        it.
 
         Closing a connection that changed jobs does this too. The next call, in any process, adds
         what is missing because a process was killed.
         """
+        for mirror in self._mirrors:
+            mirror.catch_up()
         return self._catch_up(wait=wait)
+
+    def follow(self, mirror: "JournalMirror") -> None:
+        """Let `catch_up` bring this file up to date too."""
+        self._mirrors.append(mirror)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
         for name in _JOB_PARTS:
@@ -289,6 +313,30 @@ class Holdfast:
             return []
         trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
+
+    def send_events(self, event: "Event | None" = None) -> int:
+        """Send the stored events of an event's job, or of all jobs; return how many were sent.
+
+        Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be sent to. What is
+        not sent stays stored.
+        """
+        from holdfast.adapters.event_sender import EventSender
+
+        unsent = ""
+        if event is not None:
+            unsent = f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+        sender = EventSender(self.job_events)
+        try:
+            return sender.send(None if event is None else [event.job_id])
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"{unsent}{error.message}. `holdfast jobs publish --unsent` sends what is kept",
+                **error.fields,
+            ) from None
+        except InvalidValue as error:
+            raise InvalidValue(f"{unsent}{error.message}", **error.fields) from None
+        finally:
+            sender.close()
 
     def _job(self, job_id: str) -> "Job | None":
         with suppress(Corrupt):

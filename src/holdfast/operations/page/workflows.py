@@ -3,7 +3,7 @@ for.
 """
 
 from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
-from holdfast.domains.workflows.description import describe_unknown
+from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known

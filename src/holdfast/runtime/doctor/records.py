@@ -12,7 +12,7 @@ from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.transitions import Verdict, ended
-from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
+from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
 from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
 from holdfast.kernel.limits import DOCTOR_CHECK_S

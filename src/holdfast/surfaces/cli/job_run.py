@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import click
 
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Fenced, status_of
-from holdfast.operations.jobs import mirror
 from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
@@ -107,7 +106,7 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
                 on_event=(lambda _: None) if quiet else remark,
             )
         finally:
-            mirror(hf)
+            hf.catch_up()
     if not request.once or done.given_back:
         return EXIT_DONE
     if done.lost:

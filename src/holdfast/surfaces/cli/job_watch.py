@@ -22,7 +22,6 @@ from holdfast.domains.jobs.transitions import no_such
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.operations.jobs import mirror
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import Duration, json_option
@@ -101,7 +100,7 @@ class JobWatch:
         """Report how a job ended that is not in the registry any more. Raises NotFound when the
         audit log does not have it.
         """
-        mirror(self._hf, wait=True)
+        self._hf.catch_up(wait=True)
         logged = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
         ends = {one.value: one for one in JobStatus if one.ended}
         status = None if logged is None else ends.get(str(logged.get("status")))
@@ -241,4 +240,4 @@ def watch(
         finally:
             watched.close()
             if watched.away is None:
-                mirror(hf)
+                hf.catch_up()

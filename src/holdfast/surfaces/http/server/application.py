@@ -117,7 +117,7 @@ class ServerSide:
                 *status_routes(hf),
                 events,
                 *session_routes(self.sessions, self.url),
-                *(route_of(operation, self._executor) for operation in all_operations()),
+                *(route_of(one, self._executor) for one in all_operations() if one.served),
                 *page_routes(hf),
             ],
             self._changes,
