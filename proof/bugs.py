@@ -38,7 +38,10 @@ def plant(name: str, draw: random.Random) -> None:
 
 
 def _put(owner: object, name: str, new: object) -> None:
-    """Put something else in the place of a part of the program."""
+    """Put something else in the place of a part of the program. Raises AttributeError when there is
+    no such part: a bug that changes nothing would look like a check that finds nothing.
+    """
+    getattr(owner, name)
     setattr(owner, name, new)
 
 
@@ -156,7 +159,7 @@ def live_holder_judged_dead(draw: random.Random) -> None:
     real = AheadWatch.suspects
 
     def suspects(self: AheadWatch) -> list[Suspect]:
-        self._known |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
+        self._liveness |= {one.id: Liveness.DEAD for one in self._ahead if draw.random() < 0.02}
         return real(self)
 
     _put(AheadWatch, "suspects", suspects)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.files.transaction import scope_of
 from proof.powerloss import Report, Trace, examine, why_not
 from tests.harness.requirements import skip_or_fail
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back

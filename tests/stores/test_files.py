@@ -31,8 +31,8 @@ from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.factory import open_store
 from holdfast.stores.files import documents, maintenance, signs
-from holdfast.stores.files.snapshot import FilesChanged
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.files.transaction import FilesChanged
 from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults

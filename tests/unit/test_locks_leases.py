@@ -37,7 +37,6 @@ from holdfast.primitives import deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
-from holdfast.primitives.locks.manager import renew_or_reap
 from holdfast.primitives.locks.records import LOCK_WAITS
 from holdfast.primitives.locks.transaction import LockTransaction
 from holdfast.primitives.locks.wait import Ahead
@@ -278,7 +277,7 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
     renewed = context_of(timed.locks).transact(
-        lambda transaction: renew_or_reap(transaction, grant.id, grant.taken, 60)
+        lambda transaction: transaction.renew_or_reap(grant.id, grant.taken, 60)
     )[0]
     assert renewed is not None
     timed.locks.free("a", by="job")
@@ -719,7 +718,7 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
         monkeypatch.undo()
 
         def ask(transaction: LockTransaction) -> None:
-            transaction.table.forget(told)
+            transaction.table.delete_outcome(told)
             transaction.ask(replace(told, outcome=None))
 
         context_of(timed.locks).transact(ask)

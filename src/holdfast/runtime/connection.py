@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+_JOB_PARTS = ("jobs", "job_events")
+"""The parts that change jobs, and so what the audit log follows."""
 
 
 class _Part(Generic[T]):
@@ -276,15 +280,13 @@ class Holdfast:
         return self._catch_up(wait=wait)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
-        for part in self._job_parts():
-            part.unlogged = False
+        for name in _JOB_PARTS:
+            if name in self.__dict__:
+                self.__dict__[name].unlogged = False
         if self.job_log is None:
             return []
         trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
-
-    def _job_parts(self) -> "list[Jobs | JobEvents]":
-        return [self.__dict__[name] for name in ("jobs", "job_events") if name in self.__dict__]
 
     def _job(self, job_id: str) -> "Job | None":
         with suppress(Corrupt):
@@ -292,10 +294,12 @@ class Holdfast:
         return None
 
     def close(self) -> None:
-        """Let go of the store. Calling it again is harmless."""
-        if any(part.unlogged for part in self._job_parts()):
-            # One batch: a log that is far behind must not hold up this process.
-            self._catch_up(batches=1)
+        """Release the store. Calling it again is harmless."""
+        for name in _JOB_PARTS:
+            if name in self.__dict__ and self.__dict__[name].unlogged:
+                # One batch: a log that is far behind must not hold up this process.
+                self._catch_up(batches=1)
+                break
         for part in ("network", "locks", "holds"):
             if part in self.__dict__:
                 self.__dict__[part].close()
@@ -345,15 +349,10 @@ def connected(
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
-    processes.trees = Trees(lambda: tree_folder_of(opened), lambda: access_in(settings, opened))
-    _tell("connected store=%s namespace=%s", opened.kind, opened.namespace)
+    processes.trees = Trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
+    # Without `logging` nobody listens, and loading it costs a short command too much.
+    if "logging" in sys.modules:
+        log = sys.modules["logging"].getLogger("holdfast.runtime.connection")
+        log.info("connected store=%s namespace=%s", opened.kind, opened.namespace)
     jobs_folder = url.path / folders["jobs"] if url.path and folders and "jobs" in folders else None
     return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)
-
-
-def _tell(event: str, *fields: str) -> None:
-    """Log one event. Nobody can be listening who has not loaded `logging`, and loading it costs a
-    short command dear.
-    """
-    if "logging" in sys.modules:
-        sys.modules["logging"].getLogger("holdfast.runtime.connection").info(event, *fields)

@@ -15,8 +15,7 @@ from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import actor_here, store_url
 from holdfast.runtime.paths import placed
 from holdfast.runtime.spaces import all_spaces
-from holdfast.stores.factory import open_store, there
-from holdfast.stores.restore import restore
+from holdfast.stores.factory import open_store, restore, there
 from holdfast.system.access import access_for
 
 if TYPE_CHECKING:
