@@ -11,9 +11,10 @@ from holdfast.adapters.event_sender import EventSender
 from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
+from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.events import EventKind
+from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
 from holdfast.operations import job_views

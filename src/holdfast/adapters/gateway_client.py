@@ -17,9 +17,8 @@ import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.agents.records import Gateway
-from holdfast.domains.gateway.gateway import Action
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
-from holdfast.domains.gateway.records import left_by
+from holdfast.domains.gateway.records import Action, left_by
 from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json

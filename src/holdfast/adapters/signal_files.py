@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.adapters.durable_write import make_whole
-from holdfast.adapters.journal_mirror import swap_log_file
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.wire import SWAP_LOCK, SWAP_LOG
+from holdfast.domains.workflows.ports import Mirror
+from holdfast.domains.workflows.wire import SWAP_LOCK
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Processes
@@ -164,6 +164,7 @@ def workflows_in_folder(
     journal: Journal,
     processes: Processes,
     *,
+    mirror: Mirror | None = None,
     label: str = "",
     within: tuple[str, int] | None = None,
     access: Access = PRIVATE,
@@ -171,8 +172,8 @@ def workflows_in_folder(
     """The workflows of a store that keeps `workflows.json` in `folder`; `own` is for what that
     layout has no place for. Makes both folders. Raises StoreUnavailable when that fails.
 
-    Another system may use the same folder: its swap lock is our swap lock, and its swap log is our
-    mirror. The files store takes its lock around each change, as the layout says.
+    Another system may use the same folder: its swap lock is our swap lock, and `mirror` is its swap
+    log. The files store takes its lock around each change, as the layout says.
     """
     for path in (folder, own):
         try:
@@ -185,7 +186,7 @@ def workflows_in_folder(
         processes,
         swap_lock=FlockLock(folder / SWAP_LOCK, access),
         signals=SignalFiles(own / "signals", access),
-        mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
+        mirror=mirror,
         label=label,
         within=within,
     )

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import (
     Fenced,

@@ -11,7 +11,7 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.workflows import CurrentRecipe, SwapEvent, SwapMarker, UnknownRecipe, Workflow
-from holdfast.domains.workflows.description import describe_unknown
+from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Blocked, Fenced, LeaseLost, NotFound
 from holdfast.kernel.limits import LIST_MAX, WORKFLOW_TTL_S

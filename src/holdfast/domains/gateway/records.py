@@ -9,6 +9,7 @@ from holdfast.kernel.codec import Plain, Record, Value
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx
 from holdfast.primitives.queue.queue import FIRST_EPOCH
 from holdfast.primitives.queue.records import Head
 
@@ -40,6 +41,26 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 
 ATTACHMENTS = Space("gateways", Attachment)
+
+
+def attachment_in(tx: ReadTx, agent: str) -> Attachment:
+    row = tx.get(ATTACHMENTS, agent)
+    return Attachment() if row is None else row.record
+
+
+Action = Literal["replay", "discard"]
+
+
+class Reconciled(Value, frozen=True, kw_only=True):
+    """The result of an operator's decision. While some requests of earlier epochs are `left`,
+    admission stays blocked.
+    """
+
+    action: Action
+    epoch: int
+    requests: list[str]
+    left: list[str]
+
 
 PROTOCOL_VERSION = "v1"
 

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.domains.workflows.context import WorkflowsContext
+from holdfast.domains.workflows.messages import swept
 from holdfast.domains.workflows.records import Preempt, Workflow
-from holdfast.domains.workflows.registration import Registered, swept
+from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound

@@ -257,7 +257,7 @@ def publish(request: operations.Publish, as_json: bool) -> None:
 
     Nothing refreshes it but you: `holdfast agents run` and `start` do it by themselves. No process
     is recorded unless --pid names one. Exit status 4 when another generation has the id and is not
-    proved to be gone.
+    verified to be gone.
     """
     manifest = _manifest(request.manifest_path)
     with connected() as hf:

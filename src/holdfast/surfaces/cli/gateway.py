@@ -12,7 +12,7 @@ import click
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
@@ -138,8 +138,8 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["request_admission"] == "blocked_reconciliation":
         epoch = found["managed_agent_instance_epoch"]
         decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {epoch}"
-        look = f"holdfast gateway requests {agent}"
-        return [("what to do", completed(f"{look}, then {decide}"))]
+        read = f"holdfast gateway requests {agent}"
+        return [("what to do", completed(f"{read}, then {decide}"))]
     if found["request_admission"] == "blocked_unavailable":
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
     return []
@@ -194,8 +194,8 @@ def interrupt(
 ) -> int:
     """Stop what the agent is doing, at once: it does not wait in the queue.
 
-    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took
-    too long.
+    Returns when the agent was interrupted. Exit status 4 if it could not be, 5 if that took too
+    long.
     """
     deadline, agent = time.monotonic() + wait_s, request.agent
     ended: dict[str, Any] = here.gateway(agent).interrupt(wait_s=wait_s)
@@ -305,7 +305,7 @@ def reconcile(request: operations.ReconcileGateway, here: Here, as_json: bool) -
 def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
     """Remove finished requests beyond the bounds, with their idempotency keys.
 
-    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not
+    Those that ended within a day stay, whatever the bounds: a prompt that is sent again must not
     be delivered again.
     """
     done: operations.RequestsPruned = operations.prune(here, request)

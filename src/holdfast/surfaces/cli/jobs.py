@@ -290,8 +290,8 @@ def publish(
         new = request(job_id="", event="")
         if new.detail or data is not None or new.token is not None:
             raise click.UsageError(
-                "--unsent sends what is kept, and tells nothing new: leave out --detail, --data "
-                "and --token"
+                "--unsent sends what is stored, and nothing new: leave out --detail, --data and "
+                "--token"
             )
         _send_all(as_json)
         return
@@ -351,7 +351,7 @@ def logs(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """Show the audit log of a job: what happened to it, as plain files that outlive the registry.
+    """Show the audit log of a job: what happened to it, as plain files that survive the registry.
 
     DELEGATE_JOB_LOGS_DIR, or jobs.logs in holdfast.toml, says where it lies; otherwise it is beside
     the store.

@@ -27,9 +27,9 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.gateway_address import Adapt, Served, process_of
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
+from holdfast.runtime.gateway_identity import Adapt, Served, process_of
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.serve import LOOPBACK

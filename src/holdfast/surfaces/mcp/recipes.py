@@ -5,9 +5,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from holdfast.domains.workflows.description import describe_orphan_load
-from holdfast.domains.workflows.records import CurrentRecipe, OrphanLoad, SwapMarker, Workflow, who
-from holdfast.domains.workflows.swap import Obstacle, Swap
+from holdfast.domains.workflows.messages import describe_orphan_load
+from holdfast.domains.workflows.records import (
+    CurrentRecipe,
+    Obstacle,
+    OrphanLoad,
+    SwapMarker,
+    Workflow,
+    who,
+)
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.work import Work
 from holdfast.kernel.errors import EAgain, HoldfastError, InvalidValue, LeaseLost, Lost
 from holdfast.kernel.limits import SWAP_GRACE_S, SWAP_TIMEOUT_S, SWAP_WHY_CHARS_MAX
