@@ -257,17 +257,13 @@ class Gateway:
         return claimed
 
     def put_back(self, request: Request) -> None:
-        """Undo a claim when nothing was delivered.
-
-        If an operator decided about all waiting requests while this one was claimed, this one waits
-        for a decision too.
+        """Undo a claim when nothing was delivered. If an operator decided about all waiting
+        requests meanwhile, this one waits for a decision too.
         """
         self._put_back(lambda _: [request])
 
     def put_back_unknown(self, *, express: bool) -> None:
-        """Undo the claims whose commit was not answered: this process does not know of them, so
-        nobody works on them.
-        """
+        """Undo the claims whose commit was not answered: nobody works on them."""
         self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
     def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
@@ -284,8 +280,8 @@ class Gateway:
             self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
-        """Record that a request was delivered. Not synced to disk by itself: if it is lost, only a
-        later report is less exact.
+        """Record that a request was delivered. Not durable by itself: a loss makes only a later
+        report less exact.
         """
         key, token = request.request_id, request.token or 0
         self._change(lambda _, line: line.deliver(key, token), durable=False)
@@ -407,9 +403,8 @@ class Gateway:
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
-            return Sighting(
-                None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}"
-            )
+            why = f"the agent cannot be inspected: {type(error).__name__}: {error}"
+            return Sighting(None, detail=why)
 
     def _rebind(self, instance_id: str) -> Attachment:
         """Record the instance that was seen; any but the first one begins a new epoch."""
