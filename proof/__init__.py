@@ -1,3 +1,3 @@
-"""Evidence that takes long or is statistical: histories, power loss, the soak, mutation. `make
+"""Evidence that takes long or is statistical: crowds, power loss, the soak, mutation. `make
 prove` runs it.
 """

@@ -1,132 +1,117 @@
-"""A crowd of real processes on one store, some of them killed or stopped while it lasts, and the
-history that they leave.
-"""
+"""Starts the processes of a crowd, kills and stops some of them by its seed, and waits for the end."""
 
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.crowd.worker import Plan
-from proof.histories import Operation, died, read
-from tests.harness.crowds import over
-from tests.harness.timeouts import PATIENCE_S
+from proof.crowd.plan import Crowd, Plan
+
+_END_S = 120.0
+"""How long a process may take to end after its time is over."""
 
 
-class Crowd(NamedTuple):
-    """How many, for how long, and what befalls them."""
+class Blow(NamedTuple):
+    """What was done to a process: `killing`, `died`, `stopping` or `continued`, and when."""
 
     kind: str
-    seed: int
-    lasts_s: float
-    processes: int = 4
-    threads: int = 2
-    part_s: float = 0.25
-    kills: bool = True
-    bug: str = ""
+    process: str
+    at: float
 
 
-class Ran(NamedTuple):
-    """What a crowd left behind."""
+class Run(NamedTuple):
+    """What happened to a crowd."""
 
-    operations: list[Operation]
-    kills: int
-    failed: list[str]
-    """The processes that ended by an error, which a planted bug may bring about."""
+    began_s: float
+    ended_s: float
+    blows: list[Blow]
+    processes: list[str]
+    """The names of those that were not killed."""
+    failed: dict[str, str]
+    """Those of them that ended by an error, and the error."""
+
+    @property
+    def kills(self) -> int:
+        return sum(blow.kind == "killing" for blow in self.blows)
 
 
 class _Process:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.name = plan.process
-        command = [sys.executable, "-m", "proof.crowd.worker", json.dumps(plan._asdict())]
-        self.child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._errors = Path(plan.folder, f"{plan.process}.errors")
+        with self._errors.open("w") as errors:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "proof.crowd.worker", json.dumps(plan)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self.pidfd = os.pidfd_open(self.child.pid)
-
-    def begin(self, until: float) -> None:
-        assert self.child.stdin is not None
-        try:
-            self.child.stdin.write(f"{until}\n")
-            self.child.stdin.flush()
-        except BrokenPipeError:
-            pass
 
     def wait_until_ready(self) -> None:
         assert self.child.stdout is not None
         if self.child.stdout.readline() != "ready\n":
-            raise AssertionError(f"process {self.plan.process} did not begin: {self.told()}")
+            raise AssertionError(f"process {self.name} did not start: {self.error()}")
 
-    def told(self) -> str:
-        assert self.child.stderr is not None
-        return self.child.stderr.read()[-3000:]
+    def begin(self, until: float) -> None:
+        assert self.child.stdin is not None
+        with suppress(BrokenPipeError):
+            self.child.stdin.write(f"{until}\n")
+            self.child.stdin.flush()
 
-    def wait_until_over(self) -> str:
-        """What it failed with; "" when it ended well."""
-        _, errors = self.child.communicate(timeout=PATIENCE_S)
-        return errors[-3000:] if self.child.returncode else ""
+    def error(self) -> str:
+        """The traceback it printed, without its warnings before."""
+        return "".join(self._errors.read_text().partition("Traceback")[1:])[-3000:]
 
     def close(self) -> None:
         if self.child.poll() is None:
             self.child.kill()
-        self.child.wait(PATIENCE_S)
-        for pipe in (self.child.stdin, self.child.stdout, self.child.stderr):
+        self.child.wait(_END_S)
+        for pipe in (self.child.stdin, self.child.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):
+                    pipe.close()
         os.close(self.pidfd)
 
 
-def run(store: str, folder: Path, crowd: Crowd) -> Ran:
-    """Let a crowd loose on a store and return its history."""
-    deaths: list[Operation] = []
-    failed: list[str] = []
-    with _crowd(store, folder, crowd) as processes:
-        until = time.monotonic() + crowd.lasts_s
+def run(store: str, folder: Path, crowd: Crowd) -> Run:
+    """Let a crowd loose on a store and wait until it has ended. Raises AssertionError when a
+    process ends before its time.
+    """
+    # With the seed, so that a failure can be repeated.
+    print(f"{crowd}", flush=True)
+    blows: list[Blow] = []
+    with _processes(store, folder, crowd) as processes:
+        began_s = time.monotonic()
+        until = began_s + crowd.lasts_s
         for process in processes:
             process.begin(until)
-        _disturb(processes, crowd, until, deaths)
+        if crowd.kills:
+            _disturb(processes, crowd, until, blows)
+        failed = {}
         for process in processes:
-            if error := process.wait_until_over():
-                failed.append(f"{process.plan.process}: {error}")
-                # What it began and did not end is as that of one that was killed, and so is what it
-                # held.
-                deaths.append(died(process.plan.process, until - crowd.lasts_s))
-            else:
-                # An orderly end frees nothing by itself, but its process is gone.
-                deaths.append(died(process.plan.process, until))
-    return Ran(
-        [*read(sorted(folder.glob("*.history"))), *deaths], len(deaths) - len(processes), failed
-    )
+            status = process.child.wait(_END_S)
+            if status:
+                failed[process.name] = f"status {status}: {process.error()}"
+        return Run(began_s, until, blows, [process.name for process in processes], failed)
 
 
 @contextmanager
-def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
+def _processes(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
     processes: list[_Process] = []
     try:
         for number in range(crowd.processes):
-            plan = Plan(
-                store,
-                str(folder),
-                f"{number}.0",
-                crowd.seed,
-                crowd.kind,
-                crowd.threads,
-                crowd.part_s,
-                crowd.bug,
-            )
-            processes.append(_Process(plan))
+            processes.append(_Process(Plan(store, str(folder), f"{number}.0", crowd)))
         for process in processes:
             process.wait_until_ready()
         yield processes
@@ -135,25 +120,48 @@ def _crowd(store: str, folder: Path, crowd: Crowd) -> Iterator[list[_Process]]:
             process.close()
 
 
-def _disturb(
-    processes: list[_Process], crowd: Crowd, until: float, deaths: list[Operation]
-) -> None:
-    """Kill some and put others in their place, and stop some for a while."""
+def _disturb(processes: list[_Process], crowd: Crowd, until: float, blows: list[Blow]) -> None:
+    """Kill some and start others in their place, and stop some for a while."""
     draw = random.Random(f"{crowd.seed}/crowd")
-    while crowd.kills and not over(processes, draw.uniform(0.1, 0.4), until):
+
+    def note(kind: str, process: _Process) -> None:
+        blows.append(Blow(kind, process.name, time.monotonic()))
+
+    while not _over(processes, draw.uniform(0.4, 1.6) * crowd.pause_s, until):
         at = draw.randrange(len(processes))
         process = processes[at]
-        # The first is killed: a machine that is busy may leave no time for a second.
-        if not deaths or draw.random() < 0.75:
-            deaths.append(died(process.plan.process, time.monotonic()))
+        # The first blow is a kill: a busy machine may leave no time for a second.
+        if not blows or draw.random() < crowd.killed:
+            note("killing", process)
             process.child.kill()
             process.close()
-            number, _, life = process.plan.process.partition(".")
-            processes[at] = _Process(process.plan._replace(process=f"{number}.{int(life) + 1}"))
+            note("died", process)
+            number, _, incarnation = process.name.partition(".")
+            processes[at] = _Process(
+                process.plan._replace(process=f"{number}.{int(incarnation) + 1}")
+            )
             processes[at].begin(until)
         else:
+            note("stopping", process)
             process.child.send_signal(signal.SIGSTOP)
-            ended = over(processes, draw.uniform(0.05, 0.3), until)
+            ended = _over(processes, draw.uniform(0.2, 1.2) * crowd.pause_s, until)
             process.child.send_signal(signal.SIGCONT)
+            note("continued", process)
             if ended:
                 return
+
+
+def _over(processes: Sequence[_Process], seconds: float, until: float) -> bool:
+    """Wait for so long; True when the time of the crowd is over. Raises AssertionError when a
+    process ended before.
+    """
+    left_s = until - time.monotonic()
+    ended, _, _ = select.select(
+        [process.pidfd for process in processes], [], [], max(min(seconds, left_s), 0.0)
+    )
+    # Woken late on a busy machine, it finds those ended that were to end by then.
+    if left_s <= seconds or time.monotonic() >= until:
+        return True
+    failed = {process.name: process.error() for process in processes if process.pidfd in ended}
+    assert not failed, f"processes ended by themselves: {failed}"
+    return False

@@ -1,389 +1,73 @@
-"""One process of a crowd whose history is recorded: threads that use one kind of object at random.
+"""The program of one process of a crowd: threads that perform a workload.
 
-    python -m proof.crowd.worker '{"store": ..., "folder": ..., "kind": "locks", ...}'
+    python -m proof.crowd.worker PLAN
 
-It says when it is ready, and begins when it is told until when, on the monotonic clock. All
-processes go on to new keys at the same instants, so that the history falls into small parts.
+It prints `ready`, reads until when it has to work, on the monotonic clock, and exits with 1 when
+one of its threads failed.
 """
 
-import ctypes
 import json
 import random
-import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import holdfast
-from holdfast.kernel.errors import (
-    Fenced,
-    HoldfastError,
-    ImpossibleTransition,
-    LeaseLost,
-    LockTimeout,
-    NotFound,
-)
-from holdfast.primitives.queue import Draft, Queue, Request
-from holdfast.primitives.queue.records import Receipt
 from holdfast.runtime.connection import Holdfast
-from proof.histories import Recorder
-from tests.harness.crowds import run_all
-
-_PR_SET_PDEATHSIG = 1
-
-
-class Plan(NamedTuple):
-    """What a process of the crowd is to do."""
-
-    store: str
-    folder: str
-    process: str
-    """Its name, which no other process of the run has."""
-    seed: int
-    kind: str
-    """What it uses: see `KINDS`."""
-    threads: int = 2
-    part_s: float = 0.25
-    """For how long a key is used."""
-    bug: str = ""
-    """A fault to plant: see `proof.crowd.bugs`."""
+from proof import bugs
+from proof.crowd import calls, lock_jobs
+from proof.crowd.plan import Crowd, Plan
+from proof.parent import end_with_parent
 
 
-class Player:
-    """One thread."""
+class Workload(Protocol):
+    """A module with the work of a process."""
 
-    def __init__(
-        self, plan: Plan, number: int, hf: Holdfast, recorder: Recorder, until: float
-    ) -> None:
-        self.plan = plan
-        self.name = f"{plan.process}-{number}"
-        self.hf = hf
-        self.call = recorder.call
-        self.until = until
-        self.draw = random.Random(f"{plan.seed}/{self.name}")
-        self.made = 0
-        self.stale: list[tuple[str, str, int]] = []
-        """What it had once, by key: a name and the token that went with it."""
-        self.pause = threading.Event()
+    def warm(self, hf: Holdfast) -> None:
+        """Load and open what the work needs, before the time begins."""
+        ...
 
-    def run(self) -> None:
-        while time.monotonic() < self.until:
-            key = f"{self.plan.kind}-{int(time.monotonic() / self.plan.part_s)}"
-            try:
-                KINDS[self.plan.kind](self, key)
-            except HoldfastError as error:
-                # The store could not say what became of the call: it stays pending. A rule's
-                # refusal is never met here.
-                if error.code not in _UNHEARD:
-                    raise
-                self.work(0.05)
-
-    def work(self, most_s: float = 0.004) -> None:
-        self.pause.wait(self.draw.random() * most_s)
-
-    def new(self) -> str:
-        self.made += 1
-        return f"{self.name}-{self.made}"
-
-    def old(self, key: str) -> tuple[str, int] | None:
-        """Something that it had on this key before."""
-        found = [(name, token) for at, name, token in self.stale[-20:] if at == key]
-        return self.draw.choice(found) if found else None
+    def threads(self, plan: Plan, hf: Holdfast, until: float) -> Mapping[str, Callable[[], None]]:
+        """What each thread does, by its name."""
+        ...
 
 
-_UNHEARD = {"store_unavailable", "lock_timeout"}
-
-
-# Locks.
-
-
-def locks(player: Player, key: str) -> None:
-    draw = player.draw
-    wait = draw.random() < 0.5
-    # Those who wait have names of their own: whoever does not wait may be refused for a waiter's
-    # sake.
-    names = draw.sample(
-        [f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2])
-    )
-    mode = draw.choice(["exclusive", "exclusive", "shared"])
-    ttl_s = draw.choice([None, None, 0.03, 0.1])
-    held = _acquire(player, names, mode, wait, ttl_s)
-    if held is None:
-        return
-    tokens = dict(held.tokens)
-    if draw.random() < 0.3:
-        _check(player, names[0], tokens[names[0]])
-    if ttl_s is not None and draw.random() < 0.3:
-        with player.call("renew", names, tokens=tokens, ttl_s=0.1) as told:
-            try:
-                player.hf.locks.renew(held, 0.1)
-                told.answer(True)
-            except LeaseLost:
-                told.answer(False)
-    player.work(0.15 if ttl_s is not None and draw.random() < 0.2 else 0.006)
-    with player.call("release", names, tokens=tokens) as told:
-        told.answer(player.hf.locks.release(held))
-    if draw.random() < 0.3:
-        _check(player, names[0], tokens[names[0]])
-
-
-def _acquire(
-    player: Player,
-    names: list[str],
-    mode: str,
-    wait: bool,
-    ttl_s: float | None,
-    *,
-    timeout_s: float | None = None,
-) -> Any:
-    locks = player.hf.locks
-    held: holdfast.Grant | None
-    limit_s = player.draw.choice([0.05, 5.0]) if timeout_s is None else timeout_s
-    with player.call("acquire", names, by=player.name, mode=mode, wait=wait, ttl_s=ttl_s) as told:
-        try:
-            if wait:
-                held = locks.acquire(
-                    names, by=player.name, mode=mode, timeout_s=limit_s, ttl_s=ttl_s
-                )
-            else:
-                held = locks.try_acquire(names, by=player.name, mode=mode, ttl_s=ttl_s)
-        except LeaseLost:
-            # Granted, and over before this thread ran again: what its token was is not known.
-            return None
-        except LockTimeout as error:
-            if error.fields.get("by") != player.name:
-                raise
-            held = None
-        told.answer(None if held is None else {"tokens": dict(held.tokens)})
-    return held
-
-
-def _check(player: Player, name: str, token: int) -> None:
-    with player.call("check", [name], token=token) as told:
-        try:
-            player.hf.check_token(name, token)
-            told.answer(True)
-        except Fenced:
-            told.answer(False)
-
-
-def turns(player: Player, key: str) -> None:
-    """One name, for which everybody waits."""
-    held = _acquire(player, [key], "exclusive", True, None, timeout_s=20.0)
-    if held is not None:
-        player.work()
-        with player.call("release", [key], tokens=dict(held.tokens)) as told:
-            told.answer(player.hf.locks.release(held))
-
-
-# Claims.
-
-
-def claims(player: Player, key: str) -> None:
-    draw, jobs = player.draw, player.hf.jobs
-    if draw.random() < 0.55:
-        job, priority = player.new(), draw.choice([0, 0, 0, 5])
-        with player.call("register", [key], job=job, priority=priority) as told:
-            made = jobs.register_job(
-                "work",
-                agent="a",
-                agent_session=key,
-                job_id=job,
-                priority=priority,
-                max_attempts=100,
-            )
-            told.answer({"arrival": made.arrival})
-    elif (old := player.old(key)) and draw.random() < 0.2:
-        _verdict(player, key, "finish", *old)
-    else:
-        # One that waits is only asked for what will come.
-        wait_s = draw.choice([0.0, 0.0, 0.6])
-        with player.call("pick", [key], wait=wait_s > 0) as told:
-            found = jobs.pick_pending(key, wait_s=wait_s, holder=player.hf.processes.current())
-            told.answer(None if found is None else {"job": found.job_id, "token": found.token})
-        while found is not None and found.token is not None:
-            player.stale.append((key, found.job_id, found.token))
-            player.work()
-            found = _end(player, key, found)
-
-
-def _end(player: Player, key: str, job: Any) -> Any:
-    how = player.draw.choice(["finish", "finish", "requeue", "finish_and_pick", "leave"])
-    if how in ("finish", "requeue"):
-        _verdict(player, key, how, job.job_id, job.token)
-    elif how == "finish_and_pick":
-        with player.call("finish_and_pick", [key], job=job.job_id, token=job.token) as told:
-            try:
-                holder = player.hf.processes.current()
-                after = player.hf.jobs.finish_and_pick(
-                    job.job_id, "completed", token=job.token, holder=holder
-                )
-            except Fenced:
-                told.answer({"done": False, "picked": None})
-                return None
-            picked = after.picked
-            told.answer(
-                {"done": True, "picked": picked and {"job": picked.job_id, "token": picked.token}}
-            )
-            return picked
-    return None
-
-
-def _verdict(player: Player, key: str, call: str, job: str, token: int) -> None:
-    with player.call(call, [key], job=job, token=token) as told:
-        try:
-            if call == "finish":
-                player.hf.jobs.update_status(job, "completed", token=token)
-            else:
-                player.hf.jobs.requeue(job, token=token)
-            told.answer(True)
-        except Fenced:
-            told.answer(False)
-
-
-# Counted holds.
-
-
-def counts(player: Player, key: str) -> None:
-    holds, by = player.hf.holds, f"{player.name}-{player.draw.randrange(2)}"
-    call = player.draw.choice(["take", "take", "drop", "drop", "count"])
-    if call == "count":
-        with player.call(call, [key]) as told:
-            told.answer(holds.count(key))
-        return
-    with player.call(call, [key], by=by) as told:
-        try:
-            told.answer(holds.take(key, by=by) if call == "take" else holds.drop(key, by=by))
-        except NotFound:
-            told.answer(None)
-
-
-# The queue.
-
-
-def fifo(player: Player, key: str) -> None:
-    draw = player.draw
-    queue = Queue(player.hf.store, player.hf.log, key)
-    doing = draw.choices([_accept, _claim, _interfere, _look], [40, 45, 12, 3])[0]
-    doing(player, key, queue)
-
-
-def _accept(player: Player, key: str, queue: Queue) -> None:
-    old = player.old(key)
-    name = old[0] if old and player.draw.random() < 0.2 else player.new()
-    epoch = player.draw.choice([1, 1, 1, 2])
-    with player.call("accept", [key], name=name, epoch=epoch) as told:
-        (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)], epoch=epoch)
-        assert isinstance(request, Request)
-        told.answer({"arrival": request.arrival})
-    player.stale.append((key, name, 0))
-
-
-def _claim(player: Player, key: str, queue: Queue) -> None:
-    epoch = player.draw.choice([1, 1, 2])
-    with player.call("claim", [key], epoch=epoch) as told:
-        request = queue.claim(epoch=epoch)
-        told.answer(
-            None if request is None else {"name": request.idempotency_key, "token": request.token}
-        )
-    if request is None or request.token is None or request.idempotency_key is None:
-        return
-    player.stale.append((key, request.idempotency_key, request.token))
-    player.work(0.003)
-    call = player.draw.choice(["complete", "complete", "put_back", "leave"])
-    if call != "leave":
-        _owned(player, key, queue, call, request.request_id, request.idempotency_key, request.token)
-
-
-def _owned(
-    player: Player, key: str, queue: Queue, call: str, request_id: str, name: str, token: int
-) -> None:
-    with player.call(call, [key], name=name, token=token) as told:
-        try:
-            if call == "complete":
-                queue.complete(request_id, token, {})
-            else:
-                queue.change(lambda _, line: line.put_back(request_id, token))
-            told.answer(True)
-        except Fenced:
-            told.answer(False)
-
-
-def _interfere(player: Player, key: str, queue: Queue) -> None:
-    """What an operator does, and one that comes too late."""
-    if player.draw.random() < 0.3:
-        detail = dict.fromkeys(Receipt, "gone")
-        with player.call("abandon", [key]) as told:
-            ended = queue.change(lambda _, line: line.abandon_running(code="gone", detail=detail))
-            told.answer([one.idempotency_key for one in ended])
-        return
-    waiting = {one.idempotency_key: one for one in queue.list() if one.idempotency_key}
-    if not waiting:
-        return
-    name = player.draw.choice(sorted(waiting))
-    request_id, token = waiting[name].request_id, (player.old(key) or ("", 0))[1]
-    call = player.draw.choice(["cancel", "readmit", "complete"])
-    if call == "complete":
-        _owned(player, key, queue, call, request_id, name, token)
-        return
-    arguments = {"name": name} if call == "cancel" else {"name": name, "epoch": 2}
-    with player.call(call, [key], **arguments) as told:
-        try:
-            if call == "cancel":
-                queue.cancel(request_id)
-            else:
-                queue.change(lambda _, line: line.readmit(request_id, epoch=2))
-            told.answer(True)
-        except ImpossibleTransition:
-            told.answer(False)
-
-
-def _look(player: Player, key: str, queue: Queue) -> None:
-    with player.call("look", [key]) as told:
-        told.answer(seen_in(queue))
-
-
-def seen_in(queue: Queue) -> dict[str, Any]:
-    """What there is of a queue, as a specification of it knows it."""
-    found = queue.list(limit=10_000)
-    running = [one.idempotency_key for one in found if one.state.value == "running"]
-    assert len(running) <= 1, f"{running} run at once"
-    return {
-        "waiting": [one.idempotency_key for one in found if one.state.value == "accepted"],
-        "running": running[0] if running else None,
-        "ended": [
-            one.idempotency_key for one in found if one.state.value in ("completed", "failed")
-        ],
-    }
-
-
-KINDS: dict[str, Callable[[Player, str], None]] = {
-    "locks": locks,
-    "turns": turns,
-    "claims": claims,
-    "counts": counts,
-    "fifo": fifo,
-}
+WORKLOADS: dict[str, Workload] = {"calls": calls, "lock_jobs": lock_jobs}
 
 
 def main(plan: Plan) -> int:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if plan.bug:
-        from proof.crowd.bugs import plant
-
-        plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
-    recorder = Recorder(Path(plan.folder) / f"{plan.process}.history", process=plan.process)
+    end_with_parent()
+    if plan.crowd.bug:
+        bugs.plant(plan.crowd.bug, random.Random(f"{plan.crowd.seed}/{plan.process}"))
+    workload = WORKLOADS[plan.crowd.workload]
     with holdfast.connect(plan.store) as hf:
-        hf.locks.status("warm")
-        hf.jobs.peek("warm")
+        workload.warm(hf)
         print("ready", flush=True)
         until = float(sys.stdin.readline())
-        players = [Player(plan, number, hf, recorder, until) for number in range(plan.threads)]
-        return run_all({player.name: player.run for player in players})
+        return _run_all(workload.threads(plan, hf, until))
+
+
+def _run_all(works: Mapping[str, Callable[[], None]]) -> int:
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [
+        threading.Thread(target=run, args=(work,), name=name) for name, work in works.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Plan(**json.loads(sys.argv[1]))))
+    store, folder, process, crowd = json.loads(sys.argv[1])
+    sys.exit(main(Plan(store, folder, process, Crowd(*crowd))))

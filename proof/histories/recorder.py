@@ -1,12 +1,8 @@
 """Writing down calls and answers as they happen, so that a killed process leaves a readable
 history.
-
-Each line is one write to a file opened for appending: a kill leaves whole lines and at most one
-torn one, the last.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from proof.event_log import EventLog
 from proof.histories.operation import DIE, NEVER, Operation
 
 
@@ -28,7 +25,7 @@ class Told:
         """Write down what came of it. Without this the call stays pending, which is right when its
         outcome is unknown.
         """
-        self._recorder.write({"at": time.monotonic(), "id": self._id, "answer": answer})
+        self._recorder.log.write({"at": time.monotonic(), "id": self._id, "answer": answer})
 
 
 class Recorder:
@@ -37,7 +34,7 @@ class Recorder:
     def __init__(self, path: Path, *, process: str) -> None:
         self.process = process
         self._numbers = count(1)
-        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.log = EventLog(path)
 
     @contextmanager
     def call(self, call: str, keys: Sequence[str], **arguments: Any) -> Iterator[Told]:
@@ -52,19 +49,12 @@ class Recorder:
             "keys": list(keys),
             "arguments": arguments,
         }
-        self.write({"at": time.monotonic(), **line})
+        self.log.write({"at": time.monotonic(), **line})
         yield told
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Append one line, whole or not at all as far as another process can tell."""
-        encoded = json.dumps(line).encode() + b"\n"
-        written = os.write(self._fd, encoded)
-        if written != len(encoded):
-            raise OSError(f"wrote {written} of {len(encoded)} bytes of a history")
 
     def close(self) -> None:
         """Nothing more will be written."""
-        os.close(self._fd)
+        self.log.close()
 
 
 def died(process: str, at: float) -> Operation:

@@ -6,6 +6,8 @@ from proof.mutation.locks import LOCK_TESTS
 from proof.mutation.mutant import Mutant
 
 _ASKING = "primitives/locks/acquisition.py"
+_ANSWER = "primitives/locks/answer.py"
+_TURNS = "primitives/locks/transaction.py"
 _REQUEST = "primitives/locks/request.py"
 _WAITING = "primitives/locks/wait.py"
 _MANAGER = "primitives/locks/manager.py"
@@ -14,39 +16,39 @@ _STATISTICS = "primitives/locks/statistics.py"
 _CONTEXT = "primitives/locks/context.py"
 
 TESTS = dict.fromkeys(
-    (_ASKING, _REQUEST, _WAITING, _MANAGER, _LASTING, _STATISTICS, _CONTEXT), LOCK_TESTS
+    (_ASKING, _ANSWER, _TURNS, _REQUEST, _WAITING, _MANAGER, _LASTING, _STATISTICS, _CONTEXT),
+    LOCK_TESTS,
 )
 
 MUTANTS = [
     # Locks: asking, waiting, holding.
     Mutant(
         "an own hold that is over is not entered again",
-        _ASKING,
-        "            if self._context.clock.reclaimable(hold.lease, Liveness.ALIVE, now)\n          "
-        "  or (",
+        _ANSWER,
+        "            if self._clock.reclaimable(hold.lease, Liveness.ALIVE, now)\n            or (",
         "            if (",
     ),
     Mutant(
         "an own hold of a dead process is not entered again",
-        _ASKING,
-        "            or (hold.process not in (None, this) and hold.id not in self._verified)\n",
+        _ANSWER,
+        "            or (hold.process not in (None, this) and hold.id not in self.verified)\n",
         "",
     ),
     Mutant(
         "a part that was lost meanwhile is asked for again",
         _ASKING,
-        "elif isinstance(answer, Granted) and self._lost_a_part(answer):",
+        "elif isinstance(answer, Granted) and self._own_hold_ended(answer):",
         "elif False:",
     ),
     Mutant(
         "a cycle through the dead is none",
-        _ASKING,
-        "return Unverified(others) if others else Deadlocked(transaction.refuse(found))",
+        _ANSWER,
+        "return Unverified(involved) if involved else Deadlocked(transaction.refuse(found))",
         "return Deadlocked(transaction.refuse(found))",
     ),
     Mutant(
         "whoever gives up leaves the queue",
-        _ASKING,
+        _ANSWER,
         "            transaction.time_out(answer.waiter)\n",
         "            pass\n",
     ),
@@ -71,8 +73,8 @@ MUTANTS = [
     Mutant(
         "a death that a descriptor tells of counts",
         _WAITING,
-        "self._known[one.id] = Liveness.DEAD if alone",
-        "self._known[one.id] = Liveness.ALIVE if alone",
+        "self._liveness[one.id] = Liveness.DEAD if alone",
+        "self._liveness[one.id] = Liveness.ALIVE if alone",
     ),
     Mutant(
         "a waiter wakes when a lease runs out",
@@ -120,20 +122,20 @@ MUTANTS = [
     ),
     Mutant(
         "what is over cannot be renewed",
-        _MANAGER,
-        "    if transaction.is_expired(hold):\n",
-        "    if False:\n",
+        _TURNS,
+        "        if self.is_expired(hold):\n",
+        "        if False:\n",
     ),
     Mutant(
         "a kick takes from one job when told so",
-        _MANAGER,
-        "transaction.table.lock(name).holds if by in (None, hold.by)]",
-        "transaction.table.lock(name).holds]",
+        _TURNS,
+        "self.table.lock(name).holds if by in (None, hold.by)]",
+        "self.table.lock(name).holds]",
     ),
     Mutant(
         "a kick hands over",
-        _MANAGER,
-        "            transaction.hand_over([other for hold in holds for other in hold.names])\n",
+        _TURNS,
+        "        self.hand_over([other for hold in holds for other in hold.names])\n",
         "",
     ),
     Mutant(

@@ -96,11 +96,11 @@ MUTANTS = [
     Mutant(
         "a request is passed so often and no more",
         _RULES,
-        "if other.passed >= BACKFILL_MAX:",
+        "if other.overtaken >= BACKFILL_MAX:",
         "if False:",
     ),
     Mutant(
-        "what cannot go lets others pass", _RULES, "if other.passed >= BACKFILL_MAX:", "if True:"
+        "what cannot go lets others pass", _RULES, "if other.overtaken >= BACKFILL_MAX:", "if True:"
     ),
     Mutant(
         "whoever waits for a job is passed by it",
@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         "a look keeps nobody waiting",
         _RULES,
-        "not other.look and conflict(other.mode, waiter.mode) and",
+        "not other.wait_only and conflict(other.mode, waiter.mode) and",
         "conflict(other.mode, waiter.mode) and",
     ),
     # Locks: one step on the table.
@@ -203,7 +203,12 @@ MUTANTS = [
         "if hold is not None and not self._clock.reclaimable(found.lease, suspect.liveness, "
         "self._tx.now):",
     ),
-    Mutant("who is passed is counted", _TURNS, "passed=other.passed + 1", "passed=other.passed"),
+    Mutant(
+        "who is passed is counted",
+        _TURNS,
+        "overtaken=other.overtaken + 1",
+        "overtaken=other.overtaken",
+    ),
     Mutant(
         "a clock stepped back lets nobody overtake",
         _TURNS,

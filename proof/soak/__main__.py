@@ -62,9 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--part", action="append", default=[], help="these parts alone; all unless told"
     )
-    parser.add_argument(
-        "--plant", default="", help="a fault of proof/soak/faults.py, which must be found"
-    )
+    parser.add_argument("--plant", default="", help="a bug of proof/bugs.py, which must be found")
     chosen = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
     failed = False

@@ -1,9 +1,7 @@
 """A process of the soak: what it may know of the others, and how it tells what it sees."""
 
 import contextlib
-import ctypes
 import fcntl
-import json
 import mmap
 import os
 import random
@@ -16,8 +14,9 @@ from pathlib import Path
 import holdfast
 from holdfast.kernel.errors import Unavailable
 from holdfast.runtime.connection import Holdfast
+from proof.event_log import EventLog, events_in
+from proof.parent import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 RUN, DRAIN = 1, 2
 CONNECT_S = 60.0
 """How long a database may be away: longer than any restart, and not as long as a soak runs dry."""
@@ -32,7 +31,7 @@ def settle() -> None:
     """In a new process: end with the one that began it, and be no more urgent than dozens of
     others.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 
 
@@ -169,14 +168,8 @@ class Child:
 
     def tell(self, log: str, **fields: object) -> None:
         """Append a line to a log that all processes share, by one write."""
-        line = json.dumps(fields).encode() + b"\n"
-        fd = os.open(
-            self.folder / log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        try:
-            os.write(fd, line)
-        finally:
-            os.close(fd)
+        with contextlib.closing(EventLog(self.folder / log)) as file:
+            file.write(fields)
 
     @contextlib.contextmanager
     def witness(
@@ -210,6 +203,4 @@ class Child:
 def told(folder: Path, log: str) -> list[dict[str, object]]:
     """The lines of a log; a torn last one is left out."""
     path = folder / log
-    return (
-        [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
-    )
+    return events_in(path) if path.exists() else []

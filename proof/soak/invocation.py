@@ -8,7 +8,7 @@ _ROOT = Path(__file__).parent.parent.parent
 _PLANTED = """
 import random, sys
 from holdfast.surfaces.cli import entry
-from proof.soak.faults import plant
+from proof.bugs import plant
 plant(sys.argv.pop(1), random.Random())
 entry.main()
 """

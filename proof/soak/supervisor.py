@@ -69,7 +69,7 @@ class Supervisor:
         it themselves.
         """
         if self._plan.plant:
-            from proof.soak.faults import plant
+            from proof.bugs import plant
 
             plant(self._plan.plant, random.Random(self._plan.seed))
 

@@ -1,4 +1,4 @@
-"""What this process has open, without what other tests of it may let go of at any moment."""
+"""The descriptors that this process has open."""
 
 import gc
 import os
@@ -11,12 +11,12 @@ def open_below(folder: Path) -> list[str]:
 
 
 def watches() -> int:
-    """How many watches on folders it has."""
+    """The number of its inotify watches."""
     return _anonymous("inotify")
 
 
 def pidfds() -> int:
-    """How many processes it watches."""
+    """The number of processes it watches by a pidfd."""
     return _anonymous("[pidfd]")
 
 

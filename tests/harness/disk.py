@@ -10,9 +10,7 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own in a new folder, for the block; a skip where this user may mount
-    none.
-    """
+    """Mount a tmpfs in a new folder for the block. Skips the test where the user may not mount."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
     if subprocess.run(words, capture_output=True, check=False).returncode != 0:

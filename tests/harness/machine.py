@@ -9,7 +9,7 @@ from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
 
 
 class Machine:
-    """A machine whose processes live and die when they are told to."""
+    """A machine whose processes begin and end when the test says so."""
 
     def __init__(self, host_id: str = "host-1") -> None:
         self.place = Place(host_id, "boot-1", 1)
@@ -21,12 +21,12 @@ class Machine:
         self._watched: dict[int, list[int]] = {}
 
     def begin(self, pid: int) -> "ProcessTable":
-        """Start a process; one that has the pid of an earlier one is another."""
+        """Start a process. A reused pid gets other start ticks."""
         self._living[pid] = next(self._ticks)
         return ProcessTable(self, pid)
 
     def end(self, pid: int) -> None:
-        """Kill it: whoever watches it sees its descriptor hang up."""
+        """Kill a process: the descriptors of its watchers hang up."""
         with self._mutex:
             del self._living[pid]
             for fd in self._watched.pop(pid, []):
@@ -77,9 +77,7 @@ class NoTrees:
 
 
 class ProcessTable(NoTrees):
-    """The process table as one process of a machine sees it: a stand-in for the port
-    `Processes`.
-    """
+    """The port `Processes` as one process of a simulated machine sees it."""
 
     def __init__(self, machine: Machine, pid: int) -> None:
         self.machine = machine

@@ -1,6 +1,4 @@
-"""Ports for programs that are told theirs before they listen, or have to get it again after they
-were killed.
-"""
+"""Ports for programs that get a fixed one, and the same again after they were killed."""
 
 import random
 import socket
@@ -9,8 +7,8 @@ from pathlib import Path
 
 
 def spare_port() -> int:
-    """A free one below those that the kernel gives to whoever names none, so that nobody else gets
-    it unasked.
+    """A free port below the range from which the kernel assigns ports to sockets bound to port 0,
+    so that no other program gets it by chance.
     """
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(max(least // 2, 1024), least)

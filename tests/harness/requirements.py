@@ -1,6 +1,4 @@
-"""What a test cannot do without: a skip by name on a machine that lacks it, and a failure where
-CI=true.
-"""
+"""Programs and rights that a test requires of the machine."""
 
 import os
 from typing import NoReturn
@@ -8,8 +6,8 @@ from typing import NoReturn
 import pytest
 
 
-def lacking(reason: str) -> NoReturn:
-    """End a test that cannot be made here, saying why."""
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that cannot run on this machine; in CI (CI=true) fail it."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)

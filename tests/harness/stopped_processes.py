@@ -17,11 +17,11 @@ from types import TracebackType
 import psycopg
 
 STOPS_MAX = 1000
-"""How often a process is stopped until that is outside of a transaction."""
+"""How many stops are tried until one is outside a transaction."""
 
 _SCRIPT = """
 import os, signal, sys, holdfast
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 hf = holdfast.connect(sys.argv[1], namespace=sys.argv[2])
 scope = [space for space in all_spaces() if space.name in sys.argv[4:]]
 def body(tx):
@@ -38,8 +38,8 @@ getattr(hf.store, sys.argv[3])(body, scope=scope, timeout_s=1200)
 
 
 class StoppedInside:
-    """A process that stands still inside `transact`, or `read`, over these spaces, for the block of
-    a `with`.
+    """A process that is stopped inside a transaction or a read of these spaces, for a `with`
+    block.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StoppedInside:
             self._process.wait()
 
     def go_on(self) -> None:
-        """Let it go on, and wait for its end."""
+        """Continue it and wait for its end."""
         os.kill(self.pid, signal.SIGCONT)
         assert self._process.wait() == 0
 
@@ -88,8 +88,7 @@ def stop_outside(
         os.kill(pid, signal.SIGCONT)
     raise AssertionError(
         f"process {pid} was inside a transaction each of {tries} times that it was stopped: it "
-        "hangs in one, or "
-        "another program keeps one open on the same database"
+        "hangs in one, or another program keeps one open on the same database"
     )
 
 

@@ -22,13 +22,13 @@ STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)]
 
 
 class FailingStore:
-    """A store that can be told not to answer."""
+    """A store that does not answer while `down` is set."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.down = False
         self.meanwhile: Callable[[], object] = lambda: None
-        """What happens while it does not answer."""
+        """Called each time that it does not answer."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -62,8 +62,8 @@ def open_store(
 
 
 class ClockedStore:
-    """A store on the test's clock, also where the store has one of its own. Tells when the
-    background has done something, and can be told not to answer it.
+    """A store on the clock of the test, even where the store has its own. It counts the rounds of
+    the background thread, and does not answer that thread while `down` is set.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -102,13 +102,13 @@ class ClockedStore:
         return kept
 
     def until_kept(self) -> None:
-        """Until the background has looked after everything as it is now. A round begins with a
-        look: one may be under way, the next counts, and the one after that says that it is over.
+        """Wait until the background thread has done a whole round. Each round begins with a read:
+        one may be under way, the next counts, and the third says that the second is over.
         """
         self._until("_kept", 3)
 
     def until_refused(self) -> None:
-        """Until the background has met a store that does not answer."""
+        """Wait until the background thread got no answer."""
         self._until("_refused", 1)
 
     def _count(self, what: str) -> None:
@@ -120,12 +120,12 @@ class ClockedStore:
         with self._changed:
             goal = getattr(self, what) + times
             assert self._changed.wait_for(lambda: getattr(self, what) >= goal, PATIENCE_S), (
-                "the background does nothing"
+                "the background thread does nothing"
             )
 
 
 class _AtTime:
-    """A transaction at a time that the test has chosen."""
+    """A transaction at the time of the test's clock."""
 
     def __init__(self, tx: Any, now: datetime) -> None:
         self._tx = tx

@@ -1,13 +1,13 @@
-"""How long a test waits for what must come, and waiting for what nothing tells of."""
+"""Time limits of tests, and polling for what sends no event."""
 
 import threading
 import time
 from collections.abc import Callable
 
 PATIENCE_S = 120.0
-"""Long enough for any machine, however busy; nothing waits for so long unless it fails."""
+"""Enough on any machine, however busy. Only a test that fails waits that long."""
 NEVER_S = 10 * PATIENCE_S
-"""Beyond what any test waits for."""
+"""Longer than any test waits."""
 
 
 def until(
@@ -15,11 +15,11 @@ def until(
     seconds: float = PATIENCE_S,
     saw: Callable[[], object] = lambda: "",
 ) -> None:
-    """Wait for what another process does, of which nothing tells; when it never comes, tell what
-    was there instead.
+    """Poll until the condition is true. Raises AssertionError after the time limit, with what `saw`
+    returns.
     """
     ticks = threading.Event()
     end_s = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end_s, f"it never came {saw()}"
+        assert time.monotonic() < end_s, f"the condition was never true {saw()}"
         ticks.wait(0.02)

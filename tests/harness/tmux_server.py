@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S, until
 
 LISTENER = Path(__file__).parent.parent / "agents" / "listener.py"
@@ -110,7 +110,7 @@ def tmux_server() -> Iterator[TmuxServer]:
     """Have a tmux for the block; skip the test, or fail it in CI, where there is none."""
     program = shutil.which("tmux")
     if program is None:
-        lacking("no tmux here: apt-get install tmux")
+        skip_or_fail("no tmux here: apt-get install tmux")
     # Not pytest's folder, which is too long for the name of a socket.
     folder = Path(tempfile.mkdtemp(prefix="hft-"))
     server = TmuxServer(folder, program)

@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Waiter(Generic[T]):
-    """A call that waits, in a thread of its own. Made once it stands in line; raises what the call
-    raised instead.
+    """A call that waits, in a thread of its own. The constructor returns when the call is in the
+    queue, and raises what the call raised instead.
     """
 
     def __init__(self, call: Callable[[Callable[[Sequence[Ahead]], None]], T]) -> None:
         self.ahead: list[Sequence[Ahead]] = []
-        """Who was just ahead, each time that this was told."""
+        """The requests just ahead, each time that `on_wait` reported them."""
         self._result: list[T] = []
         self._error: list[BaseException] = []
         self._over = False
@@ -42,7 +42,7 @@ class Waiter(Generic[T]):
             self._changed.notify_all()
 
     def until_told(self, times: int) -> None:
-        """Until it was told so many times who is just ahead of it."""
+        """Wait until `on_wait` was called so many times."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self._over or len(self.ahead) >= times, PATIENCE_S
@@ -60,7 +60,7 @@ class Waiter(Generic[T]):
         return self._thread.ident
 
     def result(self) -> T:
-        """What the call returned, or raised."""
+        """Return what the call returned, or raise what it raised."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "it waits on"
         if self._error:

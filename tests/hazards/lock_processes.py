@@ -1,7 +1,6 @@
 """Real processes that acquire and release locks when a test commands them to."""
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import random
@@ -23,6 +22,7 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
+from proof.parent import end_with_parent
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S
 
@@ -218,9 +218,6 @@ class Actor:
         signal.pause()
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 class Process:
     """A process as its parent sees it."""
 
@@ -231,7 +228,7 @@ class Process:
         if self.pid == 0:
             try:
                 # It must not outlive the tests, however those end.
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                end_with_parent()
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._pipe.close()
                 if host is not None:

@@ -22,7 +22,7 @@ from holdfast.kernel.errors import Held, HoldfastError, LeaseLost
 from holdfast.kernel.store import Entry
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
-from tests.harness.killed_children import KILLED, ended
+from tests.harness.children import KILLED, exit_status_of
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses import IN_MEMORY
@@ -172,7 +172,7 @@ def _killed_at_every_point(url: str, verb: str) -> None:
             agent = publish(hf, f"run-{at}", generation_id="g-1", lease_s=lease_s)
             while verb == "cleanup" and hf.agents.resolve(agent.agent_id).record is not None:
                 continue
-        assert ended(partial(_change_dying, url, verb, agent, at)) in (0, KILLED)
+        assert exit_status_of(partial(_change_dying, url, verb, agent, at)) in (0, KILLED)
         with holdfast.connect(url) as hf:
             told = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
             assert told in ([], TOLD[verb])

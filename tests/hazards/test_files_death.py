@@ -18,7 +18,7 @@ from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import ReadTx, Store, Tx
 from holdfast.stores.files import maintenance
 from holdfast.testing import faults
-from tests.harness.killed_children import dies, killed_busy
+from tests.harness.children import dies_at, kill_while_busy
 from tests.stores.files_spaces import (
     ALL,
     CARDS,
@@ -118,7 +118,7 @@ def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) 
         def work(following: int = value + 1) -> None:
             _step(open_files(root), following)
 
-        assert dies(work, at) == (at < len(points))
+        assert dies_at(work, at) == (at < len(points))
         store = open_files(root)
         now = _value(store)
         assert now == (value + 1 if at >= committed else value), f"killed at {points[at : at + 1]}"
@@ -145,12 +145,12 @@ def test_the_recovery_itself_killed_at_every_point(tmp_path: Path) -> None:
         with faults.at_point("files.rename.before", faults.kill):
             _step(mine, 2)
 
-    assert dies(die_committed, 10_000)
+    assert dies_at(die_committed, 10_000)
     at, killed = 0, True
     while killed:
         root = tmp_path / str(at)
         shutil.copytree(dead, root)
-        killed = dies(lambda root=root: put(open_files(root), DEEP, "x"), at)  # type: ignore[misc]
+        killed = dies_at(lambda root=root: put(open_files(root), DEEP, "x"), at)  # type: ignore[misc]
         store = open_files(root)
         assert _value(store) == 2
         put(store, CARDS, "y")
@@ -164,7 +164,7 @@ def test_the_first_change_killed_at_every_point(tmp_path: Path) -> None:
     at, killed = 0, True
     while killed:
         root = tmp_path / str(at)
-        killed = dies(lambda root=root: _first(open_files(root)), at)  # type: ignore[misc]
+        killed = dies_at(lambda root=root: _first(open_files(root)), at)  # type: ignore[misc]
         store = open_files(root)
         assert keys(store, HOSTS) == keys(store, DEEP)
         before = put(store, LEASES, "x")
@@ -191,7 +191,7 @@ def test_a_recovery_touches_no_file_before_the_commit_is_synced(tmp_path: Path) 
         with faults.at_point("sqlite.sync.before", faults.kill):
             _step(mine, 2)
 
-    assert dies(die_unsynced, 10_000)
+    assert dies_at(die_unsynced, 10_000)
     store = open_files(root)
     points = faults.recorded(lambda: put(store, HOSTS, "x"))
     assert (
@@ -218,7 +218,7 @@ def test_kills_at_random_moments_under_load(tmp_path: Path) -> None:
     store.close()
     value = 1
     for turn in range(12):
-        killed_busy(lambda: partial(_advance, open_files(root)), 1 + turn % 5)
+        kill_while_busy(lambda: partial(_advance, open_files(root)), 1 + turn % 5)
         store = open_files(root)
         now = _value(store)
         put(store, HIDDEN, "x")
@@ -304,7 +304,7 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
         with faults.at_point("files.rename.before", faults.kill):
             open_files(root).transact(body, scope=[HOSTS])
 
-    assert dies(die, 10_000)
+    assert dies_at(die, 10_000)
     expected = {*(f"h{n}" for n in range(300) if n != 7), "before", "new"}
     assert "new" not in shown(file)
     staged = file.with_name(".hosts.json.tmp")
@@ -339,7 +339,7 @@ def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path)
         store.transact(lambda tx: put_hosts(tx, 100), scope=[HOSTS])
     at, killed, there = 0, True, 100
     while killed:
-        killed = dies(lambda at=at: put(open_files(root), HOSTS, f"n{at}"), at)  # type: ignore[misc]
+        killed = dies_at(lambda at=at: put(open_files(root), HOSTS, f"n{at}"), at)  # type: ignore[misc]
         with closing(open_files(root)) as store:
             now = len(keys(store, HOSTS))
             assert now - there in (0, 1)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.files.transaction import scope_of
 from proof.powerloss import Report, Trace, examine, why_not
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.hazards.powerloss_files import STATE, FilesCheck, lay_out, take_back
 from tests.hazards.powerloss_recording import SEED, recorded
 
@@ -24,7 +24,7 @@ STATES = int(os.environ.get("HOLDFAST_POWERLOSS_STATES", "3000")) // 5
 @pytest.fixture(scope="module", autouse=True)
 def _ready() -> Iterator[None]:
     if reason := why_not():
-        lacking(reason)
+        skip_or_fail(reason)
     lay_out()
     scope_of.cache_clear()
     yield

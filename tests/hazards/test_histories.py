@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.kernel.limits import WAIT_RECHECK_S
 from proof.crowd import crowd
-from proof.crowd.crowd import Crowd
+from proof.crowd.calls import history_of
+from proof.crowd.plan import Crowd
 from proof.histories import (
     ClaimSpecification,
     CountSpecification,
@@ -53,31 +54,33 @@ LEAST = 10
 
 def examined(
     store: str, folder: Path, what: Crowd, *, late_s: float | None = None
-) -> tuple[Report, crowd.Ran]:
+) -> tuple[Report, crowd.Run]:
     ran = crowd.run(store, folder, what)
     report = check(
-        ran.operations,
+        history_of(ran, folder),
         specification(what.kind, embedded=store.startswith("sqlite:")),
         late_s=late_s,
     )
-    # Shown with a failure: what the crowd was, and what it lived through.
-    print(what, f"{ran.kills} kills", report.summary())
+    # Shown with a failure.
+    print(f"{ran.kills} kills", report.summary())
     return report, ran
 
 
 @pytest.mark.timeout(LASTS_S + 900)
 @pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
 def test_a_crowd_on_sqlite_is_linearizable(tmp_path: Path, kind: str) -> None:
-    report, ran = examined(f"sqlite:{tmp_path}/store.sqlite", tmp_path, Crowd(kind, SEED, LASTS_S))
-    assert (report.wrong, ran.failed) == ([], [])
+    report, ran = examined(
+        f"sqlite:{tmp_path}/store.sqlite", tmp_path, Crowd("calls", kind, SEED, LASTS_S)
+    )
+    assert (report.wrong, ran.failed) == ([], {})
     assert report.operations >= LEAST and ran.kills >= 1
 
 
 @pytest.mark.timeout(LASTS_S + 900)
 @pytest.mark.parametrize("kind", ["locks", "claims", "counts", "fifo"])
 def test_a_crowd_on_postgres_is_linearizable(tmp_path: Path, postgres_url: str, kind: str) -> None:
-    report, ran = examined(postgres_url, tmp_path, Crowd(kind, SEED, LASTS_S))
-    assert (report.wrong, ran.failed) == ([], [])
+    report, ran = examined(postgres_url, tmp_path, Crowd("calls", kind, SEED, LASTS_S))
+    assert (report.wrong, ran.failed) == ([], {})
     assert report.operations >= LEAST and ran.kills >= 1
 
 
@@ -108,7 +111,7 @@ def test_nobody_sleeps_through_its_turn(tmp_path: Path) -> None:
     """The honest program under the bound by which an early wake-up is found; the machine may stand
     still for once.
     """
-    what = Crowd("turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False)
+    what = Crowd("calls", "turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False)
     assert any(wrong == [] for wrong in several("sqlite", tmp_path, what, tries=3, late_s=LATE_S))
 
 
@@ -120,13 +123,15 @@ def test_nobody_sleeps_through_its_turn(tmp_path: Path) -> None:
         ("any_token", "locks"),
         ("any_token", "claims"),
         ("any_token", "fifo"),
-        ("blind", "locks"),
-        ("double", "counts"),
+        ("unseen_holder", "locks"),
+        ("double_hold", "counts"),
         ("two_slots", "fifo"),
     ],
 )
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str, kind: str) -> None:
-    met = several("sqlite", tmp_path, Crowd(kind, SEED, 1.0, kills=False, bug=bug), tries=TRIES)
+    met = several(
+        "sqlite", tmp_path, Crowd("calls", kind, SEED, 1.0, kills=False, bug=bug), tries=TRIES
+    )
     assert any("no order of the operations" in one for wrong in met for one in wrong)
 
 
@@ -135,14 +140,25 @@ def test_a_latch_that_is_not_taken_is_found_on_postgres(
     tmp_path: Path, postgres_url: str, kind: str
 ) -> None:
     met = several(
-        postgres_url, tmp_path, Crowd(kind, SEED, 1.0, kills=False, bug="no_latch"), tries=TRIES
+        postgres_url,
+        tmp_path,
+        Crowd("calls", kind, SEED, 1.0, kills=False, bug="no_latch"),
+        tries=TRIES,
     )
     assert any("no order of the operations" in one for wrong in met for one in wrong)
 
 
 def test_an_early_wake_up_is_found(tmp_path: Path) -> None:
     what = Crowd(
-        "turns", SEED, 2.0, processes=3, threads=1, part_s=60.0, kills=False, bug="early_wake"
+        "calls",
+        "turns",
+        SEED,
+        2.0,
+        processes=3,
+        threads=1,
+        part_s=60.0,
+        kills=False,
+        bug="early_wake",
     )
     met = several("sqlite", tmp_path, what, tries=TRIES, late_s=LATE_S)
     assert any("after it could have gone" in one for wrong in met for one in wrong)

@@ -22,8 +22,7 @@ from holdfast.domains.network import Registry
 from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
-from tests.harness.children import Child
-from tests.harness.killed_children import KILLED, ended
+from tests.harness.children import KILLED, Child, exit_status_of
 from tests.harness.stopped_processes import stop_outside
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.network_invariants import State, check, entries_of, stored
@@ -110,7 +109,7 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, change: str) -> None:
         committed = points.index("sqlite.commit.after")
         for at in range(len(points)):
             before = stored(hf)
-            assert ended(partial(dying, url, CHANGES[change], at)) == KILLED
+            assert exit_status_of(partial(dying, url, CHANGES[change], at)) == KILLED
             after = check(hf)
             assert (after != before) == (at >= committed), f"killed at {points[at]}"
             if after != before:
@@ -155,7 +154,7 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(
     points = faults.recorded(lambda: manager.register_host(**host(0)))
     assert points.count("journal_mirror.written") == 1
     for at in range(len(points)):
-        assert ended(partial(_register_dying, config, at)) == KILLED
+        assert exit_status_of(partial(_register_dying, config, at)) == KILLED
         if at % 3 == 0:
             manager.sweep()
     manager.close()

@@ -29,7 +29,7 @@ from holdfast.runtime.connection import Holdfast, connect
 from holdfast.runtime.gateway_host import open_gateway
 from holdfast.system.access import make_folder, open_file
 from holdfast.system.folder_walk import open_folder, resolve
-from tests.harness.killed_children import ended
+from tests.harness.children import exit_status_of
 from tests.harness.timeouts import PATIENCE_S
 
 STORES = ["sqlite", "files"]
@@ -144,7 +144,7 @@ def as_member(*steps: Callable[[], object]) -> None:
         for step in steps:
             step()
 
-    assert ended(become) == 0
+    assert exit_status_of(become) == 0
 
 
 class Canary:
@@ -267,7 +267,7 @@ def tried(
                 traceback.print_exc()
                 raise
 
-    status = ended(run)
+    status = exit_status_of(run)
     said = out.read_text(errors="replace")
     wrong = []
     if status != 0:

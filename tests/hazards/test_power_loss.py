@@ -12,7 +12,7 @@ import pytest
 from holdfast.stores.sqlite.store import SqliteStore
 from proof.powerloss import Report, Trace, examine, why_not
 from proof.powerloss.operations import Acknowledged, Named, Synced, SyncFailed, Written
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.hazards.powerloss_changes import STORE, StoreCheck
 from tests.hazards.powerloss_recording import SEED, recorded, run
 
@@ -23,7 +23,7 @@ LOG = f"{STORE}-wal"
 @pytest.fixture(scope="module", autouse=True)
 def _tracer() -> None:
     if reason := why_not():
-        lacking(reason)
+        skip_or_fail(reason)
 
 
 def assert_meets_every_danger(trace: Trace) -> None:

@@ -15,7 +15,7 @@ from proof.powerloss.disk import Disk
 from proof.powerloss.operations import Acknowledged, Named, Written
 from proof.powerloss.states import State
 from proof.powerloss.trace import trace
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.hazards import powerloss_renames
 
 ROOT = "/r"
@@ -349,7 +349,7 @@ def test_a_folder_without_a_lasting_name_takes_its_files_with_it(tmp_path: Path)
 @pytest.fixture(scope="module")
 def _tracer() -> None:
     if reason := why_not():
-        lacking(reason)
+        skip_or_fail(reason)
 
 
 def renames(folder: Path, left_out: str) -> Report:

@@ -14,7 +14,7 @@ from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
-from tests.harness.killed_children import dies, killed_busy
+from tests.harness.children import dies_at, kill_while_busy
 
 pytestmark = pytest.mark.prove
 
@@ -94,7 +94,7 @@ def test_a_transaction_over_several_records_killed_at_every_point(
 
     # The child also opens the store, which reaches no point of its own once its tables are there.
     for at in range(len(points) + 1):
-        killed = dies(work, at)
+        killed = dies_at(work, at)
         assert killed == (at < len(points))
         now = _state(path, spaces)
         assert now == (value + 1 if at >= committed else value), f"killed at {points[at : at + 1]}"
@@ -110,7 +110,7 @@ def test_the_first_opening_killed_at_every_point(tmp_path: Path) -> None:
             _step(_open(path), 1, (THINGS, OTHERS))
             put(_open(path), "lock", space=VOLATILE)
 
-        killed = dies(work, at)
+        killed = dies_at(work, at)
         store = _open(path)
         tokens = [put(store, "x"), put(store, "y", space=VOLATILE)]
         assert store.administration.check([THINGS, OTHERS]) == []
@@ -135,7 +135,7 @@ def test_a_restore_killed_at_every_point(tmp_path: Path) -> None:
     store.close()
     at, killed = 0, True
     while killed:
-        killed = dies(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
+        killed = dies_at(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
         now = _state(path, (THINGS, OTHERS))
         copies = [_state_of_copy(copy) for copy in tmp_path.glob("store.sqlite.replaced-*")]
         assert now == 2 or (now == 1 and 2 in copies), (
@@ -157,7 +157,7 @@ def test_a_restore_over_a_damaged_store_killed_at_every_point(tmp_path: Path) ->
     while killed:
         damaged = b"SQLite format 3\0" + f"junk {at}".encode() * 4000
         path.write_bytes(damaged)
-        killed = dies(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
+        killed = dies_at(lambda: maintenance.restore(path, saved, boot_id="boot-1"), at)
         if path.read_bytes() != damaged:
             assert damaged in [copy.read_bytes() for copy in tmp_path.glob("*.replaced-*")], (
                 f"killed at {at}"
@@ -184,7 +184,7 @@ def test_a_hundred_kills_at_random_moments_under_load(tmp_path: Path) -> None:
     value = 1
     for turn in range(50):
         # After another number of commits each time.
-        killed_busy(lambda: partial(_advance, _open(path)), 1 + turn % 5)
+        kill_while_busy(lambda: partial(_advance, _open(path)), 1 + turn % 5)
         now = _state(path, (THINGS, OTHERS))
         assert now > value
         value = now

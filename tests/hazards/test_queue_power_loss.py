@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from proof.crowd.worker import seen_in
+from proof.crowd.calls import seen_in
 from proof.histories import FifoSpecification, Operation, check
 from proof.histories.recorder import parsed
 from proof.powerloss import Report, Verdict, examine, record, why_not
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.hazards.powerloss_queue import QUEUE, STORE, queue_in
 
 pytestmark = pytest.mark.prove
@@ -45,7 +45,7 @@ class HistoryCheck:
 
 def examined(folder: Path, planted: str, *, states: int) -> Report:
     if reason := why_not():
-        lacking(reason)
+        skip_or_fail(reason)
     plan = {"planted": planted, "seed": SEED, "changes": 8, "processes": 3}
     try:
         command = [sys.executable, "-m", "tests.hazards.powerloss_queue", json.dumps(plan)]

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.kernel.errors import HoldfastError
 from holdfast.runtime.connection import Holdfast, connect
-from tests.harness.killed_children import ended
+from tests.harness.children import exit_status_of
 
 STORES = ["sqlite", "files"]
 SPARE = 12
@@ -96,7 +96,7 @@ def in_child(work: Callable[[], None]) -> None:
             traceback.print_exc()
             raise
 
-    assert ended(loud) == 0
+    assert exit_status_of(loud) == 0
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -23,13 +23,13 @@ from holdfast import Holdfast
 from holdfast.domains.jobs.records import JOBS, JobStatus
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 from holdfast.stores.files import maintenance
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
 from tests.harness import source_registry
-from tests.harness.killed_children import KILLED, dies, ended
+from tests.harness.children import KILLED, dies_at, exit_status_of
 from tests.harness.processes import flock_waiters
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.command import CommandLine
@@ -309,7 +309,7 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
         hf.store.transact(body, scope=[JOBS])
         try:
             assert not is_locked(folder / ".lock")
-            assert ended(lambda: hf.jobs.pick_pending(LABEL)) == 0
+            assert exit_status_of(lambda: hf.jobs.pick_pending(LABEL)) == 0
         finally:
             os.write(forked_can_go[1], b".")
             os.waitpid(children[1], 0)
@@ -331,7 +331,7 @@ def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picke
         with connected(folder) as hf, faults.at_point("files.rename.before", faults.kill):
             hf.jobs.pick_pending(LABEL)
 
-    assert ended(claim) == KILLED
+    assert exit_status_of(claim) == KILLED
     with source("pick-all", folder, LABEL) as other:
         assert other.go_on() == job_id
     with connected(folder) as hf:
@@ -354,7 +354,7 @@ def test_killed_at_every_point_a_job_is_had_by_one(tmp_path: Path) -> None:
         folder = tmp_path / str(at)
         (job_id,) = registered(folder, 1)
         with connected(folder) as hf:
-            killed = dies(lambda hf=hf: hf.jobs.pick_pending(LABEL), at)  # type: ignore[misc]
+            killed = dies_at(lambda hf=hf: hf.jobs.pick_pending(LABEL), at)  # type: ignore[misc]
         theirs = source_registry.pick(str(folder), LABEL)
         with connected(folder) as hf:
             mine = hf.jobs.pick_pending(LABEL)

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.runtime.doctor import Verdict, examine, store
-from holdfast.stores.sqlite import database, hotpath, wal
+from holdfast.stores.sqlite import database, transaction, wal
 from holdfast.stores.sqlite.wal import log_size
 from tests.harness.stopped_processes import StoppedInside
 
@@ -19,7 +19,7 @@ BOUND = 2 << 20
 def test_the_log_stops_growing_and_shrinks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (database, hotpath, wal, store):
+    for module in (database, transaction, wal, store):
         monkeypatch.setattr(module, "LOG_BYTES_MAX", BOUND)
     for module in (database, store):
         monkeypatch.setattr(module, "LOG_BYTES_KEPT", BOUND // 2)

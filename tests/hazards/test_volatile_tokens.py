@@ -21,7 +21,7 @@ from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Tx
 from holdfast.stores.sqlite import database, transaction
-from holdfast.stores.sqlite.counter import STRIDE
+from holdfast.stores.sqlite.gate import STRIDE
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import VOLATILE, Thing, put

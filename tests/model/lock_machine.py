@@ -222,7 +222,7 @@ class LockMachine(RuleBasedStateMachine):
             name=names[0],
             names=names,
             mode=mode,
-            look=look,
+            wait_only=look,
             by=job,
             priority=priority,
             rank=0,
@@ -282,7 +282,7 @@ class LockMachine(RuleBasedStateMachine):
             )
             again = False
             self.say(
-                f"{draft.id} {draft.by} {draft.names} {draft.mode.value} look={draft.look} "
+                f"{draft.id} {draft.by} {draft.names} {draft.mode.value} look={draft.wait_only} "
                 f"priority={draft.priority} "
                 f"ttl={draft.ttl_s} by {_pid(draft.process)} for {_pid(draft.holder)} "
                 f"waits={waits}: {answer}"
@@ -310,7 +310,7 @@ class LockMachine(RuleBasedStateMachine):
         if again:
             told = transaction.table.waiter(draft.id)
             assert told is not None
-            transaction.table.forget(told)
+            transaction.table.delete_outcome(told)
         own = list(transaction.own_holds(draft).values())
         if gone := self.suspects(draft.process, map(ahead_of_hold, own)):
             return "doubt", gone
@@ -394,7 +394,7 @@ class LockMachine(RuleBasedStateMachine):
         def body(transaction: LockTransaction) -> None:
             told = transaction.table.waiter(request_id)
             assert told is not None
-            transaction.table.forget(told)
+            transaction.table.delete_outcome(told)
 
         _, notified = self.transact(body)
         self.after(Step(), notified)
@@ -426,7 +426,7 @@ class LockMachine(RuleBasedStateMachine):
         def body(transaction: LockTransaction) -> None:
             current = transaction.table.find_hold(hold_id, hold.names)
             assert current is not None
-            transaction.pass_on(current, process)
+            transaction.transfer(current, process)
 
         _, notified = self.transact(body)
         self.after(Step(), notified)
@@ -789,7 +789,7 @@ class LockMachine(RuleBasedStateMachine):
                 hold.id for hold in oracle.holds
             } == seen.holds.keys() and oracle.told == seen.told
             counted = held and all(
-                seen.requests[one.id].passed == one.passed for one in oracle.waiting
+                seen.requests[one.id].overtaken == one.passed for one in oracle.waiting
             )
             if counted and not _out_of_order(granted, result[1].granted):
                 self.oracle = oracle
@@ -858,7 +858,7 @@ class LockMachine(RuleBasedStateMachine):
             assert _us(seen.holds[hold.id].lease.expires_at) == hold.ends_us
         for request in oracle.waiting:
             assert oracle.may_go(request) is None, f"{request.id} waits and need not"
-            assert seen.requests[request.id].passed == request.passed, (
+            assert seen.requests[request.id].overtaken == request.passed, (
                 f"{request.id} was passed {request.passed} times"
             )
         assert not oracle.youngest_of_cycles()
@@ -935,7 +935,7 @@ def _oracle_request(draft: Waiter) -> OracleRequest:
         by=draft.by,
         mode=draft.mode.value,
         names=list(draft.names),
-        look=draft.look,
+        look=draft.wait_only,
         priority=draft.priority,
         ttl_us=None if draft.ttl_s is None else int(draft.ttl_s * 1e6),
     )

@@ -26,7 +26,7 @@ from holdfast.kernel.settings import AgentSettings, JournalSettings
 from holdfast.kernel.store import BEGINNING, Store
 from holdfast.primitives.journal import Journal
 from holdfast.testing.clock import ManualClock
-from tests.model.searching import search
+from tests.model.search import search
 from tests.stores.harnesses import IN_MEMORY, MemoryHarness, SqliteHarness
 from tests.unit.agent_world import AgentFolders, World
 

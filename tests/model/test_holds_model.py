@@ -31,7 +31,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
 from tests.harness.stores import ClockedStore
-from tests.model.searching import search
+from tests.model.search import search
 
 pytestmark = pytest.mark.prove
 

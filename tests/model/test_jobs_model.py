@@ -22,7 +22,7 @@ from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
 from tests.harness.stores import ClockedStore
 from tests.model.job_oracle import JobOracle, Refused
-from tests.model.searching import search
+from tests.model.search import search
 from tests.stores.harnesses import IN_MEMORY
 
 pytestmark = pytest.mark.prove

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_PRIORITY_AGE_S, WAIT_RECHECK_S
-from tests.model import lock_crowd
-from tests.model.lock_crowd import Crowd
-from tests.model.lock_history import Rules, violations
+from proof.crowd import lock_crowd
+from proof.crowd.lock_history import Rules, violations
+from proof.crowd.plan import Crowd
 
 pytestmark = pytest.mark.prove
 
@@ -31,18 +31,23 @@ BUSY = 4
 RULES = Rules(backfill_max=BACKFILL_MAX, age_s=LOCK_PRIORITY_AGE_S, recheck_s=WAIT_RECHECK_S)
 
 
+def lock_crowd_of(kind: str, lasts_s: float) -> Crowd:
+    return Crowd(
+        "lock_jobs", kind, SEED, lasts_s, processes=10, threads=10, pause_s=0.5, killed=0.5
+    )
+
+
 def _wrong(store: str, folder: Path, crowd: Crowd) -> list[str]:
     """Run a crowd, and say what was wrong with it."""
     ran = lock_crowd.run(store, folder, crowd)
     asks = ran.history.asks.values()
-    # Shown with a failure: what the crowd was, and what it lived through.
+    # Shown with a failure.
     print(
-        crowd,
         Counter(ask.end or "killed" for ask in asks),
         sum(ask.queued < ask.ended for ask in asks),
         "waited",
     )
-    assert len(asks) >= crowd.processes * crowd.jobs, "next to nothing happened"
+    assert len(asks) >= crowd.processes * crowd.threads, "next to nothing happened"
     return [
         *violations(ran.history, RULES, ran.granted_at),
         *(f"left behind: {row}" for row in ran.left),
@@ -54,7 +59,7 @@ def _in_time(store: str, folder: Path) -> None:
     for number in range(TRIES):
         own = folder / str(number)
         own.mkdir()
-        wrong = _wrong(store.format(folder=own), own, Crowd(SEED, LASTS_S))
+        wrong = _wrong(store.format(folder=own), own, lock_crowd_of("mixed", LASTS_S))
         assert [one for one in wrong if not re.search(OF_TIME, one)] == []
         if not wrong or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
             return
@@ -72,25 +77,25 @@ def test_a_crowd_on_postgres_obeys_the_rules(tmp_path: Path, postgres_url: str) 
 
 
 @pytest.mark.parametrize(
-    ("bug", "habit", "found"),
+    ("bug", "kind", "found"),
     [
-        ("blind", "mixed", "two holders"),
-        ("hasty", "queue", "two holders|was lost|failed"),
-        ("stale", "queue", "do not grow"),
-        ("unordered", "queue", "the later went first"),
-        ("unbounded", "large", "was passed by"),
-        ("deaf", "queue", "learnt of its grant|while all was free"),
-        ("careless", "nested", "a deadlock that nobody was told of"),
+        ("unseen_holder", "mixed", "two holders"),
+        ("live_holder_judged_dead", "queue", "two holders|was lost|failed"),
+        ("random_tokens", "queue", "do not grow"),
+        ("random_order", "queue", "the later went first"),
+        ("no_overtaking_limit", "large", "was passed by"),
+        ("no_wake", "queue", "learnt of its grant|while all was free"),
+        ("no_deadlock_check", "nested", "a deadlock that nobody was told of"),
     ],
 )
-def test_a_planted_fault_is_found(tmp_path: Path, bug: str, habit: str, found: str) -> None:
+def test_a_planted_bug_is_found(tmp_path: Path, bug: str, kind: str, found: str) -> None:
     """A smaller crowd that is left alone, on a lock manager with a fault in it: for longer, where
     the machine is too busy for much to happen at first.
     """
-    crowd = Crowd(SEED, 3.0, processes=4, jobs=4, kills=False, habit=habit, bug=bug)
-    if bug == "deaf":
+    crowd = lock_crowd_of(kind, 3.0)._replace(processes=4, threads=4, kills=False, bug=bug)
+    if bug == "no_wake":
         # Each of them gets on only once in two seconds.
-        crowd = crowd._replace(processes=2, jobs=2)
+        crowd = crowd._replace(processes=2, threads=2)
     for lasts_s in (3.0, 10.0, 30.0):
         own = tmp_path / str(lasts_s)
         own.mkdir()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.lock_history import Event, History, Rules, violations
+from proof.crowd.lock_history import Event, History, Rules, violations
 
 RULES = Rules(backfill_max=4, age_s=10.0, recheck_s=2.0)
 

@@ -26,7 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.hazards.network_invariants import replayed
-from tests.model.searching import search
+from tests.model.search import search
 from tests.unit.network_world import World
 
 pytestmark = pytest.mark.prove

@@ -23,7 +23,7 @@ from holdfast.primitives.queue import Draft, Queue, Request, RequestState
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.model.searching import search
+from tests.model.search import search
 
 pytestmark = pytest.mark.prove
 

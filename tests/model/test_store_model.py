@@ -28,7 +28,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.model.oracle import Numbers, Oracle, OracleEntry, OracleRow
-from tests.model.searching import search
+from tests.model.search import search
 
 pytestmark = pytest.mark.prove
 

@@ -51,7 +51,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
 from tests.harness.stores import ClockedStore
-from tests.model.searching import search
+from tests.model.search import search
+from tests.unit.swap_world import lose_lock
 from tests.unit.workflows_world import lock_on, seen_by
 
 pytestmark = pytest.mark.prove
@@ -483,8 +484,8 @@ class WorkflowsMachine(RuleBasedStateMachine):
         """What carried the lock is gone, as a database's session can be, while the swapper lives
         on.
         """
-        assert self.marker is not None and self.marker.swap._contender is not None
-        self.marker.swap._contender.close()
+        assert self.marker is not None
+        lose_lock(self.marker.swap)
         self.marker.locked = False
         self.lost = self.marker
         self.agree()
@@ -497,8 +498,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
         self.machines[host].end(holder.pid)
         self.dead.add(holder)
         if self.marker is not None and self.marker.slot == slot:
-            if self.marker.swap._contender is not None:
-                self.marker.swap._contender.close()
+            lose_lock(self.marker.swap)
             self.marker.locked = False
         if self.lost is not None and self.lost.slot == slot:
             self.lost = None
@@ -562,8 +562,8 @@ class WorkflowsMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for running in (self.marker, self.lost):
-            if running is not None and running.swap._contender is not None:
-                running.swap._contender.close()
+            if running is not None:
+                lose_lock(running.swap)
         for machine in self.machines:
             machine.close()
         for path in self.folder.iterdir() if self.folder.exists() else ():

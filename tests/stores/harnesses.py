@@ -11,8 +11,8 @@ from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.layout import FilePerRecord, Layout, OneFile, Wire
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Store
-from holdfast.stores.files.snapshot import scope_of
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.files.transaction import scope_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock

@@ -180,11 +180,11 @@ def running(**more: str) -> Iterator[Server]:
     where there is none to run.
     """
     # Here, so that the benchmark, whose venv has none, can import the rest.
-    from tests.harness.requirements import lacking
+    from tests.harness.requirements import skip_or_fail
 
     found = binaries()
     if found is None:
-        lacking("no PostgreSQL here: apt-get install postgresql")
+        skip_or_fail("no PostgreSQL here: apt-get install postgresql")
     with serving(found, {**SETTINGS, **more}) as server:
         yield server
 

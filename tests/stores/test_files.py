@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,12 @@ from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.factory import open_store
 from holdfast.stores.files import documents, maintenance, signs
-from holdfast.stores.files.snapshot import FilesChanged
 from holdfast.stores.files.store import FilesStore
+from holdfast.stores.files.transaction import FilesChanged
 from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
-from tests.harness.killed_children import dies
+from tests.harness.children import dies_at
 from tests.harness.timeouts import PATIENCE_S
 from tests.stores.files_spaces import (
     ALL,
@@ -468,7 +469,7 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
     for number, work in enumerate((_backup, _restore)):
         at, killed = 0, True
         while killed:
-            killed = dies(lambda work=work, at=at: work(root, saved, tmp_path / f"copy-{at}"), at)  # type: ignore[misc]
+            killed = dies_at(partial(work, root, saved, tmp_path / f"copy-{at}"), at)
             assert state() in ([before], [before, after])[number]
             if state() == after:
                 assert any(_held(copy, tmp_path) == before for copy in _saved(root)), (

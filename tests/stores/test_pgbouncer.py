@@ -24,7 +24,7 @@ from holdfast.testing.conformance.journal import Journal
 from holdfast.testing.conformance.listener import Waiting
 from holdfast.testing.conformance.order import Order
 from holdfast.testing.conformance.transactions import Transactions
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import POSTGRES, PostgresHarness
 from tests.stores.postgres_server import Server
@@ -51,7 +51,7 @@ ignore_startup_parameters = extra_float_digits
 def _binary() -> str:
     found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if found is None:
-        lacking("no PgBouncer here: apt-get install pgbouncer")
+        skip_or_fail("no PgBouncer here: apt-get install pgbouncer")
     return found
 
 

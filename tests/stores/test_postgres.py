@@ -29,7 +29,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Tx
 from holdfast.stores.postgres import connections, latches, open_postgres
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.clock import TRUSTED_S, ServerClock
+from holdfast.stores.postgres.connection import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
 from holdfast.testing.conformance import (

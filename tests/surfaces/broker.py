@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S
 
 USER, PASSWORD = "worker", "correct-horse-battery"
@@ -20,7 +20,7 @@ def program() -> str:
     """mosquitto, or a skip by name, which is a failure in CI."""
     found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin")
     if found is None:
-        lacking("no message broker here: apt-get install mosquitto")
+        skip_or_fail("no message broker here: apt-get install mosquitto")
     return found
 
 

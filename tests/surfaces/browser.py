@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.harness.requirements import lacking
+from tests.harness.requirements import skip_or_fail
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -37,7 +37,7 @@ def running() -> "Iterator[Browser]":
     """A browser for the block; without one a skip by name, which is a failure in CI."""
     program = chromium()
     if program is None:
-        lacking("no chromium: install it with apt, or run `make test` as root")
+        skip_or_fail("no chromium: install it with apt, or run `make test` as root")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -16,8 +16,8 @@ from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import AgentGone, HoldfastError, LeaseLost, status_of
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.gateway_address import Served
 from holdfast.runtime.gateway_announcement import Announcement
+from holdfast.runtime.gateway_identity import Served
 from holdfast.surfaces.cli import server_process as process
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench

@@ -16,7 +16,7 @@ from holdfast.primitives.locks import Locks
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.surfaces.cli import root, tour
 from holdfast.surfaces.cli.tour import gateway, locks
-from holdfast.surfaces.cli.tour.stage import Stage, filled
+from holdfast.surfaces.cli.tour.steps import Tour, filled
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.harness.tmux_server import tmux_server
 
@@ -82,7 +82,7 @@ def test_the_tour_holds(short: Path) -> None:
     ran = played(short, HOLDFAST_NAMESPACE="elsewhere", MQTT_BROKER="nowhere")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "✗" not in ran.stdout and ran.stderr == ""
-    told = re.search(r"All (\d+) statements held", ran.stdout)
+    told = re.search(r"All (\d+) statements are true", ran.stdout)
     assert told is not None and int(told[1]) == ran.stdout.count("✓ ") >= 40
     for part in (
         "Agents",
@@ -153,7 +153,7 @@ def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(
     """A server that ends with its last tmux session may refuse whoever comes at that moment."""
     left: list[set[str]] = []
     with tmux_server() as tmux:
-        agent = gateway.Agent(Stage(None, "", tmux.folder))  # type: ignore[arg-type]
+        agent = gateway.Agent(Tour(None, "", tmux.folder))  # type: ignore[arg-type]
 
         def watched(*words: str) -> "subprocess.CompletedProcess[str]":
             tmux(*words, check=False)
@@ -194,7 +194,7 @@ def test_a_statement_that_does_not_hold_is_named(
     assert root.run(["tour"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"✗ it had the job \d+ ms after it was registered", out)
-    assert "did not come out as told" in out and "statements held" not in out
+    assert "this statement is not true" in out and "statements are true" not in out
 
 
 def test_a_guarantee_that_is_broken_is_found_out(
@@ -204,14 +204,14 @@ def test_a_guarantee_that_is_broken_is_found_out(
     # A stale token that is let through.
     monkeypatch.setattr(Locks, "check_token", lambda *_: None)
     assert root.run(["tour"]) == 1
-    assert "✗ whatever job-3 left half-way is refused by its token" in capsys.readouterr().out
+    assert "✗ a late write of job-3 is refused, since its token is stale" in capsys.readouterr().out
 
 
 def test_a_step_that_cannot_even_be_made_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(stage: Stage) -> None:
-        stage.say("the moon is eaten")
+    def broken(steps: Tour) -> None:
+        steps.say("the moon is eaten")
         raise StoreUnavailable("it is out of reach")
 
     monkeypatch.setattr(tour, "CHAPTERS", [tour.Chapter("The moon", "It shines.", broken)])
@@ -222,10 +222,10 @@ def test_a_step_that_cannot_even_be_made_is_named(
 def test_what_a_broken_chapter_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     pids: list[int] = []
 
-    def broken(stage: Stage) -> None:
-        process = stage.start_script(locks._HOLDER, "job", "router-1")
+    def broken(steps: Tour) -> None:
+        process = steps.start_script(locks._HOLDER, "job", "router-1")
         pids.append(process.pid)
-        stage.holds(stage.line(process) == "never", "it says never")
+        steps.check(steps.line(process) == "never", "it says never")
 
     monkeypatch.setattr(tour, "CHAPTERS", [tour.Chapter("Never", "Why not.", broken)])
     assert root.run(["tour"]) == 1
@@ -233,11 +233,11 @@ def test_what_a_broken_chapter_started_is_ended(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_process_printed_at_once_is_read_line_by_line_and_to_its_end(tmp_path: Path) -> None:
-    stage = Stage(None, "", tmp_path)  # type: ignore[arg-type]
-    process = stage.start_script("print('ready', flush=True); print('done', flush=True)")
+    steps = Tour(None, "", tmp_path)  # type: ignore[arg-type]
+    process = steps.start_script("print('ready', flush=True); print('done', flush=True)")
     process.wait()
-    assert stage.line(process) == "ready"
-    assert stage.outcome(process) == (0, "done")
+    assert steps.line(process) == "ready"
+    assert steps.outcome(process) == (0, "done")
 
 
 def test_a_narrow_terminal_gets_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:

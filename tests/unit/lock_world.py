@@ -14,6 +14,7 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Entry, Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks
+from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.stores import listener
@@ -36,6 +37,13 @@ class Watches:
     def run_out(self, thread: int | None = None) -> None:
         """Let every time limit of a thread be over, of this one unless told."""
         self._jumped_s[threading.get_ident() if thread is None else thread] = 1e6
+
+
+def context_of(locks: Locks) -> LockContext:
+    """What a lock manager shares with its background thread. Tests reach into it to let a renewal,
+    an expiry or a hand-over happen at a known instant; by itself it happens when the timer fires.
+    """
+    return locks._context
 
 
 class World:

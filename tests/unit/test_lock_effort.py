@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks.request import check_request, make_draft
+from tests.unit.lock_world import context_of
 
 NAMES = [f"router-{number}" for number in range(16)]
 
@@ -40,8 +41,8 @@ def _wait_in_line(locks: Locks, waits: Iterable[Wait]) -> None:
     for number, (names, mode) in enumerate(waits):
         request = check_request(names, f"job-{number}", mode, None)
         # The queue is the hazard here, and 250 threads are not.
-        draft = make_draft(locks._context, request, locks._context.new_id())
-        locks._context.transact(lambda transaction, draft=draft: transaction.ask(draft))  # type: ignore[misc]
+        draft = make_draft(context_of(locks), request, context_of(locks).new_id())
+        context_of(locks).transact(lambda transaction, draft=draft: transaction.ask(draft))  # type: ignore[misc]
 
 
 def _shared(number: int) -> list[Wait]:

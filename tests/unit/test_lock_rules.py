@@ -34,6 +34,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
+from tests.unit.lock_world import context_of
 
 
 @pytest.fixture
@@ -113,12 +114,12 @@ def test_large_sets_share_a_name_as_long_as_its_row_has_room(
 
 
 def reaped(hf: Holdfast, suspect: Suspect) -> int:
-    return len(hf.locks._context.transact(lambda transaction: transaction.reap([suspect])))
+    return len(context_of(hf.locks).transact(lambda transaction: transaction.reap([suspect])))
 
 
 def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
-    hold = hf.locks._context.read(lambda table: table.lock("n").holds[0])
+    hold = context_of(hf.locks).read(lambda table: table.lock("n").holds[0])
     for liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         assert reaped(hf, Suspect(hold.id, hold.names, hold.process, liveness)) == 0
     grant.check()
@@ -128,7 +129,7 @@ def test_a_holder_that_gave_a_sign_of_life_since_is_not_reaped(hf: Holdfast) -> 
 def test_the_death_of_one_process_takes_nothing_from_another(hf: Holdfast) -> None:
     """A grant may have been passed on since the one that had it was seen dead."""
     grant = hf.locks.acquire("n", by="job")
-    hold = hf.locks._context.read(lambda table: table.lock("n").holds[0])
+    hold = context_of(hf.locks).read(lambda table: table.lock("n").holds[0])
     assert hold.process is not None
     earlier = replace(hold.process, start_ticks=hold.process.start_ticks - 1)
     assert reaped(hf, Suspect(hold.id, hold.names, earlier, Liveness.DEAD)) == 0
@@ -219,7 +220,7 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
     with holdfast.connect("memory:", clock=ManualClock()) as hf:
         hf.locks.acquire("n", by="job", ttl_s=5)
         hf.locks.acquire("m", by="job")
-        timed, lasting = hf.locks._context.read(
+        timed, lasting = context_of(hf.locks).read(
             lambda table: [table.lock(name).holds[0] for name in "nm"]
         )
         with AheadWatch([ahead_of_hold(timed)], hf.processes, hf.store) as watch:
@@ -231,7 +232,7 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
 
 def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:
     grant = hf.locks.acquire("n", by="job")
-    assert [hf.locks._context.keeper.discard(grant) for _ in range(2)] == [True, False]
+    assert [context_of(hf.locks).keeper.discard(grant) for _ in range(2)] == [True, False]
 
 
 # --- grants that outlived a reboot ---

@@ -37,7 +37,6 @@ from holdfast.primitives import deadline
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks import Grant, Locks, policy, wait
 from holdfast.primitives.locks.grant import LASTING_GRANTS, Suspended
-from holdfast.primitives.locks.manager import renew_or_reap
 from holdfast.primitives.locks.records import LOCK_WAITS
 from holdfast.primitives.locks.transaction import LockTransaction
 from holdfast.primitives.locks.wait import Ahead
@@ -48,7 +47,7 @@ from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
 from tests.harness.stores import STORES, FailingStore
 from tests.harness.timeouts import PATIENCE_S, until
-from tests.unit.lock_world import Watches, World, world_of
+from tests.unit.lock_world import Watches, World, context_of, world_of
 
 INSTANT_S = 0.000_001
 """The clock's finest step."""
@@ -172,7 +171,7 @@ def test_the_background_gives_no_time_to_what_was_taken_for_so_long(timed: World
 
     before = ends()
     timed.clock.advance(LOCK_LEASE_S * 0.9)
-    assert timed.locks._context.renew_grants([lasting, short]) == []
+    assert context_of(timed.locks).renew_grants([lasting, short]) == []
     after = ends()
     assert after[0] > before[0]
     assert after[1] == before[1]
@@ -187,7 +186,7 @@ def outlives(timed: World, name: str) -> bool:
     """
     for _ in range(4):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        timed.locks._context.keeper._renew_due(everything=True)
+        context_of(timed.locks).keeper._renew_due(everything=True)
     return timed.process(7, Machine("host-2")).try_acquire(name, by="other") is None
 
 
@@ -200,7 +199,9 @@ def test_what_is_left_when_a_job_lets_go_of_a_part_lives_on_and_is_not_lost(time
     assert not grant.lost.is_set()
     assert timed.locks.free("b", by="job") == ("b",)
     assert (
-        grant.gone == "released" and not timed.locks._context.keeper.kept() and timed.rows() == []
+        grant.gone == "released"
+        and not context_of(timed.locks).keeper.kept()
+        and timed.rows() == []
     )
 
 
@@ -232,16 +233,16 @@ def test_a_part_that_is_let_go_of_while_the_background_looks_is_not_lost(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job")
-    read = timed.locks._context.store.read
+    read = context_of(timed.locks).store.read
 
     def let_go_and_read(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
         timed.locks.free("a", by="job")
         return read(*args, **more)
 
-    monkeypatch.setattr(timed.locks._context.store, "read", let_go_and_read)
-    timed.locks._context.keeper._renew_due(everything=True)
-    assert not grant.gone and timed.locks._context.keeper.kept() == [grant]
+    monkeypatch.setattr(context_of(timed.locks).store, "read", let_go_and_read)
+    context_of(timed.locks).keeper._renew_due(everything=True)
+    assert not grant.gone and context_of(timed.locks).keeper.kept() == [grant]
 
 
 def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
@@ -252,7 +253,7 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     with pytest.raises(StoreUnavailable):
         locks.free("a", by="job")
     store.down = False
-    assert grant.names == ("a", "b") and locks._context.keeper.kept() == [grant]
+    assert grant.names == ("a", "b") and context_of(locks).keeper.kept() == [grant]
     locks.close()
 
 
@@ -261,7 +262,7 @@ def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
     did.
     """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
-    timed.locks._context.keeper._expire(grant)
+    context_of(timed.locks).keeper._expire(grant)
     assert grant.lost.is_set()
     with pytest.raises(LeaseLost):
         timed.locks.renew(grant)
@@ -275,12 +276,12 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
     """
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=60, process=None)
     timed.clock.advance(10)
-    renewed = timed.locks._context.transact(
-        lambda transaction: renew_or_reap(transaction, grant.id, grant.taken, 60)
+    renewed = context_of(timed.locks).transact(
+        lambda transaction: transaction.renew_or_reap(grant.id, grant.taken, 60)
     )[0]
     assert renewed is not None
     timed.locks.free("a", by="job")
-    timed.locks._context.durable.put(renewed)
+    context_of(timed.locks).durable.put(renewed)
 
     def copies() -> list[tuple[str, ...]]:
         return timed.store.read(
@@ -290,7 +291,7 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
 
     assert copies() == [("b",)]
     timed.locks.free("b", by="job")
-    timed.locks._context.durable.put(renewed)
+    context_of(timed.locks).durable.put(renewed)
     assert copies() == []
 
 
@@ -318,7 +319,7 @@ def test_the_holders_own_clock_ends_a_grant_when_the_store_does(
     wait = timed.line_up("a", by="late", ttl_s=100)
     # Between its grant and the moment in which it knows.
     monkeypatch.setattr(
-        timed.locks._context, "note_contention", lambda *_, **__: timed.clock.advance(70)
+        context_of(timed.locks), "note_contention", lambda *_, **__: timed.clock.advance(70)
     )
     timed.locks.release(grant)
     assert left_s(wait.result()) <= 30
@@ -717,10 +718,10 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
         monkeypatch.undo()
 
         def ask(transaction: LockTransaction) -> None:
-            transaction.table.forget(told)
+            transaction.table.delete_outcome(told)
             transaction.ask(replace(told, outcome=None))
 
-        timed.locks._context.transact(ask)
+        context_of(timed.locks).transact(ask)
         return transact(*args, **more)
 
     monkeypatch.setattr(timed.store, "transact", asked_again)
@@ -790,15 +791,15 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_asked_for_it(tim
     grant = asking.acquire("a", by="job", process=seat.current())
     # The keeper's own first look: begun late, it would have seen the process alive, and renewed
     # after its death.
-    until(lambda: grant.id in asking._context.keeper._renewed_s)
+    until(lambda: grant.id in context_of(asking).keeper._renewed_s)
     timed.clock.advance(LOCK_LEASE_S / 2)
-    asking._context.keeper._renew_due(everything=True)
+    context_of(asking).keeper._renew_due(everything=True)
     timed.clock.advance(LOCK_LEASE_S / 2 + INSTANT_S)
     assert timed.locks.try_acquire("a", by="other") is None
     host_2.end(8)
     for _ in range(3):
         timed.clock.advance(LOCK_LEASE_S / 2)
-        asking._context.keeper._renew_due(everything=True)
+        context_of(asking).keeper._renew_due(everything=True)
     timed.locks.acquire("a", by="other", timeout_s=0)
     assert not asking.release(grant)
     host_2.close()

@@ -33,7 +33,7 @@ from tests.harness.machine import Machine
 from tests.harness.stores import STORES, FailingStore
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
-from tests.unit.lock_world import Watches, World, world_of
+from tests.unit.lock_world import Watches, World, context_of, world_of
 
 
 @pytest.fixture(params=STORES)
@@ -879,7 +879,7 @@ def test_a_request_that_is_stopped_while_the_store_is_away_is_withdrawn_when_it_
     with pytest.raises(StoreUnavailable):
         waiter.result()
     store.down = False
-    world.locks._context._tick()
+    context_of(world.locks)._tick()
     assert world.locks.status("a").queue == ()
     os.close(stop_fd)
     world.close()
@@ -902,11 +902,11 @@ def test_what_is_to_be_withdrawn_is_not_forgotten_however_long_the_store_is_away
     for call in (world.locks.acquire, world.locks.wait):
         with pytest.raises(KeyboardInterrupt):
             call("a", by="w", on_wait=leave)
-        keeper = world.locks._context.keeper
+        keeper = context_of(world.locks).keeper
         assert keeper._thread is not None, "nobody would try again"
         assert not keeper._done(long_ago_s)
         store.down = False
-        world.locks._context._tick()
+        context_of(world.locks)._tick()
         assert world.locks.status("a").queue == ()
         assert keeper._done(long_ago_s)
     world.close()
@@ -921,7 +921,7 @@ def test_a_grant_that_is_abandoned_while_the_store_is_away_goes_when_it_is_back(
     world.locks.abandon(grant)
     store.down = False
     assert world.holders("a") == ["job"]
-    world.locks._context._tick()
+    context_of(world.locks)._tick()
     assert world.holders("a") == []
     world.locks.abandon(world.locks.acquire("b", by="job"))
     assert world.holders("b") == []
@@ -953,7 +953,7 @@ def test_what_an_earlier_request_left_is_not_taken_for_the_jobs_own() -> None:
     world.process(2).release_token(held.token)
     grant = world.locks.acquire("a", by="w")
     assert not grant.reentered
-    world.locks._context._tick()
+    context_of(world.locks)._tick()
     world.locks.check(grant)
     assert grant.release()
     os.close(stop_fd)

@@ -16,7 +16,7 @@ from holdfast.kernel.errors import EAgain, Held, LockTimeout
 from holdfast.kernel.holder import Survivor
 from tests.harness.machine import Machine, Trees, TreeTable
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.swap_world import Swapping, die, stored
+from tests.unit.swap_world import Swapping, die, lose_lock, stored
 from tests.unit.workflows_world import STORES, World, seen_by, world_on
 
 TREE = "0-2-1001-00112233445566ff"
@@ -121,8 +121,7 @@ def test_a_swap_that_lives_without_the_lock_goes_on_until_its_tree_has_ended(wor
     """As when its session with the database has ended: it ends its load, and then itself."""
     trees = Trees(TREE)
     swap = process(world, trees, 2).swap("llama", tree=TREE).__enter__()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
     looker = process(world, trees, 3)
     live, cleared = looker.reconcile_swap_marker()
     assert live is not None and cleared is None and looker.orphan_load(live) is None
@@ -138,10 +137,9 @@ def test_a_load_out_of_sight_is_believed_for_a_time_after_its_lock_is_free(
 ) -> None:
     machine = Machine("host-2")
     swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
-    assert swap._contender is not None
     here, trees = process(world, Trees(), 3), Trees()
     assert here.swap_status().marker is not None
-    swap._contender.close()
+    lose_lock(swap)
     now_s = [100.0]
     monkeypatch.setattr("holdfast.domains.workflows.records.time.monotonic", lambda: now_s[0])
     for _ in range(2):
@@ -168,8 +166,7 @@ def test_a_swap_waits_out_a_load_that_it_cannot_see(
     monkeypatch.setattr("holdfast.domains.workflows.records.SWAP_LOAD_UNSEEN_S", 0.2)
     machine = Machine("host-2")
     swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
     waits = Swapping(process(world, Trees(), 3), "qwen")
     assert isinstance(waits.told[0][0], OrphanLoad) and waits.told[0][0].left_s is not None
     assert waits.ended().loaded

@@ -33,7 +33,7 @@ from holdfast.kernel.store import Listener
 from holdfast.testing import faults
 from holdfast.testing.conformance import heard
 from tests.harness.timeouts import PATIENCE_S
-from tests.unit.swap_world import Swapping, die, stored
+from tests.unit.swap_world import Swapping, die, lose_lock, stored
 from tests.unit.workflows_world import STORES, World, world_on
 
 
@@ -664,8 +664,7 @@ def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complet
 ) -> None:
     swapper = world.process(2)
     swap = swapper.swap("llama").__enter__()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
     with pytest.raises(LeaseLost):
         swap.check()
     # The question was itself a change, and has cleared it.
@@ -679,8 +678,7 @@ def test_a_swapper_that_lives_without_the_lock_is_cleared_too_and_cannot_complet
 def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
     first, second = world.process(2), world.process(3)
     swap = first.swap("llama").__enter__()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
     with second.swap("qwen"):
         pass
     with pytest.raises(LeaseLost):
@@ -696,8 +694,7 @@ def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
 
 def test_a_lock_that_another_has_by_now_is_not_the_swappers(world: World) -> None:
     swap = world.process(2).swap("llama").__enter__()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
     other = world.lock.contender()
     assert other.try_take()
     with pytest.raises(LeaseLost):
@@ -826,8 +823,7 @@ def test_a_beginning_that_has_to_be_run_again_is_not_kept_out_by_itself(
     orphaned marker.
     """
     lost = world.process(2).swap("B").__enter__()
-    assert lost._contender is not None
-    lost._contender.close()
+    lose_lock(lost)
     transact, runs = world.store.transact, 0
 
     class Undone(Exception):

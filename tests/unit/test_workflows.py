@@ -38,6 +38,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
+from tests.unit.swap_world import lose_lock
 from tests.unit.workflows_world import STORES, World, world_on
 
 
@@ -223,8 +224,7 @@ def test_a_registration_that_waits_goes_on_when_the_swapper_dies(world: World) -
     world.machine.end(2)
     thread.join(PATIENCE_S)
     assert done.is_set()
-    assert swap._contender is not None
-    swap._contender.close()
+    lose_lock(swap)
 
 
 @pytest.mark.parametrize(

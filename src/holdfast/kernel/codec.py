@@ -112,7 +112,12 @@ def _naive(value: Value, at: datetime) -> InvalidValue:
 
 def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
     """A getter of all instants of such a value."""
-    names = [f.name for f in msgspec.structs.fields(kind) if _mentions_instant(f.type)]
+    # Most fields are of plain types, without arguments: no call for those.
+    names = [
+        f.name
+        for f in msgspec.structs.fields(kind)
+        if f.type is datetime or (hasattr(f.type, "__args__") and _mentions_instant(f.type))
+    ]
     # A single name is given twice, so that the getter returns a tuple too.
     found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else _none
     _INSTANTS[kind] = found
@@ -124,10 +129,8 @@ def _none(_: Value) -> tuple[Any, ...]:
 
 
 def _mentions_instant(kind: Any) -> bool:
-    if kind is datetime:
-        return True
-    return any(_mentions_instant(part) for part in getattr(kind, "__args__", ())) or (
-        getattr(kind, "__origin__", None) is datetime
+    return kind is datetime or any(
+        _mentions_instant(part) for part in getattr(kind, "__args__", ())
     )
 
 

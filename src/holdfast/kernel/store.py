@@ -7,8 +7,8 @@
     store.listen(topics).wait(...)                                 sleep until something changed
     store.journal(cursor)                                          journal entries from a cursor on
 
-A store has no rules. It knows spaces (kernel/space.py) and bytes. Stores differ in more than that,
-and the port says in what: nobody above asks for a store's kind, except to show it.
+A store has no rules: it knows spaces (kernel/space.py) and bytes. In what stores differ is a method
+or a property here. No code above decides by a store's kind.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -73,8 +73,8 @@ class ReadTx(Protocol):
         ...
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        """The record of a key. `expected` False says that most likely there is none: some stores
-        then answer at half the cost.
+        """The record of a key. `expected` False: most likely there is none. Some stores then answer
+        at half the cost.
         """
         ...
 
@@ -169,8 +169,8 @@ class Tx(ReadTx, Protocol):
 
 
 class Woken(NamedTuple):
-    """Why a wait ended: a topic was notified, or these descriptors became readable. Neither: it is
-    time to look again.
+    """Why a wait ended: a topic was notified, or these descriptors became readable. Neither: check
+    again.
     """
 
     notified: bool
@@ -178,51 +178,53 @@ class Woken(NamedTuple):
 
 
 class Listener(AbstractContextManager["Listener"], Protocol):
-    """Listens to topics from before the caller looks until the end of its `with` block."""
+    """Listens to topics from before the caller's check until the end of its `with` block."""
 
     @property
     def address(self) -> str:
-        """A topic of this listener alone, to be stored where those that should wake it find it."""
+        """A topic of this listener alone. A waiter stores it in its record, to be woken by it."""
         ...
 
     def outlive(self) -> tuple[int, ...]:
-        """Descriptors by which the next program of this process can go on listening: a notice makes
-        the first one readable, and the others keep the store in use. Empty where the store cannot
-        notify the next program.
+        """Descriptors by which the next program of this process can continue to listen: a notice
+        makes the first one readable, and the others keep the store in use. Empty where the store
+        cannot notify the next program.
         """
         ...
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 
-        Returns early after at most WAIT_RECHECK_S, and may return for a notice to an earlier
-        listener, so callers look again in a loop. Loses no notice sent after `listen` returned,
+        Returns after WAIT_RECHECK_S at the latest, and may return for a notice to an earlier
+        listener: callers check again in a loop. Loses no notice sent after `listen` returned,
         unless its sender was killed between commit and notice; WAIT_RECHECK_S bounds that.
         """
         ...
 
 
 class SessionContender(Protocol):
-    """One who wants a session lock, and maybe has it. Closing it lets go."""
+    """One contender for a session lock, which may hold it until it is closed."""
 
     def try_take(self) -> bool:
-        """Take the lock if nobody else has it; True also when it is ours already. Never waits for
-        its holder. Raises StoreUnavailable when that cannot be known.
+        """Take the lock if no other contender has it; True also when this one has it already. Does
+        not wait for the holder. Raises StoreUnavailable when the store does not answer.
         """
         ...
 
     def has_it(self) -> bool:
-        """Is the lock still ours? False as soon as what carried it is gone."""
+        """True while this contender has the lock: False as soon as the connection or file that
+        carried it is gone.
+        """
         ...
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call back once, from another thread, when the lock that is ours is found to be gone.
-        Until `close`; where it cannot be lost by a process that lives, never.
+        """Call `lost` once, from another thread, when this contender's lock is gone. Until `close`;
+        never where a live process cannot lose it.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it. Calling it again is harmless."""
+        """Release the lock. A second call is harmless."""
         ...
 
 
@@ -232,11 +234,11 @@ class SessionLock(Protocol):
     """
 
     def contender(self) -> SessionContender:
-        """Get ready to ask for it. Raises StoreUnavailable."""
+        """A new contender, which does not hold the lock yet. Raises StoreUnavailable."""
         ...
 
     def is_held(self) -> bool:
-        """Has anybody got it at this moment? Raises StoreUnavailable."""
+        """True when some contender has the lock now. Raises StoreUnavailable."""
         ...
 
 
@@ -250,17 +252,17 @@ class LongTransaction(NamedTuple):
 
 
 class Administration:
-    """Looking after a store as a whole. These are the answers of a store that has nothing of it."""
+    """Maintenance of a store as a whole. These are the answers of a store that offers none."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def facts(self) -> dict[str, str]:
-        """What is known of the store's server, in words."""
+        """Facts about the store's server, for people."""
         return {}
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:  # noqa: ARG002 - nothing to look at
-        """What is wrong with the store, a line each. Changes nothing and blocks no writer."""
+        """The defects of the store, a line each. Changes nothing and blocks no writer."""
         return []
 
     def content(self, space: Space[Any], key: str) -> bytes:  # noqa: ARG002 - it keeps no bytes
@@ -274,8 +276,8 @@ class Administration:
         raise self.no_backups()
 
     def begin_era(self) -> int:
-        """Go on with tokens of a new era, and return it. Raises InvalidValue for a store that
-        begins its eras itself.
+        """Begin a new era of tokens, and return it. Raises InvalidValue for a store that begins its
+        eras itself.
         """
         raise InvalidValue(
             f"a {self._kind} store begins its eras itself: `holdfast store restore` puts a backup "
@@ -283,11 +285,11 @@ class Administration:
         )
 
     def long_transactions(self, seconds: float) -> list[LongTransaction]:  # noqa: ARG002 - no server
-        """The sessions of the server that keep others from the same records for longer."""
+        """The server's sessions that block the same records for longer."""
         return []
 
     def strangers(self) -> list[str]:
-        """The roles of the server that may stop all writers though they may not use the store."""
+        """The server's roles that may block all writers though they may not use the store."""
         return []
 
     def no_backups(self) -> InvalidValue:
@@ -299,7 +301,7 @@ class Administration:
 
 
 class Leftover(NamedTuple):
-    """A folder that should have a record in it and has none, or what is no folder.
+    """A folder without its record, or something that is no folder.
 
     `age_s` is how long ago it last changed, on the clock of its file system.
     """
@@ -311,12 +313,12 @@ class Leftover(NamedTuple):
 
 @runtime_checkable
 class Debris(Protocol):
-    """What lies among the folders of a space and is no record. Links are never followed. A store
-    without such folders has none.
+    """Leftovers among the folders of a space. Links are never followed. A store without such
+    folders has none.
     """
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
-        """What is there besides records. What cannot be read is listed as unreadable."""
+        """All that is no record. What cannot be read is listed as unreadable."""
         ...
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
@@ -328,7 +330,7 @@ class Debris(Protocol):
 
 
 class NoLayouts:
-    """What a store answers about files that people read if it has none."""
+    """The answers of a store without files that people read."""
 
     def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has none
         return None
@@ -371,20 +373,20 @@ class Store(Debris, Protocol):
 
     @property
     def anchor(self) -> Path | None:
-        """The file or folder of the store, whose owner and group everything has that is made beside
-        it; None where the store has none on this machine.
+        """The file or folder of the store. Everything that is made beside it gets its owner and
+        group. None where the store has none on this machine.
         """
         ...
 
     def side_folder(self, purpose: str) -> Path | None:
-        """Where what belongs to the store and is no record lies; None where the store has no place
-        for it on this machine. Makes nothing.
+        """The folder for files that belong to the store and are no records; None where it has no
+        place for them on this machine. Does not create it.
         """
         ...
 
     def layout_folder(self, name: str) -> Path | None:
-        """Where the records of a layout lie in files that other programs may read; None where they
-        lie in none.
+        """The folder of a layout's files, which other programs may read; None where the store keeps
+        no such files.
         """
         ...
 
@@ -395,12 +397,12 @@ class Store(Debris, Protocol):
         ...
 
     def session_lock(self, name: str) -> SessionLock:
-        """The lock of that name in this namespace, among all who use the store."""
+        """The lock of that name in this namespace, for all processes that use the store."""
         ...
 
     @property
     def administration(self) -> Administration:
-        """Looking after the store as a whole."""
+        """Maintenance of the store as a whole."""
         ...
 
     def boot_in_use(self, boot_id: str) -> bool:
@@ -413,9 +415,8 @@ class Store(Debris, Protocol):
         """The store's clock, without a query for each call.
 
         Exact for an embedded store. For a database it is the time of its last answer plus the time
-        since, asked again after a minute: within a round trip and a minute's drift of the
-        database's clock, whatever this machine's clock says. It may go back. The lease of what one
-        statement grants begins here.
+        since, refreshed each minute: within a round trip and a minute's drift of the database's
+        clock, whatever this machine's clock says. It may go back.
         """
         ...
 
@@ -488,8 +489,8 @@ class Store(Debris, Protocol):
         ...
 
     def listen(self, topics: Sequence[str] = ()) -> Listener:
-        """Begin to listen to the topics. Call it before the transaction that looks, and wait
-        after.
+        """Begin to listen to the topics. Call it before the transaction that checks, and wait after
+        it.
         """
         ...
 

@@ -85,8 +85,8 @@ WaitSeconds = Annotated[
 
 def items(description: str, item: Any, most: int, least: int = 0) -> Meta:
     """A list of texts of one of the types above."""
-    said = get_args(item)[1].extra_json_schema["extra"]
-    schema = {_OPENAPI.get(name, name): value for name, value in said.items()}
+    shown = get_args(item)[1].extra_json_schema["extra"]
+    schema = {_OPENAPI.get(name, name): value for name, value in shown.items()}
     extra = {"items": {"type": "string", **schema}, "min_items": least}
     return Meta(
         min_length=least,

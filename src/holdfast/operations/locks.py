@@ -14,7 +14,14 @@ from holdfast.kernel.names import check_label
 from holdfast.operations.claims import ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
-from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
+from holdfast.operations.operation import (
+    Argument,
+    Flag,
+    Positional,
+    Request,
+    Wait,
+    operation,
+)
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
@@ -28,13 +35,17 @@ _Name = Annotated[Resource, Positional()]
 class LockClaim(Request, frozen=True, kw_only=True):
     """What every claim of locks says; `ttl_s` or `pid` says what ends it."""
 
-    names: Annotated[Names, NAMES]
+    names: Annotated[Names, NAMES, Argument("Everything you need at the same time, in any order.")]
     by: Annotated[By, Flag("--by", metavar="JOB", help="The job that holds it.")]
-    mode: ModeSwitch = Mode.EXCLUSIVE
-    timeout_s: Annotated[WaitSeconds, timeout_flag(LOCK_TIMEOUT_S)] = SERVER_WAIT_MAX_S
-    ttl_s: Annotated[Ttl | None, Flag("--ttl", help="It ends after this long, unless renewed.")] = (
-        None
+    mode: Annotated[ModeSwitch, Argument(name="shared", choose=(Mode.EXCLUSIVE, Mode.SHARED))] = (
+        Mode.EXCLUSIVE
     )
+    timeout_s: Annotated[WaitSeconds, timeout_flag(LOCK_TIMEOUT_S)] = SERVER_WAIT_MAX_S
+    ttl_s: Annotated[
+        Ttl | None,
+        Flag("--ttl", help="It ends after this long, unless renewed."),
+        Argument("It ends after this many seconds, whatever you do."),
+    ] = None
     pid: ClaimPid = None
 
 
@@ -253,6 +264,7 @@ def give_back(hf: Holdfast, grant: GrantView, wait: Wait) -> None:
 @operation(
     "POST /v1/locks/acquire",
     cli="locks acquire",
+    mcp="acquire",
     errors=(NotFound, DeadlockDetected, LockTimeout),
     undo=give_back,
 )

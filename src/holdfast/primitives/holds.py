@@ -43,7 +43,7 @@ from holdfast.primitives.renewal import Keeper
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 _HOLD_BYTES_MAX = 192
-"""What a hold takes beside its name and process. Its times are not measured: those of a renewal may
+"""Bytes of a hold beside its name and process. Its times are not measured: those of a renewal may
 be longer, as a whole second has no fraction.
 """
 
@@ -69,7 +69,7 @@ HOLDS = Space("holds", HeldSubject)
 H = TypeVar("H", bound=Hold)
 
 Verdicts = Mapping[Holder, Liveness]
-"""What is known of processes, probed before the transaction that decides by it."""
+"""The liveness of processes, probed before the transaction that decides by it."""
 
 
 def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
@@ -278,8 +278,8 @@ def _check_room(subject: str, holds: tuple[Hold, ...]) -> None:
     size = sum(json_bytes(hold.by) + json_bytes(hold.process) + _HOLD_BYTES_MAX for hold in holds)
     if size > most:
         raise InvalidValue(
-            f"the holders of {subject} take {size} bytes as JSON and may take {most}: let others "
-            "drop it first, or use another subject",
+            f"the holders of {subject} take {size} bytes as JSON and may take {most}: wait until "
+            "others drop it, or use another subject",
             subject=subject,
             bytes=size,
             bytes_max=most,
@@ -333,7 +333,7 @@ class HoldRenewer:
         self._topic = f"{self._topic_prefix}/{os.urandom(6).hex()}"
 
     def begin_process(self) -> None:
-        """In a forked child, begin anew: its parent renews what it holds."""
+        """In a forked child, start again: its parent renews what it holds."""
         if os.getpid() != self._pid:
             self._start_process()
             self._keeper.begin_process()
@@ -371,11 +371,11 @@ class HoldRenewer:
     def _renew_in(
         self, space: Space[Any], kept: list[KeptHold], alive: set[Holder]
     ) -> list[KeptHold]:
-        def look(tx: ReadTx) -> list[tuple[KeptHold, Any]]:
+        def find(tx: ReadTx) -> list[tuple[KeptHold, Any]]:
             return [(one, self._find(tx, one) if one.process in alive else None) for one in kept]
 
         def renew(tx: Tx) -> None:
-            for one, found in look(tx):
+            for one, found in find(tx):
                 if found is not None and leases.due(found.lease, tx.now, self._lease_s):
                     lease = leases.renew(found.lease, tx.now, self._lease_s)
                     row = tx.get(space, one.key)
@@ -384,7 +384,7 @@ class HoldRenewer:
                     tx.put(space, one.key, replace(row.record, **{self._field: holds}))
 
         now = self._store.now()
-        seen = self._store.read(look, scope=[space])
+        seen = self._store.read(find, scope=[space])
         # Most of the time nothing is due, and a durable change is a sync.
         if any(
             found is not None and leases.due(found.lease, now, self._lease_s) for _, found in seen
@@ -410,8 +410,8 @@ _all: weakref.WeakSet[HoldRenewer] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child, while it has one thread. Of several threads that came later, one would
-    clear away what another has taken.
+    """In a forked child, while it has one thread. Of several later threads, one would delete what
+    another has taken.
     """
     for renewer in list(_all):
         with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ import stat
 # only, and a missing link may be the work of a program that cleans up.
 _ENDED = stat.S_ISVTX
 # The mode bit that says that the tree was sent SIGTERM, at the time of the last change. A process
-# that looks at the tree may end soon after, so none can measure the grace alone.
+# that checks the tree may end soon after, so none can measure the grace alone.
 _TERMINATED = stat.S_ISUID
 # Shells and scripts use small descriptor numbers for files of their own.
 _HIGH = 100

@@ -298,15 +298,11 @@ class Procfs:
             status = (self._root / "self/status").read_text(errors="replace")
         except OSError:
             return True
-        # One number for each namespace, from that of /proc down to the process's own.
-        pids = next(
-            (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), []
-        )
-        return (
-            pids == [str(os.getpid())]
-            if pids
-            else os.readlink(self._root / "self") == str(os.getpid())
-        )
+        for line in status.splitlines():
+            if line.startswith("NSpid:"):
+                # One number for each namespace, from that of /proc down to the process's own.
+                return line.split()[1:] == [str(os.getpid())]
+        return os.readlink(self._root / "self") == str(os.getpid())
 
     def _time_ns(self, which: str = "time") -> int:
         try:

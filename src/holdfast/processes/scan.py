@@ -200,7 +200,7 @@ def _status(shown: int | str, field: bytes) -> list[int]:
 
 
 def _pids() -> Iterator[int]:
-    """The pids to look at, in an order in which a child never comes before its parent. Some have
+    """The pids to read, in an order in which a child never comes before its parent. Some have
     no process any more.
     """
     first = last = _last_pid()

@@ -130,7 +130,7 @@ class Trees:
                 pidfd = os.pidfd_open(pid)
             except OSError:
                 continue
-            # The group is asked besides /proc: a process that keeps the claim must be waited for
+            # The group is checked besides /proc: a process that keeps the claim must be waited for
             # also where /proc hides it.
             if pid in _grouped(tree) or carries(pid, tree):
                 return pidfd

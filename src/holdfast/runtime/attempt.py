@@ -74,7 +74,7 @@ class Attempt:
         self._published_line = ""
 
     def run(self) -> Outcome:
-        """Do the task, look for the expected artifacts, and run the validation."""
+        """Do the task, check the expected artifacts, and run the validation."""
         task = self._request.task
         if isinstance(task, tuple):
             ran = self._run_command(task, self._stdin(), "the command")
@@ -193,7 +193,7 @@ class Attempt:
                 else:
                     woken = listener.wait(left_s, also=fds)
                 if self._stop_fd in woken.ready:
-                    return Outcome(None, "the worker was told to stop")
+                    return Outcome(None, "the worker was stopped")
                 if woken.notified or time.monotonic() >= beat_s:
                     beat_s = time.monotonic() + self._every_s
                     if (lost := self._beat()) is not None:

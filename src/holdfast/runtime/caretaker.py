@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _care(task: _Task, over: threading.Event) -> None:
-    """Renew until the tree is over, then release. A store that does not answer is asked again."""
+    """Renew until the tree is over, then release. A store that does not answer is tried again."""
     every_s = task.claim.lease_s / 3
     while not over.is_set():
         try:

@@ -49,7 +49,7 @@ def open_gateway(
     depth_max: int = QUEUE_DEPTH_MAX,
     on_lost: Callable[[], None],
 ) -> GatewayParts:
-    """Wire the gateway of an agent, attach it, and look at the agent. The worker is not started.
+    """Wire the gateway of an agent, attach it, and check the agent. The worker is not started.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with
     PostgreSQL it lives there. `owner` is the agent that the queue belongs to, if known. `process`

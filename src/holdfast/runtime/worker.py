@@ -121,7 +121,7 @@ class Worker:
                 if not self._store_away:
                     self._say(f"{error.message}. This waits, and goes on when the store is back")
                 self._store_away = True
-                # A store that was away tells nobody when it is back.
+                # A store that was away notifies nobody when it is back.
                 readable([self._stop_fd], _STORE_PAUSE_S)
             else:
                 if self._store_away:

@@ -6,9 +6,8 @@ It has the port's semantics for the threads of one process, and ends with the pr
 import os
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from time import monotonic
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from holdfast.kernel import token
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.errors import Corrupt, InvalidValue, LockTimeout, NotFound
-from holdfast.kernel.order import Parts, beyond_text, span
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import (
     BEGINNING,
@@ -35,20 +34,18 @@ from holdfast.stores.checks import (
     ENDED,
     check_entry,
     check_key,
-    check_limit,
     check_texts,
     closed,
     cursor_at,
     has_ended,
-    index_number,
     new_journal,
     out_of_scope,
     places_of,
 )
-from holdfast.stores.indexes import SortedIndexes
 from holdfast.stores.listener import FdListener, Switchboard
 from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.port import EmbeddedStore, Plan
+from holdfast.stores.query import Query, QueryTx, SortedIndexes, keys_between
 from holdfast.system.flock import ThreadLock
 
 T = TypeVar("T")
@@ -217,7 +214,7 @@ class AbsentStore(MemoryStore):
         )
 
 
-class _MemoryReadTx:
+class _MemoryReadTx(QueryTx):
     def __init__(self, state: _State, now: datetime, names: frozenset[str]) -> None:
         self._tables = dict(state.tables)
         self._names = names
@@ -227,57 +224,12 @@ class _MemoryReadTx:
         stored = self._table(space).records.get(key)
         return None if stored is None else Row(key, space.decode(key, stored.data), stored.revision)
 
-    def range(
-        self,
-        space: Space[R],
-        *,
-        prefix: str = "",
-        start: str | None = None,
-        stop: str | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        check_limit(limit)
-        check_texts(prefix, start, stop)
-        low, high = max(prefix, start or ""), stop
-        end = beyond_text(prefix)
-        keys = sorted(
-            (
-                key
-                for key in self._table(space).records
-                if low <= key and (high is None or key < high) and (end is None or key < end)
-            ),
-            reverse=reverse,
-        )
-        return self._rows(space, keys[:limit], damaged)
-
-    def find(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        start: Parts | None = None,
-        stop: Parts | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        check_limit(limit)
-        table = self._table(space)
-        keys = table.indexes.keys(
-            index_number(space, index), *span(match, start, stop), reverse=reverse
-        )
-        return self._rows(space, list(islice(keys, limit)), damaged)
+    def select(self, space: Space[R], query: Query, damaged: Damage | None) -> list[Row[R]]:
+        return self._rows(space, self._keys(space, query), damaged)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         table = self._table(space)
-        return (
-            len(table.records)
-            if index is None
-            else table.indexes.count(index_number(space, index), *span(match))
-        )
+        return len(table.records) if index is None else table.indexes.count(space, index, match)
 
     def end(self) -> None:
         """Refuse every further call: the records are the store's now."""
@@ -288,7 +240,13 @@ class _MemoryReadTx:
             raise out_of_scope(space)
         return self._tables.get(space.name) or _Table({}, SortedIndexes(len(space.indexes)))
 
-    def _rows(self, space: Space[R], keys: Sequence[str], damaged: Damage | None) -> list[Row[R]]:
+    def _keys(self, space: Space[Any], query: Query) -> Iterator[str]:
+        table = self._table(space)
+        if query.by is None:
+            return keys_between(sorted(table.records), query)
+        return table.indexes.keys(space, query)
+
+    def _rows(self, space: Space[R], keys: Iterable[str], damaged: Damage | None) -> list[Row[R]]:
         rows = []
         for key in keys:
             try:
@@ -325,16 +283,10 @@ class _MemoryTx(_MemoryReadTx):
     def delete(self, space: Space[Any], key: str) -> bool:
         return self._set(space, key, None) is not None
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
+    def _take_first(
+        self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
-        for key in self._table(space).indexes.keys(index_number(space, index), *span(match)):
+        for key in self._keys(space, query):
             # One at a time: of a long queue only the first is decoded.
             if key not in but_for and (found := self._rows(space, [key], damaged)):
                 return found[0]

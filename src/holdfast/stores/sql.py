@@ -4,17 +4,18 @@ A space is a table `s_<space>` of (ns, key, rev, value) and a column `by_<index>
 with the encoded tuple or NULL. A Dialect has the differences between databases.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.kernel.errors import Corrupt, SchemaTooNew
-from holdfast.kernel.order import Parts, beyond_text, span
+from holdfast.kernel.order import Parts, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.checks import check_key, check_limit, index_number, out_of_scope, storable
+from holdfast.stores.checks import check_key, index_number, out_of_scope, storable
+from holdfast.stores.query import Query, QueryTx
 
 
 class Dialect(NamedTuple):
@@ -105,7 +106,7 @@ def is_declared(space: Space[Any], found: Sequence[Any] | None) -> bool:
     return found is not None and tuple(found) == (space.schema_version, ",".join(space.indexes))
 
 
-class SqlReadTx(ABC):
+class SqlReadTx(QueryTx):
     """The reads of a transaction, over any cursor that runs SQL."""
 
     dialect: Dialect
@@ -128,58 +129,28 @@ class SqlReadTx(ABC):
         found = self.rows(sql, (self._ns, key)) if storable(key) else []
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
-    def range(
-        self,
-        space: Space[R],
-        *,
-        prefix: str = "",
-        start: str | None = None,
-        stop: str | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        ends = [end for end in (beyond_text(prefix) if prefix else None, stop) if end is not None]
-        low, high = max(prefix, start or ""), min(ends) if ends else None
-        return self._select(space, "key", low, high, reverse=reverse, limit=limit, damaged=damaged)
-
-    def find(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        start: Parts | None = None,
-        stop: Parts | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[Row[R]]:
-        low, high = span(match, start, stop)
-        column = self._column(space, index)
-        return self._select(space, column, low, high, reverse=reverse, limit=limit, damaged=damaged)
-
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
-        sql, parameters = self._table(space).count, [self._ns]
-        if index is not None:
-            where, bounds = self._bounds(self._column(space, index), *span(match))
-            sql, parameters = sql + where, [*parameters, *bounds]
-        return int(self.rows(sql, parameters)[0][0])
+        table = self._table(space)
+        if index is None:
+            return int(self.rows(table.count, (self._ns,))[0][0])
+        column, (low, high) = self._column(space, index), span(match)
+        sql = f"{table.count} AND {column} >= {self.dialect.mark}"
+        if high is None:
+            return int(self.rows(sql, (self._ns, low))[0][0])
+        sql += f" AND {column} < {self.dialect.mark}"
+        return int(self.rows(sql, (self._ns, low, high))[0][0])
 
-    def _select(
+    def select(
         self,
         space: Space[R],
-        column: str,
-        low: bytes | str,
-        high: bytes | str | None,
+        query: Query,
+        damaged: Damage | None,
         *,
-        reverse: bool,
-        limit: int | None,
-        damaged: Damage | None = None,
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
-        check_limit(limit)
+        index, low, high, reverse, limit = query
+        column = "key" if index is None else self._column(space, index)
         table = self._table(space)
         parameters: list[Any] = [self._ns, low]
         if high is not None:
@@ -201,14 +172,6 @@ class SqlReadTx(ABC):
                 damaged.append(error)
         return sound
 
-    def _bounds(
-        self, column: str, low: bytes | str, high: bytes | str | None
-    ) -> tuple[str, list[Any]]:
-        mark = self.dialect.mark
-        if high is None:
-            return f" AND {column} >= {mark}", [low]
-        return f" AND {column} >= {mark} AND {column} < {mark}", [low, high]
-
     def _table(self, space: Space[Any]) -> Table:
         if space.name not in self._names:
             raise out_of_scope(space)
@@ -219,7 +182,7 @@ class SqlReadTx(ABC):
         return f"by_{index}"
 
 
-class SqlTx(SqlReadTx, ABC):
+class SqlTx(SqlReadTx):
     """The writes of a transaction, except revisions, journal and notices, which each database does
     in its own way.
     """
@@ -245,38 +208,18 @@ class SqlTx(SqlReadTx, ABC):
         sql = self._table(space).delete
         return storable(key) and self.change(sql, (self._ns, key)) > 0
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
+    def _take_first(
+        self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
-        low, high = span(match)
-        column, suffix = self._column(space, index), self.dialect.skip_locked
-        passed = 0
+        query, suffix, skipped = query._replace(limit=1), self.dialect.skip_locked, 0
         while True:
             bad: Damage | None = None if damaged is None else []
-            found = self._select(
-                space,
-                column,
-                low,
-                high,
-                reverse=False,
-                limit=1,
-                damaged=bad,
-                offset=passed,
-                suffix=suffix,
-            )
-            if found and found[0].key in but_for:
-                passed += 1
-                continue
-            if found or not bad or damaged is None:
-                return found[0] if found else None
-            damaged += bad
-            passed += 1
+            found = self.select(space, query, bad, offset=skipped, suffix=suffix)
+            if not found or found[0].key not in but_for:
+                if found or not bad or damaged is None:
+                    return found[0] if found else None
+                damaged += bad
+            skipped += 1
 
     def row_of(self, space: Space[R], key: str, record: R, revision: int) -> list[Any]:
         """The parameters of an insert."""

@@ -15,13 +15,13 @@ from holdfast.operations.page.explanation import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
-    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
+    "presumed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
     "unseen": (
         "wait",
         "its lease is fresh, but its process is on another machine or in another container",
     ),
-    "dead": ("bad", "its process has ended, and nobody has taken its record out"),
-    "over": ("bad", "its lease is over: it was not refreshed in time"),
+    "dead": ("bad", "its process has ended, and nobody has removed its record"),
+    "expired": ("bad", "its lease has expired: it was not refreshed in time"),
 }
 """What an agent may look like from here, and what that means."""
 
@@ -187,10 +187,10 @@ def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
 
 def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
     if not agent.fresh(now):
-        return "over"
+        return "expired"
     alive = process_liveness(agent, processes, embedded=embedded)
     if alive is None:
-        return "believed"
+        return "presumed"
     return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
@@ -214,7 +214,7 @@ def _parts_told(parts: Parts) -> tuple[str, ...]:
         for name, part in _PARTS.items()
         if (found := part(parts)) is not None
     ]
-    return (f"Looked at just now: {', '.join(told)}.",)
+    return (f"Checked just now: {', '.join(told)}.",)
 
 
 def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
@@ -225,14 +225,14 @@ def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
         )
     if line.state == "dead" and parts.tmux_session is Liveness.ALIVE:
         return (
-            f"its tmux session lives on: look into it with `tmux attach -t ={line.tmux_session}`",
+            f"its tmux session lives on: inspect it with `tmux attach -t ={line.tmux_session}`",
         )
     if line.tone == "bad":
         return (
             f"a new `holdfast agents start {bare(line.name)}` succeeds it at once"
             if line.state == "dead"
             else "start it again",
-            "`holdfast agents cleanup` takes out what is left behind",
+            "`holdfast agents cleanup` removes what is left behind",
         )
     if parts.gateway is Liveness.DEAD:
         return (

@@ -251,7 +251,7 @@ def _advice(job: Job) -> tuple[str, ...]:
         )
     if job.status is JobStatus.ERROR:
         return (
-            "what it told is below; retry it when its cause is gone",
+            "its progress is below; retry it when the cause is gone",
             "give it up once it is dealt with otherwise",
         )
     return ("nothing to do",)

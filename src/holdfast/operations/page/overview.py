@@ -158,7 +158,7 @@ def _of_jobs(jobs: Jobs, failed: int) -> Iterator[Need]:
 
 def _of_agents(census: AgentCensus) -> Iterator[Need]:
     for line in census.troubled:
-        since = line.lease_expires_at if line.state == "over" else None
+        since = line.lease_expires_at if line.state == "expired" else None
         yield Need(
             kind="agent",
             name=line.agent_id,
@@ -166,6 +166,6 @@ def _of_agents(census: AgentCensus) -> Iterator[Need]:
             words=f"agent {bare(line.name)}: {line.why}",
             at=since,
         )
-    if (more := census.states["dead"] + census.states["over"] - len(census.troubled)) > 0:
+    if (more := census.states["dead"] + census.states["expired"] - len(census.troubled)) > 0:
         words = f"{counted(more, 'more agent is', 'more agents are')} not alive: show all"
         yield Need(kind="agents", name="", tone="bad", words=words, count=more)

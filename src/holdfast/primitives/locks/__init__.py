@@ -5,10 +5,11 @@ policy.py       who may hold a lock, who is next, what keeps a request waiting
 table.py        the rows that one decision reads and writes
 transaction.py  request, release, hand over, reap and kick inside one transaction
 request.py      a caller's request, checked, and the errors that refuse it
+answer.py       what the table answers to one request: granted, waiting, deadlocked
 acquisition.py  one acquire from the request to the grant, top-down
-wait.py         sleeping until woken by a hand-over or by a death just ahead
+wait.py         what a sleeping waiter watches: deaths and leases just ahead
 grant.py        what a holder has: tokens, expiry, suspension, durable copies
-context.py      what all calls of a process share; renewal
+context.py      what all calls of a process share; renewal and withdrawal
 manager.py      `Locks`: what callers use
 inspect.py      status, graph and explanation
 statistics.py   counts and histograms

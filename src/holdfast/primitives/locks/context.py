@@ -2,9 +2,12 @@
 process keeps, and the requests that it must still withdraw.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -32,7 +35,7 @@ _OUTCOMES_MAX = 100
 
 
 class LockContext:
-    """The state of the lock manager in one process. `begin_process` begins it anew after a fork."""
+    """The state of the lock manager in one process, which `begin_process` resets after a fork."""
 
     def __init__(
         self,
@@ -69,9 +72,11 @@ class LockContext:
         self.process: Holder | None = None
         """This process, once it has requested something."""
         self.requester = os.urandom(6).hex()
-        """Begins the ids of all its requests, so that a grant shows whom to notify of its loss."""
+        """The first part of the ids of its requests: a grant shows which process to notify of its
+        loss.
+        """
         self._numbers = count(1)
-        # Last: another thread goes on as soon as it sees this.
+        # Last: another thread continues as soon as it sees this.
         self._pid = os.getpid()
 
     def is_forked(self) -> bool:
@@ -79,14 +84,14 @@ class LockContext:
         return self._pid != os.getpid()
 
     def begin_process(self) -> None:
-        """In a forked child, begin anew: grants, counts and requests are its parent's."""
+        """In a forked child, start again: grants, counts and requests are its parent's."""
         if self._pid != os.getpid():
             self.keeper.begin_process()
             self.counters.begin_process()
             self._start_process()
 
     def resume_ids(self, request_id: str) -> None:
-        """Go on as the requester of a request that was made before this process executed another
+        """Continue as the requester of a request that was made before this process executed another
         program.
         """
         self.requester, _, number = request_id.rpartition("-")
@@ -103,8 +108,8 @@ class LockContext:
         return self.process
 
     def is_contended(self, names: Sequence[str]) -> bool:
-        """True when the last request for any of the names had to wait: taking them as free ones
-        would most likely fail.
+        """True when the last request for any of the names had to wait, so that they are most likely
+        not free.
         """
         return bool(self._contended) and not self._contended.keys().isdisjoint(names)
 
@@ -132,8 +137,20 @@ class LockContext:
         return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)
 
     def read(self, body: Callable[[LockTable], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
-        """Look at the lock table as of now."""
+        """Read the lock table as of now."""
+        self.durable.restore(read_only=True)
         return self.store.read(lambda tx: body(LockTable(tx)), scope=SCOPE, timeout_s=timeout_s)
+
+    def ends_s(self, hold: LockHold) -> float:
+        """When a grant ends by itself, on this process's monotonic clock.
+
+        Infinite without a time to live: a lease that ran out, in an outage or while the process was
+        stopped, is renewed if nobody took the grant.
+        """
+        if not hold.lease.explicit:
+            return math.inf
+        # By the store's clock: it may have been granted long before this process woke.
+        return time.monotonic() + (hold.lease.expires_at - self.store.now()).total_seconds()
 
     def count_reaped(self, reaped: Sequence[Reaped]) -> None:
         """Count what was reaped, and delete its durable copies."""
@@ -148,8 +165,8 @@ class LockContext:
     def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
         """Remove all that is left of a request: its waiter, its outcome or its grant.
 
-        While the store does not answer, the keeper's thread goes on trying. `later` says that the
-        store was just seen not to answer.
+        While the store does not answer, the keeper's thread retries. `later` says that the store
+        did not answer a moment ago.
         """
         try:
             if later:
@@ -164,7 +181,7 @@ class LockContext:
                 "could not withdraw request %s yet: %s", request_id, error.message
             )
         except BaseException:
-            # No memory, or no room on the stack.
+            # Out of memory or of stack.
             self.withdrawals[request_id] = names
             raise
         finally:
@@ -188,28 +205,15 @@ class LockContext:
         """
         for request_id, left in list(self.withdrawals.items()):
             if not set(names).isdisjoint(left):
-                deadline.retry(
-                    lambda limit_s, id=request_id, left=left: self._withdraw(  # type: ignore[misc]
-                        id, left, limit_s
-                    )
-                )
+                deadline.retry(partial(self._withdraw, request_id, left))
 
     def _withdraw(
         self, request_id: str, names: tuple[str, ...], timeout_s: float = _WITHDRAW_S
     ) -> None:
-        def body(transaction: LockTransaction) -> LockHold | None:
-            waiter = transaction.table.waiter(request_id)
-            hold = transaction.table.find_hold(request_id, names)
-            if waiter is not None and waiter.outcome is None:
-                transaction.leave(waiter, "lock.withdrawn")
-            elif waiter is not None:
-                transaction.table.forget(waiter)
-            elif hold is not None:
-                transaction.release(hold)
-            return hold
-
         try:
-            hold = self.transact(body, timeout_s=timeout_s)
+            hold = self.transact(
+                lambda transaction: transaction.withdraw(request_id, names), timeout_s=timeout_s
+            )
             if hold is not None:
                 self.durable.end(hold, timeout_s)
             self.withdrawals.pop(request_id, None)
@@ -222,8 +226,8 @@ class LockContext:
     def _tick(self) -> None:
         """The background work of every few seconds."""
         if not self.retry_withdrawals():
-            # Waiting for anything else of a store that does not answer would delay the next try,
-            # and meanwhile a request that nobody wants may be granted.
+            # Any other wait for a store that does not answer would delay the next retry, and
+            # meanwhile a request that nobody wants may be granted.
             return
         self.clear_outcomes()
         self.counters.flush()
@@ -244,8 +248,8 @@ class LockContext:
             return 0
 
         def clear(tx: Tx) -> int:
-            # A waiter that was only out of sight may have read its outcome, and wait again under
-            # the same key.
+            # A waiter that could not be probed may have read its outcome, and wait again under the
+            # same key.
             unread = [
                 row.key
                 for row in gone
@@ -259,15 +263,15 @@ class LockContext:
         """Renew the leases that are due, of grants without a time to live; return the grants that
         are gone.
 
-        A grant that lost some of its names is lost for its holder, who is notified unless it is
-        just giving those up itself. The names that are left are renewed all the same. A grant that
-        was passed on to a process is not renewed once that is dead: another machine could not see
-        its death. Reads first, as most of the time nothing is due and a read blocks nobody.
+        A grant that lost some of its names is lost for its holder, which is notified unless it is
+        releasing those itself. The names that are left are renewed all the same. A grant on behalf
+        of another process is not renewed once that is dead: another machine could not see its
+        death. Reads first, as most of the time nothing is due and a read blocks nobody.
         """
         now = self.store.now()
         tokens = {grant.id: grant.tokens for grant in grants}
 
-        def look(table: LockTable) -> tuple[list[tuple[Grant, bool]], set[Holder | None]]:
+        def inspect(table: LockTable) -> tuple[list[tuple[Grant, bool]], set[Holder | None]]:
             incomplete = [
                 (grant, _is_left(table, grant))
                 for grant in grants
@@ -282,9 +286,9 @@ class LockContext:
                 transaction.renew(hold, None)
             return [grant for grant, _ in living]
 
-        incomplete, due = self.read(look)
+        incomplete, due = self.read(inspect)
         for grant, left in incomplete:
-            # Names that the holder gives up at this moment, or just has, were not taken away.
+            # Names that the holder is releasing, or has just released, were not taken away.
             if left and self.keeper.keeps(grant) and grant.tokens == tokens[grant.id]:
                 grant.lose()
         alive = {one for one in due if one is not None and self._probe(one) is not Liveness.DEAD}

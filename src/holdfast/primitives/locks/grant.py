@@ -1,8 +1,8 @@
-"""A grant: what its holder has in hand, and the copies of grants that must outlive a reboot.
+"""A grant, as its holder has it, and the durable copies of grants that survive a reboot.
 
-The lock table of an embedded store ends with the boot, as the processes do that hold locks. A grant
-without a process, which a person or a script took for a time, must not end with it. It is also
-written to the durable part of the store before `acquire` returns, and entered into the table of the
+The lock table of an embedded store ends with the boot, as the processes that hold locks do. A grant
+without a process, which a person or a script acquired for a time, must not end with it. It is also
+written to the durable part of the store before `acquire` returns, and copied into the table of the
 next boot with the same token.
 """
 
@@ -12,6 +12,7 @@ import shlex
 import threading
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _event_mutex = threading.Lock()
-"""Held for an instant, so that two threads that ask for a grant's event get the same one."""
+"""Held for an instant, so that two threads get the same event of a grant."""
 
 
 class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +60,15 @@ class Suspended(NamedTuple):
 class Grant:
     """A set of names, held by one job. A context manager that releases it.
 
-    `token` fences what the grant guards: show it with every write, and let the other side refuse a
-    smaller one than it has seen, or call `check_token`. Names that the job held already keep the
-    token of that earlier grant; `tokens` has all of them. A release frees `taken`, the names that
-    this grant took itself; a re-entered grant took none.
+    `token` fences what the grant guards: send it with every write, so that the other side can
+    refuse a smaller one than it has seen, or call `check_token`. Names that the job held already
+    keep the token of that earlier grant; `tokens` has all of them. A release frees `taken`, the
+    names that this grant acquired itself; a re-entered grant acquired none.
 
     Promised: until this grant is released or lost, no other job is granted any of its names in a
-    conflicting mode, except the names that its process gives up by `Locks.free`. Not promised: that
-    this process notices a loss at once. A program that was stopped and continued may write once
-    more before it does; the token is there for that.
+    conflicting mode, except names that the job releases by `Locks.free`. Not promised: that this
+    process notices a loss at once. A program that was stopped and continued may write once more
+    before it does; the token is there for that.
     """
 
     __slots__ = (
@@ -116,7 +117,7 @@ class Grant:
         self._tokens = tokens
         self.ttl_s = ttl_s
         self.untouched = untouched
-        """Its rows are as the grant wrote them, as far as this process knows."""
+        """As far as this process knows, its rows are unchanged since the grant."""
         self.unattended = unattended
         """No process holds it."""
         self.pid = os.getpid()
@@ -183,12 +184,12 @@ class Grant:
         )
 
     def drop_names(self, names: Collection[str]) -> None:
-        """Note that the job has given up some of the names; the grant is released with the last."""
-        rest = {name: token for name, token in self.tokens.items() if name not in names}
-        if not rest:
+        """Note that the job has released some of the names; the grant is released with the last."""
+        remaining = {name: token for name, token in self.tokens.items() if name not in names}
+        if not remaining:
             self.gone = "released"
             return
-        self._tokens, self.names = rest, tuple(rest)
+        self._tokens, self.names = remaining, tuple(remaining)
         self.taken = tuple(name for name in self.taken if name not in names)
 
     def lose(self) -> None:
@@ -221,7 +222,7 @@ class LastingGrant(Record, frozen=True, kw_only=True):
 
 
 class TableBegun(Record, frozen=True, kw_only=True):
-    """Says that the lock table of this boot has the grants that outlived the last one."""
+    """Says that the lock table of this boot has the grants that survived the last one."""
 
     grants: int
 
@@ -240,26 +241,25 @@ class DurableGrants:
         self._restored = not store.embedded
 
     def restore(self, *, read_only: bool = False, deadline: Deadline | None = None) -> None:
-        """Before the first use of the lock table, enter the grants that outlived the last boot.
-
-        `read_only` says that the caller grants nothing: then nothing is written if there are none.
+        """Before the first use of the lock table, copy the grants that survived the last boot into
+        it. If there are none, a `read_only` caller, which grants nothing, writes nothing.
         """
         if self._restored:
             return
         retry = (deadline or Deadline(TRANSACT_TIMEOUT_S)).retry
-        if retry(lambda limit_s: self._store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
-            kept = retry(
-                lambda limit_s: self._store.read(
-                    lambda tx: [row.record.hold for row in tx.range(LASTING_GRANTS)],
-                    scope=[LASTING_GRANTS],
-                    timeout_s=limit_s,
+        store = self._store
+        if retry(lambda limit_s: store.get(TABLE_BEGUN, _ONLY, timeout_s=limit_s)) is None:
+            found = retry(
+                lambda limit_s: store.read(
+                    lambda tx: tx.range(LASTING_GRANTS), scope=[LASTING_GRANTS], timeout_s=limit_s
                 )
             )
-            if read_only and not kept:
+            if read_only and not found:
                 return
+            copies = [row.record.hold for row in found]
             over = retry(
-                lambda limit_s: self._store.transact(
-                    lambda tx: _enter(tx, kept), scope=[LOCKS, TABLE_BEGUN], timeout_s=limit_s
+                lambda limit_s: store.transact(
+                    lambda tx: _enter(tx, copies), scope=[LOCKS, TABLE_BEGUN], timeout_s=limit_s
                 )
             )
             for hold in over:
@@ -267,30 +267,31 @@ class DurableGrants:
         self._restored = True
 
     def put(self, hold: LockHold, deadline: Deadline | None = None) -> None:
-        """Make a grant outlive a reboot, as it is now, if no process holds it."""
+        """Write the durable copy of a grant, as it is now, if no process holds it."""
         if not self._store.embedded or hold.process is not None:
             return
         retry = (deadline or Deadline(TRANSACT_TIMEOUT_S)).retry
         written: LockHold | None = None
         present: LockHold | None = hold
-        # Repeat if the grant was changed or ended meanwhile by another process, which found no
-        # copy to change yet.
+        # Repeat if another process changed or ended the grant meanwhile: it found no copy to change
+        # yet.
         while present is not None and present != written:
             written = present
-            copy = LastingGrant(hold=present)
-            retry(
-                lambda limit_s, copy=copy: self._store.transact(  # type: ignore[misc]
-                    lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),
-                    scope=[LASTING_GRANTS],
-                    timeout_s=limit_s,
-                )
-            )
+            retry(partial(self._write, written))
             held = (
                 one for name in hold.names for one in lock_in(self._store.get(LOCKS, name)).holds
             )
             present = next((one for one in held if one.id == hold.id), None)
         if present is None:
             self.delete(hold.id)
+
+    def _write(self, hold: LockHold, timeout_s: float) -> None:
+        copy = LastingGrant(hold=hold)
+        self._store.transact(
+            lambda tx: tx.put(LASTING_GRANTS, hold.id, copy),
+            scope=[LASTING_GRANTS],
+            timeout_s=timeout_s,
+        )
 
     def end(self, hold: LockHold, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
         """Delete the copy of a grant that is over, if no process held it."""

@@ -2,33 +2,35 @@
 
 import enum
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.kernel.codec import Instant, Value
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import (
     Holder,
     Liveness,
     Place,
-    Processes,
     Survivor,
     orphaned,
     probe,
     stopped,
     survivors_named,
 )
-from holdfast.kernel.store import ReadTx, Store
+from holdfast.kernel.names import check_label
 from holdfast.kernel.text import counted
 from holdfast.primitives.locks import policy
+from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Mode, Waiter
 from holdfast.primitives.locks.table import LockTable
-from holdfast.primitives.steady_clock import steady_clock
 
 _CHAIN_MAX = 100
 _QUEUE_MAX = 1000
-"""How far into a queue `Inspector.contention` looks for the position of a waiter."""
+"""How far into a queue `Inspector.contention` searches for the position of a waiter."""
 
 
 class Alive(enum.StrEnum):
@@ -50,7 +52,8 @@ class HoldStatus(Value, frozen=True, kw_only=True):
     since: Instant
     expires_at: Instant
     has_ttl: bool
-    """It ends at `expires_at`; otherwise that bounds how long an unknown process is believed."""
+    """It ends at `expires_at`; otherwise that bounds how long an unknown process counts as alive.
+    """
     alive: Alive
     reclaimable: bool
     """It is over: the next in the queue gets the resource, or else the next request."""
@@ -139,15 +142,84 @@ class LockLine(Value, frozen=True, kw_only=True):
     """When the first in the queue arrived."""
 
 
+Behind = Callable[[str], tuple[str, ...]]
+"""Who stands between a job and its process, as far as other parts of the store know."""
+
+
 class Inspector:
     """Reads the lock table, and probes the processes in it from this process."""
 
-    def __init__(self, store: Store, processes: Processes) -> None:
-        self._store = store
-        self._processes = processes
+    def __init__(self, context: LockContext, behind: Behind) -> None:
+        self._context = context
+        self._store = context.store
+        self._processes = context.processes
+        self._behind = behind
 
-    def status(self, table: LockTable, name: str) -> LockStatus:
+    def status(self, name: str) -> LockStatus:
         """The holders and waiters of a resource, in order."""
+        check_label(name, "resource")
+        return self._context.read(lambda table: self._status(table, name))
+
+    def list_held(self) -> list[LockStatus]:
+        """The status of every resource that is held or waited for."""
+        rows = self._context.read(lambda table: table.tx.range(LOCKS, damaged=[]))
+        found = [self.status(row.key) for row in rows]
+        return [status for status in found if status.holds or status.queue]
+
+    def counts(self) -> LockCounts:
+        """Count resources and waiters without reading them."""
+
+        def count(table: LockTable) -> LockCounts:
+            return LockCounts(
+                resources=table.tx.count(LOCKS), waiting=table.tx.count(LOCK_WAITS, "job")
+            )
+
+        return self._context.read(count)
+
+    def page(self, *, after: str, limit: int) -> list[LockLine]:
+        """Up to `limit` resources behind the name `after`, in the order of names."""
+        if limit < 0:
+            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
+
+        def lines(table: LockTable) -> list[LockLine]:
+            # One more, as a range begins with the name it is given.
+            rows = table.tx.range(LOCKS, start=after or None, limit=limit + 1, damaged=[])
+            names = [row.key for row in rows if row.key != after][:limit]
+            return [self._line(table, name) for name in names]
+
+        return self._context.read(lines)
+
+    def explain(self, name: str) -> Explanation:
+        """A resource's status, the chain of waits behind its holders, and advice."""
+        check_label(name, "resource")
+        found = self._context.read(lambda table: self._explanation(table, name))
+        holds = [*found.status.holds]
+        holds += [hold for blockage in found.blockages for hold in blockage.holds]
+        known = {by: self._behind(by) for by in dict.fromkeys(hold.by for hold in holds)}
+        return replace(found, behind={by: links for by, links in known.items() if links})
+
+    def graph(self) -> Graph:
+        """Every hold and every wait of the table."""
+
+        def graph(table: LockTable) -> Graph:
+            names = [row.key for row in table.tx.range(LOCKS, damaged=[])]
+            waiters = {waiter.id: waiter for name in names for waiter in table.queue(name)}
+            return self._graph(table, names, waiters)
+
+        return self._context.read(graph)
+
+    def contention(self, *, limit: int) -> Graph:
+        """The graph of the first `limit` waiters, by job: what they wait for, and who holds it."""
+
+        def graph(table: LockTable) -> Graph:
+            rows = table.tx.find(LOCK_WAITS, "job", limit=limit, damaged=[])
+            waiters = {row.record.id: row.record for row in rows}
+            names = dict.fromkeys(name for one in waiters.values() for name in one.names)
+            return self._graph(table, names, waiters, queue_max=_QUEUE_MAX)
+
+        return self._context.read(graph)
+
+    def _status(self, table: LockTable, name: str) -> LockStatus:
         now = self._store.now()
         queue = tuple(
             WaitStatus(
@@ -159,15 +231,24 @@ class Inspector:
                 alive=self._alive(waiter.process),
                 process=waiter.process,
                 names=waiter.names,
-                looks=waiter.look,
+                looks=waiter.wait_only,
             )
             for position, waiter in enumerate(table.queue(name), 1)
         )
         return LockStatus(name=name, now=now, holds=self._holds(table, name, now), queue=queue)
 
-    def explain(self, table: LockTable, name: str) -> Explanation:
-        """A resource's status, the chain of waits behind its holders, and advice."""
-        status = self.status(table, name)
+    def _line(self, table: LockTable, name: str) -> LockLine:
+        waited = table.lock(name).waited
+        first = next(table.queue(name), None) if waited else None
+        return LockLine(
+            name=name,
+            holds=self._holds(table, name, table.tx.now),
+            waiting=table.tx.count(LOCK_WAITS, "queue", (name,)) if waited else 0,
+            waited_since=None if first is None else first.arrived_at,
+        )
+
+    def _explanation(self, table: LockTable, name: str) -> Explanation:
+        status = self._status(table, name)
         blockages = tuple(self._blockages(table, status))
         survivors = {
             hold.token: found
@@ -180,61 +261,34 @@ class Inspector:
         advice = tuple(_advice(status, blockages, stopped_pids, survivors, here))
         return Explanation(status=status, blockages=blockages, advice=advice)
 
-    def page(self, tx: ReadTx, *, after: str, limit: int) -> list[LockLine]:
-        """The resources behind the name `after`, in the order of names."""
-        # One more, as a range begins with the name it is given.
-        rows = tx.range(LOCKS, start=after or None, limit=limit + 1, damaged=[])
-        table = LockTable(tx)
-        lines = []
-        for name in [row.key for row in rows if row.key != after][:limit]:
-            waited = table.lock(name).waited
-            first = next(table.queue(name), None) if waited else None
-            lines.append(
-                LockLine(
-                    name=name,
-                    holds=self._holds(table, name, tx.now),
-                    waiting=tx.count(LOCK_WAITS, "queue", (name,)) if waited else 0,
-                    waited_since=None if first is None else first.arrived_at,
-                )
-            )
-        return lines
-
-    def graph(self, tx: ReadTx) -> Graph:
-        """Every hold and every wait of the table."""
-        table = LockTable(tx)
+    def _graph(
+        self,
+        table: LockTable,
+        names: Iterable[str],
+        waiters: Mapping[str, Waiter],
+        *,
+        queue_max: int | None = None,
+    ) -> Graph:
+        """The holds of these names, and the waits of these waiters."""
         edges: list[Edge] = []
-        waiters: dict[str, Waiter] = {}
-        for row in tx.range(LOCKS, damaged=[]):
-            edges += self._hold_edges(table, row.key)
-            for position, waiter in enumerate(table.queue(row.key), 1):
-                waiters[waiter.id] = waiter
-                edges.append(self._wait_edge(row.key, position, waiter))
-        return _graph(table, edges, list(waiters.values()))
-
-    def contention(self, tx: ReadTx, *, limit: int) -> Graph:
-        """The graph of the first `limit` waiters, by job: what they wait for, and who holds it."""
-        table = LockTable(tx)
-        waiters = [row.record for row in tx.find(LOCK_WAITS, "job", limit=limit, damaged=[])]
-        wanted = {waiter.id for waiter in waiters}
-        edges: list[Edge] = []
-        for name in dict.fromkeys(name for waiter in waiters for name in waiter.names):
-            edges += self._hold_edges(table, name)
-            for position, waiter in enumerate(table.queue(name), 1):
-                if position > _QUEUE_MAX:
-                    break
-                if waiter.id in wanted:
-                    edges.append(self._wait_edge(name, position, waiter))
-        return _graph(table, edges, waiters)
-
-    def _hold_edges(self, table: LockTable, name: str) -> list[Edge]:
-        return [
-            Edge(job=hold.by, resource=name, mode=hold.mode, alive=self._alive(hold.process))
-            for hold in table.lock(name).holds
-        ]
-
-    def _wait_edge(self, name: str, position: int, waiter: Waiter) -> Edge:
-        alive = self._alive(waiter.process)
-        return Edge(job=waiter.by, resource=name, mode=waiter.mode, position=position, alive=alive)
+        for name in names:
+            for hold in table.lock(name).holds:
+                alive = self._alive(hold.process)
+                edges.append(Edge(job=hold.by, resource=name, mode=hold.mode, alive=alive))
+            for position, waiter in enumerate(islice(table.queue(name), queue_max), 1):
+                if waiter.id in waiters:
+                    edges.append(
+                        Edge(
+                            job=waiter.by,
+                            resource=name,
+                            mode=waiter.mode,
+                            position=position,
+                            alive=self._alive(waiter.process),
+                        )
+                    )
+        cycles = (policy.find_cycle(table, waiter) for waiter in waiters.values())
+        texts = {policy.describe_cycle(steps) for steps in cycles if steps}
+        return Graph(edges=tuple(edges), deadlocks=tuple(sorted(texts)))
 
     def _holds(self, table: LockTable, name: str, now: datetime) -> tuple[HoldStatus, ...]:
         found = []
@@ -250,7 +304,7 @@ class Inspector:
                     expires_at=hold.lease.expires_at,
                     has_ttl=hold.lease.explicit,
                     alive=alive,
-                    reclaimable=steady_clock(self._store).reclaimable(hold.lease, liveness, now),
+                    reclaimable=self._context.clock.reclaimable(hold.lease, liveness, now),
                     process=hold.process,
                     names=hold.names,
                 )
@@ -300,20 +354,6 @@ class Inspector:
             for one in chain
             if one.process is not None and stopped(one.process, self._processes)
         }
-
-
-def count_locks(tx: ReadTx) -> LockCounts:
-    """Count resources and waiters without reading them."""
-    return LockCounts(resources=tx.count(LOCKS), waiting=tx.count(LOCK_WAITS, "job"))
-
-
-def _graph(table: LockTable, edges: list[Edge], waiters: list[Waiter]) -> Graph:
-    cycles = {
-        policy.describe_cycle(steps)
-        for waiter in waiters
-        if (steps := policy.find_cycle(table, waiter))
-    }
-    return Graph(edges=tuple(edges), deadlocks=tuple(sorted(cycles)))
 
 
 def _advice(

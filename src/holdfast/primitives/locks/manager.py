@@ -5,18 +5,11 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.kernel.errors import (
-    Fenced,
-    HoldfastError,
-    InvalidValue,
-    LeaseLost,
-    NotFound,
-    StillRunning,
-)
+from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, NotFound, StillRunning
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess
 from holdfast.kernel.lease import check_detached
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, TREE_GRACE_S
@@ -24,53 +17,39 @@ from holdfast.kernel.names import check_label
 from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks.acquisition import Acquisition, monotonic_end_s
+from holdfast.primitives.locks.acquisition import Acquisition
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.grant import Grant, SavedGrant, Suspended, lost
 from holdfast.primitives.locks.inspect import (
+    Behind,
     Explanation,
     Graph,
     Inspector,
     LockCounts,
     LockLine,
     LockStatus,
-    count_locks,
 )
 from holdfast.primitives.locks.policy import Obstruction, obstruction_of
 from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, lock_in
 from holdfast.primitives.locks.request import check_names, check_request, check_ttl, make_draft
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
 from holdfast.primitives.locks.table import LockTable
-from holdfast.primitives.locks.transaction import (
-    SCOPE,
-    LockTransaction,
-    Reaped,
-    Suspect,
-    lost_topic,
-    requester_of,
-)
+from holdfast.primitives.locks.transaction import lost_topic, requester_of
 from holdfast.primitives.locks.wait import OnWait
 
 _CLOSE_S = 1.0
 """How long `close` tries to write the counts. While the store does not answer only those are lost.
 """
 
-Behind = Callable[[str], tuple[str, ...]]
-"""Who stands between a job and its process, as far as other parts of the store know."""
-
-
-def nobody(_: str) -> tuple[str, ...]:
-    return ()
-
 
 class Locks:
     """Locks on resources of any name.
 
     Promised: two jobs never hold one resource, unless both share it; a set is taken whole or not at
-    all; grants go by arrival and priority, and nothing starves; a dead holder's grants pass to the
-    next waiter at once; waiting uses no CPU; a wait that could never end raises DeadlockDetected.
-    On another machine a death shows only when the lease runs out. Not promised: that work under a
-    lock stops when the lock is lost; see `Grant`.
+    all; grants go by arrival and priority, and nothing starves; the next waiter gets a dead
+    holder's grants at once; waiting uses no CPU; a wait that could never end raises
+    DeadlockDetected. On another machine a death shows only when the lease runs out. Not promised:
+    that work under a lock stops when the lock is lost; see `Grant`.
 
     Ownership is the job's, `by`: every thread and process that names the same job is the same
     holder. A job counts as waiting when one of its threads waits, also for deadlocks. A job `a/b`
@@ -86,13 +65,12 @@ class Locks:
         settings: LockSettings | None = None,
         *,
         label: str = "",
-        behind: Behind = nobody,
+        behind: Behind = lambda _: (),
     ) -> None:
         self._store = store
         self._processes = processes
         self._context = LockContext(store, journal, processes, settings or LockSettings(), label)
-        self._inspector = Inspector(store, processes)
-        self._behind = behind
+        self._inspector = Inspector(self._context, behind)
         _all.add(self)
 
     # --- acquire and wait
@@ -183,9 +161,10 @@ class Locks:
         come. Not promised: that it is still so. Raises DeadlockDetected when the job holds what the
         others wait for.
         """
-        request = check_request(names, by, mode, timeout_s, look=True)
-        acquisition = Acquisition(self._context, self, request, on_wait, stop_fd)
-        return acquisition.wait_until_free() is None
+        obstruction = self.wait_free(
+            names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd
+        )
+        return obstruction is None
 
     def wait_free(
         self,
@@ -198,7 +177,7 @@ class Locks:
         stop_fd: int | None = None,
     ) -> Obstruction | None:
         """`wait`, but None when the names were free; after a timeout, what blocked them."""
-        request = check_request(names, by, mode, timeout_s, look=True)
+        request = check_request(names, by, mode, timeout_s, wait_only=True)
         return Acquisition(self._context, self, request, on_wait, stop_fd).wait_until_free()
 
     def obstruction(
@@ -218,17 +197,18 @@ class Locks:
         # Behind all waiters, as it is not in the queue itself.
         new = replace(draft, rank=sys.maxsize, arrival=sys.maxsize)
 
-        def look(table: LockTable) -> Obstruction:
+        def obstruction(table: LockTable) -> Obstruction:
             wanted = (by, request.names, request.mode)
             own = (one for one in table.waits_of_job(by) if (one.by, one.names, one.mode) == wanted)
             return obstruction_of(table, next(own, new), self._store.now())
 
-        return context.read(look)
+        return context.read(obstruction)
 
-    # --- grants in hand
+    # --- grants of this process
 
     def release(self, grant: Grant) -> bool:
-        """End a grant, and hand over to the next in the same step. True when it freed something.
+        """End a grant, and hand over to the next waiter in the same step. True when it freed
+        something.
 
         False, and nothing changed, for a second release, a re-entered grant and a lost one.
         """
@@ -243,7 +223,7 @@ class Locks:
         try:
             freed = 0
             if grant.untouched and grant.ttl_s is None:
-                # With a time to live, the store's clock decides whether anything is left to free.
+                # With a time to live, the store's clock decides whether the grant is still there.
                 freed = self._store.delete_if(LOCKS, grant.taken, grant.token)
             if freed < len(grant.taken):
                 freed += context.transact(
@@ -262,7 +242,7 @@ class Locks:
         return True
 
     def abandon(self, grant: Grant) -> None:
-        """Release a grant to which nobody will come back: now, or in the background as soon as the
+        """Release a grant that nobody will use again: now, or in the background as soon as the
         store answers.
         """
         if grant.pid == os.getpid() and grant.taken and self._context.keeper.discard(grant):
@@ -281,8 +261,8 @@ class Locks:
     def free(self, names: str | Iterable[str], *, by: str) -> tuple[str, ...]:
         """Release these names from all grants of a job, and return those that it held.
 
-        The other names of a grant stay held, and a grant of this process goes on with them. Holds
-        of other jobs are left alone.
+        The other names of a grant stay held, and a grant of this process continues with them. Holds
+        of other jobs stay.
         """
         wanted = check_names(names)
         check_label(by, "job")
@@ -292,22 +272,22 @@ class Locks:
         context.begin_process()
         context.durable.restore()
         keeper = context.keeper
-        # Not kept meanwhile: the keeper would take the freed names for lost.
+        # Not kept meanwhile: the keeper would count the freed names as lost.
         mine = [
             grant
             for grant in keeper.kept()
             if grant.by == by and not set(grant.taken).isdisjoint(wanted) and keeper.discard(grant)
         ]
         try:
-            freed, rests = context.transact(lambda transaction: transaction.free(wanted, by))
+            freed, remaining = context.transact(lambda transaction: transaction.free(wanted, by))
             for grant in mine:
                 grant.drop_names(wanted)
         finally:
             for grant in mine:
                 if not grant.gone:
                     keeper.add(grant)
-        for rest in rests:
-            (context.durable.put if rest.names else context.durable.end)(rest)
+        for hold in remaining:
+            (context.durable.put if hold.names else context.durable.end)(hold)
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
@@ -316,8 +296,8 @@ class Locks:
         """
         check_ttl(ttl_s)
         if grant.gone:
-            # A holder that knows of the loss has stopped, though the store may not know yet that
-            # the time is over.
+            # A holder that noticed the loss has stopped, though by the store's clock the time may
+            # not be over yet.
             raise lost(grant)
         if not grant.taken:
             self.check(grant)
@@ -329,7 +309,7 @@ class Locks:
             raise lost(grant)
         grant.ttl_s = ttl_s or grant.ttl_s
         grant.untouched = False
-        grant.ends_s = monotonic_end_s(self._context, hold)
+        grant.ends_s = self._context.ends_s(hold)
         self._context.keeper.add(grant)
 
     def check(self, grant: Grant) -> None:
@@ -340,7 +320,7 @@ class Locks:
             for name, token in grant.tokens.items():
                 self.check_token(name, token)
         except Fenced:
-            # Still kept: what is left of it is its holder's until that releases it.
+            # Still kept: its remaining names stay held until their holder releases them.
             grant.lose()
             raise lost(grant) from None
 
@@ -399,11 +379,11 @@ class Locks:
             with contextlib.suppress(HoldfastError):
                 context.counters.flush(_CLOSE_S)
 
-    # --- tokens, for programs that were shown one
+    # --- tokens, for programs that got one from a holder
 
     def check_token(self, name: str, token: int) -> None:
-        """Raises Fenced unless this is the token of a grant in force on the name: refuse whoever
-        shows it. For programs that are shown a token with each write.
+        """Raises Fenced unless this is the token of a grant in force on the name. For programs that
+        get a token with each write, and refuse a stale one.
         """
         check_label(name, "resource")
         self._context.durable.restore(read_only=True)
@@ -451,18 +431,16 @@ class Locks:
         return hold
 
     def _find_token(self, token: int) -> LockHold | None:
-        self._context.durable.restore(read_only=True)
-        rows = self._store.read(lambda tx: tx.range(LOCKS, damaged=[]), scope=[LOCKS])
+        rows = self._context.read(lambda table: table.tx.range(LOCKS, damaged=[]))
         holds = (hold for row in rows for hold in lock_in(row).holds)
         return next((hold for hold in holds if hold.token == token), None)
 
     def _renew_hold(
         self, hold_id: str, names: Sequence[str], ttl_s: float | None
     ) -> LockHold | None:
-        def body(transaction: LockTransaction) -> tuple[LockHold | None, list[Reaped]]:
-            return renew_or_reap(transaction, hold_id, names, ttl_s)
-
-        hold, reaped = self._context.transact(body)
+        hold, reaped = self._context.transact(
+            lambda transaction: transaction.renew_or_reap(hold_id, names, ttl_s)
+        )
         if hold is not None:
             self._context.durable.put(hold)
         self._context.count_reaped(reaped)
@@ -487,15 +465,7 @@ class Locks:
         context.begin_process()
         context.durable.restore()
         ended = self._end_trees(name, by) if end_tree else []
-
-        def body(transaction: LockTransaction) -> list[LockHold]:
-            holds = [hold for hold in transaction.table.lock(name).holds if by in (None, hold.by)]
-            for hold in holds:
-                transaction.revoke(hold, "lock.kicked", why=why)
-            transaction.hand_over([other for hold in holds for other in hold.names])
-            return holds
-
-        kicked = context.transact(body)
+        kicked = context.transact(lambda transaction: transaction.kick(name, by, why))
         if not kicked and not ended:
             whom = "nobody holds" if by is None else f"job {by} does not hold"
             raise NotFound(
@@ -522,61 +492,41 @@ class Locks:
                 )
         return held
 
-    # --- looking
+    # --- inspection
 
     def status(self, name: str) -> LockStatus:
         """Who holds a resource and who waits for it."""
-        check_label(name, "resource")
-        self._context.durable.restore(read_only=True)
-        return self._context.read(lambda table: self._inspector.status(table, name))
+        return self._inspector.status(name)
 
     def list_held(self) -> list[LockStatus]:
         """The status of every resource that is held or waited for."""
-        self._context.durable.restore(read_only=True)
-        names = self._store.read(
-            lambda tx: [row.key for row in tx.range(LOCKS, damaged=[])], scope=[LOCKS]
-        )
-        return [status for name in names if (status := self.status(name)).holds or status.queue]
+        return self._inspector.list_held()
 
     def counts(self) -> LockCounts:
         """How many resources are held or waited for, and how many requests wait."""
-        self._context.durable.restore(read_only=True)
-        return self._store.read(count_locks, scope=SCOPE)
+        return self._inspector.counts()
 
     def page(self, *, after: str = "", limit: int = 100) -> list[LockLine]:
         """Up to `limit` resources that are held or waited for, by name, behind `after`. Reads no
         more than it returns. Raises InvalidValue for a negative limit.
         """
-        if limit < 0:
-            raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
-        self._context.durable.restore(read_only=True)
-        return self._store.read(
-            lambda tx: self._inspector.page(tx, after=after, limit=limit), scope=SCOPE
-        )
+        return self._inspector.page(after=after, limit=limit)
 
     def contention(self, *, limit: int = 100) -> Graph:
         """`graph` of the first `limit` waiters, by job, and nothing else: reads little, however
         much is held.
         """
-        self._context.durable.restore(read_only=True)
-        return self._store.read(lambda tx: self._inspector.contention(tx, limit=limit), scope=SCOPE)
+        return self._inspector.contention(limit=limit)
 
     def explain(self, name: str) -> Explanation:
         """Why a resource is not free: who holds it, what that job waits for in turn, who waits, and
         what can be done.
         """
-        check_label(name, "resource")
-        self._context.durable.restore(read_only=True)
-        found = self._context.read(lambda table: self._inspector.explain(table, name))
-        holds = [*found.status.holds]
-        holds += [hold for blockage in found.blockages for hold in blockage.holds]
-        known = {by: self._behind(by) for by in dict.fromkeys(hold.by for hold in holds)}
-        return replace(found, behind={by: links for by, links in known.items() if links})
+        return self._inspector.explain(name)
 
     def graph(self) -> Graph:
         """Who waits for whom, over all resources."""
-        self._context.durable.restore(read_only=True)
-        return self._store.read(self._inspector.graph, scope=SCOPE)
+        return self._inspector.graph()
 
     def statistics(self, *, own: bool = True) -> dict[str, LockStatistics]:
         """The counts of each resource. `own` adds this process's latest counts first, which
@@ -590,32 +540,17 @@ class Locks:
 
     def clear_unread(self) -> int:
         """Delete the outcomes of waits whose processes died before they read them; return how many.
-        The background does so now and then.
+        The background thread does so now and then.
         """
         return self._context.clear_outcomes()
-
-
-def renew_or_reap(
-    transaction: LockTransaction, hold_id: str, names: Sequence[str], ttl_s: float | None
-) -> tuple[LockHold | None, list[Reaped]]:
-    """Renew a grant. One whose time to live is over is gone, whether or not another has taken the
-    resource.
-    """
-    hold = transaction.table.find_hold(hold_id, names)
-    if hold is None:
-        return None, []
-    if transaction.is_expired(hold):
-        suspect = Suspect(hold.id, hold.names, hold.process, Liveness.ALIVE)
-        return None, transaction.reap([suspect])
-    return transaction.renew(hold, ttl_s), []
 
 
 _all: weakref.WeakSet[Locks] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child, while it has one thread. Of several threads that came later, one would
-    clear away what another has taken.
+    """In a forked child, while it has one thread. Of several later threads, one would delete what
+    another has acquired.
     """
     for locks in list(_all):
         with contextlib.suppress(Exception):

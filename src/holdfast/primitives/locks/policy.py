@@ -49,7 +49,7 @@ class CycleStep(NamedTuple):
 
 def names_to_take(table: LockTable, waiter: Waiter) -> list[str]:
     """The names that the waiter's job does not hold yet in the requested mode."""
-    if waiter.look:
+    if waiter.wait_only:
         return list(waiter.names)
     by, mode = waiter.by, waiter.mode
     return [name for name in waiter.names if table.covering_hold(name, by, mode) is None]
@@ -63,7 +63,7 @@ def blocking_holds(table: LockTable, waiter: Waiter) -> Iterator[BlockingHold]:
         if not holds:
             continue
         covered = table.covering_hold(name, by, mode) is not None
-        if covered and not waiter.look:
+        if covered and not waiter.wait_only:
             continue
         # Sharers block exclusive requests only.
         for hold in holds if mode is Mode.EXCLUSIVE else table.hold_index(name).exclusive:
@@ -88,7 +88,7 @@ def _is_full(table: LockTable, name: str, waiter: Waiter) -> bool:
 
 def conflicting_ahead(table: LockTable, waiter: Waiter) -> Iterator[Waiter]:
     """The conflicting waiters ahead, obstacles or not. One may come more than once."""
-    if waiter.look:
+    if waiter.wait_only:
         return
     place = waiter.place
     for name in names_to_take(table, waiter):
@@ -98,7 +98,7 @@ def conflicting_ahead(table: LockTable, waiter: Waiter) -> Iterator[Waiter]:
             if other.place >= place:
                 break
             if (
-                not other.look
+                not other.wait_only
                 and conflict(other.mode, waiter.mode)
                 and not within(waiter.by, other.by)
             ):
@@ -121,7 +121,7 @@ def overtaken_in_queue(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
     for other in conflicting_ahead(table, waiter):
         if other.id in overtaken or waits_for_job(table, other, waiter.by, unrelated):
             continue
-        if other.passed >= BACKFILL_MAX:
+        if other.overtaken >= BACKFILL_MAX:
             return None
         overtaken[other.id] = other
     return list(overtaken.values())
@@ -210,7 +210,7 @@ def nearest_ahead(table: LockTable, waiter: Waiter) -> tuple[list[LockHold], lis
         # Waiters of the same job count too. This one does not wait for them, but the waiters
         # behind it rely on it to watch them.
         for other in table.before(waiter, name):
-            if other.look or not conflict(other.mode, mode):
+            if other.wait_only or not conflict(other.mode, mode):
                 continue
             if other.mode is not Mode.EXCLUSIVE or not nearest:
                 nearest.append(other)

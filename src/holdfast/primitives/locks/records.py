@@ -1,7 +1,7 @@
 """The rows of the lock table.
 
-A `Lock` is a resource that somebody holds or waits for; a free resource has no row, so it is taken
-by one insert. A `Waiter` is a queued request, with one row for each of its names.
+A `Lock` is a resource that is held or waited for. A free resource has no row, so one insert takes
+it. A `Waiter` is a queued request, with one row for each of its names.
 
 The row of an uncontended grant is not written again until its release: its revision is the grant's
 token, and the first waiter rewrites the row. So a release that finds the row unchanged knows that
@@ -11,6 +11,7 @@ nobody waits.
 import enum
 from datetime import UTC, datetime, timedelta
 
+from msgspec import field
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import Instant, Plain, Record
@@ -51,29 +52,28 @@ class LockHold(Plain, frozen=True, kw_only=True):
     """0: the revision of the row, unwritten since the grant. `lock_in` fills it in."""
 
     def covers(self, by: str, mode: Mode) -> bool:
-        """True when job `by` needs nothing more to have the resource in that mode."""
+        """True when the hold gives job `by` the resource in that mode."""
         return (self.mode is Mode.EXCLUSIVE or mode is Mode.SHARED) and within(by, self.by)
 
 
 class Lock(Record, frozen=True, kw_only=True):
-    """One resource: its holds, and whether anybody waits for it."""
+    """One resource: its holds, and whether it has waiters."""
 
     holds: tuple[LockHold, ...] = ()
     waited: bool = False
     newest_at: Instant | None = None
-    """Arrival of the newest waiter, kept when that may not be the last in the queue."""
-
-
-FREE_LOCK = Lock()
+    """Arrival of the newest waiter, if that may not be the last in the queue."""
 
 
 class Outcome(enum.StrEnum):
-    """The end of a wait without a grant, left in the waiter's first row for its process to read."""
+    """The end of a wait without a grant. It stays in the waiter's first row until its process reads
+    it.
+    """
 
     AGAIN = "again"
     """Request again: the job now holds all the names, or this is the youngest wait of a cycle."""
     FREE = "free"
-    """The names were free; the waiter only wanted to know that."""
+    """The names were free, for a waiter that takes nothing."""
 
 
 class Waiter(Record, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Waiter(Record, frozen=True, kw_only=True):
     """The name that this row queues for."""
     names: tuple[str, ...]
     mode: Mode
-    look: bool = False
+    wait_only: bool = field(default=False, name="look")
     """It waits until the names are free and takes nothing."""
     by: str
     priority: int = 0
@@ -103,10 +103,10 @@ class Waiter(Record, frozen=True, kw_only=True):
     """No process will hold it."""
     ttl_s: float | None = None
     lease: Lease
-    """How long the waiter is believed without a sign of life."""
+    """When it ends, a waiter that cannot be probed is removed."""
     address: str
     """The topic that wakes it."""
-    passed: int = 0
+    overtaken: int = field(default=0, name="passed")
     """How many later requests that may delay it were granted first."""
     outcome: Outcome | None = None
 
@@ -149,6 +149,7 @@ def _outcome_index(row: Waiter) -> Parts | None:
     return (row.arrival,) if row.outcome else None
 
 
+_FREE = Lock()
 LOCKS = Space("locks", Lock, volatile=True, rank=30)
 LOCK_WAITS = Space(
     "lock_waits",
@@ -159,9 +160,9 @@ LOCK_WAITS = Space(
 
 
 def lock_in(row: Row[Lock] | None) -> Lock:
-    """The resource of a row, or of its absence, with every token filled in."""
+    """The resource of a row, or of none, with every token filled in."""
     if row is None:
-        return FREE_LOCK
+        return _FREE
     lock = row.record
     if len(lock.holds) == 1 and not lock.holds[0].token:
         return replace(lock, holds=(replace(lock.holds[0], token=row.revision),))

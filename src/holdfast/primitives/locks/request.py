@@ -1,4 +1,4 @@
-"""What a caller requests of the lock manager, checked, and the errors that refuse it."""
+"""A caller's request, checked, and the errors that refuse it."""
 
 import shlex
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class LockRequest(NamedTuple):
     priority: int = 0
     ttl_s: float | None = None
     process: Holder | ThisProcess | None = THIS_PROCESS
-    look: bool = False
+    wait_only: bool = False
     """It waits until the names are free and takes nothing."""
 
 
@@ -43,11 +43,11 @@ def check_request(
     ttl_s: float | None = None,
     process: Holder | ThisProcess | None = THIS_PROCESS,
     *,
-    look: bool = False,
+    wait_only: bool = False,
 ) -> LockRequest:
     """The request of a caller. Raises InvalidName and InvalidValue."""
-    # A look takes nothing, so it may name a resource whose name is not allowed for new ones.
-    wanted = check_names(names, new=not look)
+    # What is only waited for may have a name that is not allowed for new resources.
+    wanted = check_names(names, new=not wait_only)
     if mode is not Mode.EXCLUSIVE:
         # Most requests are exclusive, and this lookup costs as much as all other checks.
         try:
@@ -73,7 +73,7 @@ def check_request(
             f"priority is {priority}: use -{LOCK_PRIORITY_MAX} to {LOCK_PRIORITY_MAX}",
             field="priority",
         )
-    return LockRequest(wanted, by, mode, timeout_s, priority, ttl_s, process, look)
+    return LockRequest(wanted, by, mode, timeout_s, priority, ttl_s, process, wait_only)
 
 
 def check_names(names: str | Iterable[str], *, new: bool = False) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def make_draft(context: LockContext, request: LockRequest, request_id: str) -> W
         name=request.names[0],
         names=request.names,
         mode=request.mode,
-        look=request.look,
+        wait_only=request.wait_only,
         by=request.by,
         priority=request.priority,
         rank=0,
@@ -157,8 +157,8 @@ def store_timeout_error(request: LockRequest, error: LockTimeout) -> LockTimeout
     """The time limit passed before the store let the request in: another writer is inside a
     transaction, and may be stopped there.
     """
-    asked = {"names": list(request.names), "by": request.by, "timeout_s": request.timeout_s}
-    return LockTimeout(f"{_could_not(request)}: {error.message}", **{**error.fields, **asked})
+    fields = {"names": list(request.names), "by": request.by, "timeout_s": request.timeout_s}
+    return LockTimeout(f"{_could_not(request)}: {error.message}", **{**error.fields, **fields})
 
 
 def lost_error(request: LockRequest) -> LeaseLost:

@@ -6,6 +6,7 @@ nothing for it. A process that is killed loses the counts that it had not added 
 
 import threading
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 
 from holdfast.kernel.codec import Record
@@ -91,26 +92,26 @@ class LockCounters:
         """Begin with nothing, as in a forked child: its parent adds the earlier counts."""
         self._mutex = threading.Lock()
         self._flushing = threading.Lock()
-        self._counts: dict[str, _Counts] = {}
+        self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
 
     def count(self, names: Iterable[str], what: str) -> None:
         """Add one to the number `what` of each name."""
         with self._mutex:
             for name in names:
-                counts = self._counts_of(name)
+                counts = self._counts[name]
                 setattr(counts, what, getattr(counts, what) + 1)
 
     def count_grant(self, names: Iterable[str]) -> None:
         with self._mutex:
             for name in names:
-                (self._counts.get(name) or self._counts_of(name)).grants += 1
+                self._counts[name].grants += 1
 
     def count_hold(self, names: Iterable[str], held_s: float) -> None:
         """A grant ended after `held_s`."""
         bucket = bisect_left(BUCKETS_S, held_s)
         with self._mutex:
             for name in names:
-                counts = self._counts.get(name) or self._counts_of(name)
+                counts = self._counts[name]
                 counts.hold_s += held_s
                 counts.hold_counts[bucket] += 1
 
@@ -119,7 +120,7 @@ class LockCounters:
         bucket = bisect_left(BUCKETS_S, waited_s)
         with self._mutex:
             for name in names:
-                counts = self._counts_of(name)
+                counts = self._counts[name]
                 counts.waits += granted
                 counts.wait_s += waited_s
                 counts.wait_counts[bucket] += 1
@@ -133,7 +134,7 @@ class LockCounters:
             return
         try:
             with self._mutex:
-                taken, self._counts = self._counts, {}
+                taken, self._counts = self._counts, defaultdict(_Counts)
             if not taken:
                 return
             try:
@@ -152,12 +153,6 @@ class LockCounters:
                 raise
         finally:
             self._flushing.release()
-
-    def _counts_of(self, name: str) -> _Counts:
-        found = self._counts.get(name)
-        if found is None:
-            found = self._counts[name] = _Counts()
-        return found
 
 
 def _add(tx: Tx, counted: dict[str, _Counts]) -> None:

@@ -1,11 +1,12 @@
-"""The part of the lock table that one transaction looks at: each row is read once, when it is
-needed, and resources are written back at the end.
+"""The part of the lock table that one transaction uses: each row is read once, when it is needed,
+and resources are written back at the end.
 
 Most decisions about a long queue need only its head, so queues are read in pages.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from holdfast.primitives.locks.records import (
     within,
 )
 
+_place = attrgetter("place")
 _FIRST_PAGE = 2
 _PAGE_MAX = 128
 
@@ -75,7 +77,7 @@ class LockTable:
     """A view of the table inside one transaction."""
 
     def __init__(self, tx: ReadTx) -> None:
-        self._tx = tx
+        self.tx = tx
         self._locks: dict[str, Lock] = {}
         self._indexes: dict[str, HoldIndex] = {}
         self._waiters: dict[str, Waiter | None] = {}
@@ -84,10 +86,10 @@ class LockTable:
         self._jobs: dict[str, list[Waiter]] = {}
 
     def lock(self, name: str) -> Lock:
-        """The resource of that name, held or free."""
+        """The resource of that name; a free one has no row."""
         found = self._locks.get(name)
         if found is None:
-            found = self._locks[name] = lock_in(self._tx.get(LOCKS, name))
+            found = self._locks[name] = lock_in(self.tx.get(LOCKS, name))
         return found
 
     def hold_index(self, name: str) -> HoldIndex:
@@ -115,7 +117,7 @@ class LockTable:
     def waiter(self, waiter_id: str) -> Waiter | None:
         """A waiter in the queue, or one that has an outcome to read."""
         if waiter_id not in self._waiters:
-            row = self._tx.get(LOCK_WAITS, waiter_key(waiter_id))
+            row = self.tx.get(LOCK_WAITS, waiter_key(waiter_id))
             self._waiters[waiter_id] = None if row is None else row.record
         return self._waiters[waiter_id]
 
@@ -127,7 +129,7 @@ class LockTable:
         """The last in a name's queue."""
         if name not in self._lasts:
             rows = (
-                self._tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
+                self.tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
                 if self.lock(name).waited
                 else []
             )
@@ -142,7 +144,7 @@ class LockTable:
             yield last
             stop = last.place
         while True:
-            rows = self._tx.find(LOCK_WAITS, "queue", (name,), stop=stop, reverse=True, limit=page)
+            rows = self.tx.find(LOCK_WAITS, "queue", (name,), stop=stop, reverse=True, limit=page)
             for row in rows:
                 yield self._current(row.record)
             if len(rows) < page:
@@ -165,7 +167,7 @@ class LockTable:
         found = self._jobs.get(root)
         if found is None:
             found = self._jobs[root] = [
-                self._current(row.record) for row in self._tx.find(LOCK_WAITS, "job", (root,))
+                self._current(row.record) for row in self.tx.find(LOCK_WAITS, "job", (root,))
             ]
         if not found or root == by:
             return found
@@ -174,7 +176,7 @@ class LockTable:
     def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Waiter]:
         """A stretch of a name's queue."""
         start = None if after is None else (after[0], after[1] + 1)
-        rows = self._tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
+        rows = self.tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
         return [self._current(row.record) for row in rows]
 
     def _queue(self, name: str) -> "_Queue":
@@ -195,9 +197,10 @@ class WritableLockTable(LockTable):
     resources by `write`.
     """
 
+    tx: Tx
+
     def __init__(self, tx: Tx) -> None:
         super().__init__(tx)
-        self.tx = tx
         self._changed: dict[str, None] = {}
         self._left: dict[str, None] = {}
 
@@ -265,8 +268,8 @@ class WritableLockTable(LockTable):
         self._waiters[waiter.id] = waiter
         self.tx.notify(waiter.address)
 
-    def forget(self, waiter: Waiter) -> None:
-        """Remove the outcome that a waiter has read."""
+    def delete_outcome(self, waiter: Waiter) -> None:
+        """Delete the outcome that a waiter has read."""
         self.tx.delete(LOCK_WAITS, waiter.key)
         self._waiters[waiter.id] = None
 
@@ -295,46 +298,42 @@ class _Queue:
     def __init__(self, table: LockTable, name: str, *, empty: bool) -> None:
         self._table = table
         self._name = name
-        self._known: list[Waiter] = []
-        self._read_to: tuple[int, int] | None = None
+        self._read: list[Waiter] = []
+        self._end: tuple[int, int] | None = None
         self._page = _FIRST_PAGE
         self._complete = empty
 
     def __iter__(self) -> Iterator[Waiter]:
         at = 0
-        while at < len(self._known) or self._read_on():
-            waiter = self._known[at]
+        while at < len(self._read) or self._read_more():
+            waiter = self._read[at]
             yield waiter
             # Not simply at + 1: this waiter, or one before it, may have been dequeued meanwhile.
-            at = bisect_right(self._known, waiter.place, key=_place)
+            at = bisect_right(self._read, waiter.place, key=_place)
 
     def add(self, waiter: Waiter) -> None:
-        if self._complete or (self._read_to is not None and waiter.place < self._read_to):
-            insort(self._known, waiter, key=_place)
+        if self._complete or (self._end is not None and waiter.place < self._end):
+            insort(self._read, waiter, key=_place)
 
     def remove(self, waiter: Waiter) -> None:
         if (at := self._index(waiter)) is not None:
-            del self._known[at]
+            del self._read[at]
 
     def replace(self, waiter: Waiter) -> None:
         if (at := self._index(waiter)) is not None:
-            self._known[at] = waiter
+            self._read[at] = waiter
 
     def _index(self, waiter: Waiter) -> int | None:
-        at = bisect_left(self._known, waiter.place, key=_place)
-        return at if at < len(self._known) and self._known[at].id == waiter.id else None
+        at = bisect_left(self._read, waiter.place, key=_place)
+        return at if at < len(self._read) and self._read[at].id == waiter.id else None
 
-    def _read_on(self) -> bool:
+    def _read_more(self) -> bool:
         if self._complete:
             return False
-        found = self._table.page(self._name, self._read_to, self._page)
+        found = self._table.page(self._name, self._end, self._page)
         self._complete = len(found) < self._page
         self._page = min(self._page * 4, _PAGE_MAX)
         if found:
-            self._read_to = found[-1].place
-        self._known += found
+            self._end = found[-1].place
+        self._read += found
         return bool(found)
-
-
-def _place(waiter: Waiter) -> tuple[int, int]:
-    return waiter.place

@@ -3,7 +3,7 @@ transaction decides who goes next.
 
 It wakes every waiter that it grants or settles, and every waiter that has a new neighbour just
 ahead, which that waiter must watch. Where sets cross in several ways, a waiter may learn of a new
-neighbour only at its next look, within WAIT_RECHECK_S.
+neighbour only at its next check, within WAIT_RECHECK_S.
 """
 
 import heapq
@@ -93,7 +93,7 @@ class LockTransaction:
 
     def own_holds(self, draft: Waiter) -> dict[str, LockHold]:
         """By name, the holds by which the job has what it requests already."""
-        if draft.look:
+        if draft.wait_only:
             return {}
         own: dict[str, LockHold] = {}
         for name in draft.names:
@@ -105,24 +105,24 @@ class LockTransaction:
     def ask(self, draft: Waiter) -> LockHold | list[CycleStep] | Waiter | None:
         """Grant a request now, or queue it.
 
-        Returns the grant (None for one that only looks), the cycle that waiting would close
-        (nothing changed), or the queued waiter. The job must not hold all the names already: see
-        `own_holds`.
+        Returns the grant (None for a request that takes nothing), the cycle that waiting would
+        close (nothing changed), or the queued waiter. The job must not hold all the names already:
+        see `own_holds`.
         """
         waiter = self._with_place(draft)
         blocking = list(policy.blocking_holds(self.table, waiter))
         overtaken = None if blocking else policy.overtaken_in_queue(self.table, waiter)
         if overtaken is not None:
-            return None if waiter.look else self._grant(waiter, overtaken)
+            return None if waiter.wait_only else self._grant(waiter, overtaken)
         holders = {one.hold.by for one in blocking}
-        # Without a holder that waits itself there is no cycle, and nobody to pass others below.
+        # Without a holder that waits itself there is no cycle, and no overtaking below.
         holders_wait = any(self.table.waits_of_job(holder) for holder in holders)
         if holders_wait and (steps := policy.find_cycle(self.table, waiter)):
             return steps
-        if not waiter.look:
+        if not waiter.wait_only:
             lasts = [last for name in waiter.names if (last := self.table.last(name)) is not None]
             if any(last.place > waiter.place for last in lasts):
-                # It goes in before others: they have a new neighbour.
+                # It is queued before others, which have a new neighbour then.
                 self._wake_behind(waiter)
         self.table.enqueue(waiter)
         self._append(
@@ -133,21 +133,21 @@ class LockTransaction:
             held_by=sorted(holders)[:_JOURNAL_NAMES_MAX],
         )
         if holders_wait:
-            # Now that it waits, those that it waits for may pass those that wait for it.
+            # Now that it waits, those that it waits for may overtake those that wait for it.
             self.hand_over((), policy.waits_behind(self.table, holders))
         return waiter
 
     def try_now(self, draft: Waiter) -> LockHold | Waiter | None:
         """Grant a request now, or change nothing.
 
-        Returns the grant (None for one that only looks), or the waiter with the place that it would
-        have.
+        Returns the grant (None for a request that takes nothing), or the waiter with the place that
+        it would have.
         """
         waiter = self._with_place(draft)
         overtaken = policy.overtaken_if_granted(self.table, waiter)
         if overtaken is None:
             return waiter
-        return None if waiter.look else self._grant(waiter, overtaken)
+        return None if waiter.wait_only else self._grant(waiter, overtaken)
 
     def refuse(self, steps: Sequence[CycleStep]) -> str:
         """Journal that a request would have closed this cycle; return the cycle as text."""
@@ -162,7 +162,7 @@ class LockTransaction:
         self.table.update(replace(waiter, lease=lease))
 
     def release(self, hold: LockHold) -> None:
-        """End a grant as its holder wishes, and hand over."""
+        """End a grant for its holder, and hand over."""
         self.table.remove_hold(hold)
         if self._journal_all:
             self._append(hold.names, "lock.released", by=hold.by, token=hold.token)
@@ -175,27 +175,40 @@ class LockTransaction:
             self.release(hold)
         return hold is not None and not self.is_expired(hold)
 
+    def withdraw(self, request_id: str, names: Sequence[str]) -> LockHold | None:
+        """Remove all that is left of a request: its waiter, its outcome or its grant, which is
+        returned.
+        """
+        waiter, hold = self.table.waiter(request_id), self.table.find_hold(request_id, names)
+        if waiter is not None and waiter.outcome is None:
+            self.leave(waiter, "lock.withdrawn")
+        elif waiter is not None:
+            self.table.delete_outcome(waiter)
+        elif hold is not None:
+            self.release(hold)
+        return hold
+
     def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[LockHold]]:
-        """Take names out of all grants of a job; return the names that it held, and the rest of
+        """Take names out of all grants of a job; return the names that it held, and what remains of
         each grant.
         """
         freed: dict[str, bool] = {}
-        rests: dict[str, LockHold] = {}
+        remaining: dict[str, LockHold] = {}
         for name in names:
             for hold in self.table.lock(name).holds:
                 if hold.by == by:
                     freed[name] = freed.get(name, False) or not self.is_expired(hold)
-                    left = tuple(other for other in hold.names if other != name)
-                    rest = rests[hold.id] = replace(hold, names=left)
+                    kept = tuple(other for other in hold.names if other != name)
+                    remaining[hold.id] = replace(hold, names=kept)
                     self.table.remove_hold(replace(hold, names=(name,)))
-                    self.table.replace_hold(rest)
+                    self.table.replace_hold(remaining[hold.id])
                     if self._journal_all:
                         self._append([name], "lock.released", by=hold.by, token=hold.token)
         self.hand_over(freed)
-        return tuple(name for name, held in freed.items() if held), list(rests.values())
+        return tuple(name for name, held in freed.items() if held), list(remaining.values())
 
-    def pass_on(self, hold: LockHold, process: Holder | None) -> LockHold:
-        """Give a grant to the process on whose behalf it was waited for."""
+    def transfer(self, hold: LockHold, process: Holder | None) -> LockHold:
+        """Give a grant to the process on whose behalf another waited."""
         given = replace(hold, process=process)
         self.table.replace_hold(given)
         for name in hold.names:
@@ -213,14 +226,37 @@ class LockTransaction:
         self.table.replace_hold(renewed)
         return renewed
 
+    def renew_or_reap(
+        self, hold_id: str, names: Sequence[str], ttl_s: float | None
+    ) -> tuple[LockHold | None, list[Reaped]]:
+        """Renew a grant that may be gone. If its time to live is over it is reaped, whether or not
+        another has taken the resource.
+        """
+        hold = self.table.find_hold(hold_id, names)
+        if hold is None:
+            return None, []
+        if self.is_expired(hold):
+            return None, self.reap([Suspect(hold.id, hold.names, hold.process, Liveness.ALIVE)])
+        return self.renew(hold, ttl_s), []
+
+    def kick(self, name: str, by: str | None, why: str) -> list[LockHold]:
+        """Take a resource away from its holders, or from one job, and hand over; return the
+        holds.
+        """
+        holds = [hold for hold in self.table.lock(name).holds if by in (None, hold.by)]
+        for hold in holds:
+            self.revoke(hold, "lock.kicked", why=why)
+        self.hand_over([other for hold in holds for other in hold.names])
+        return holds
+
     def revoke(self, hold: LockHold, kind: str, **data: object) -> None:
-        """End a grant against its holder's will, and notify its process. Does not hand over."""
+        """Take a grant away, and notify its process. Does not hand over."""
         self.table.remove_hold(hold)
         self._append(hold.names, kind, by=hold.by, token=hold.token, **data)
         self._tx.notify(lost_topic(requester_of(hold.id)))
 
     def leave(self, waiter: Waiter, kind: str, **data: object) -> None:
-        """Remove a waiter that gives up, and hand over."""
+        """Remove a waiter, and hand over."""
         self._remove(waiter, kind, **data)
         self.hand_over(waiter.names)
 
@@ -238,12 +274,12 @@ class LockTransaction:
             waiter = self.table.waiter(suspect.id) if hold is None else None
             found = hold or waiter
             if found is None or found.process != suspect.process:
-                # Passed on to another process meanwhile, about which the verdict says nothing.
+                # Transferred to another process meanwhile, about which the verdict says nothing.
                 continue
             if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):
                 continue
             if hold is not None:
-                # A command that ended before its keeper could release its grant is no accident.
+                # A command that ends before its wrapper can release its grant did not die.
                 died = "lock.holder_ended" if hold.on_behalf else "lock.holder_died"
                 kind = died if dead else "lock.lease_expired"
                 self.revoke(hold, kind, process=_short(hold.process))
@@ -258,8 +294,8 @@ class LockTransaction:
         return reaped
 
     def _neighbours_of_process(self, waiter: Waiter) -> list[Waiter]:
-        """The waiters just ahead that are of the same process. Finding each of them by itself would
-        take a transaction each.
+        """The waiters just ahead that are of the same process: to find each by itself would take a
+        transaction each.
         """
         found: dict[str, Waiter] = {}
         for name in waiter.names:
@@ -272,7 +308,7 @@ class LockTransaction:
         """Grant what can be granted now: to the waiters for these names, and to these waiters.
 
         They are tried in queue order. Waiters that a grant concerns are merged into the same order,
-        so that nobody passes a waiter that could go.
+        so that nobody overtakes a waiter that could go.
         """
         for name in dict.fromkeys(names):
             self._begun.add(name)
@@ -320,7 +356,7 @@ class LockTransaction:
         overtaken = policy.overtaken_if_granted(self.table, current)
         if overtaken is None:
             return False
-        if current.look:
+        if current.wait_only:
             self.table.settle(replace(current, outcome=Outcome.FREE))
         elif not policy.names_to_take(self.table, current):
             self.table.settle(replace(current, outcome=Outcome.AGAIN))
@@ -373,53 +409,54 @@ class LockTransaction:
             mode=waiter.mode,
             names=names,
             lease=leases.grant(self._tx.now, ttl_s, explicit=explicit),
-            # A process that waited on behalf of another passes it on when it wakes: see `pass_on`.
+            # A process that waited on behalf of another gives it the grant when it wakes: see
+            # `transfer`.
             process=waiter.process if waited else waiter.holder,
             on_behalf=waiter.grantee is not None,
             ttl_s=waiter.ttl_s,
             token=token,
         )
         for other in overtaken:
-            self.table.update(replace(other, passed=other.passed + 1))
+            self.table.update(replace(other, overtaken=other.overtaken + 1))
         self.table.add_hold(hold)
         for name in names:
             if not waited:
                 # The first in the queue does not know this holder.
                 self._wake(self.table.queue(name), waiter.mode)
                 continue
-            # The waiters behind it know it. But if it passed some, those are just ahead of them
+            # The waiters behind it watch it. But if it overtook some, those are just ahead of them
             # from now on.
-            passed = takewhile(lambda one: one.place < waiter.place, self.table.queue(name))
-            if self._wake(passed, waiter.mode):
+            before = takewhile(lambda one: one.place < waiter.place, self.table.queue(name))
+            if self._wake(before, waiter.mode):
                 self._wake(self.table.after(waiter, name), waiter.mode)
         if waits_elsewhere:
-            # A job that waits with another thread now holds more: others may pass the waiters that
-            # now wait for it, or it has closed a cycle.
+            # A job that waits with another thread now holds more: others may overtake the waiters
+            # that now wait for it, or it has closed a cycle.
             self._grown[waiter.by] = None
             self.hand_over((), policy.waits_behind(self.table, {waiter.by}))
         return hold
 
     def _remove(self, waiter: Waiter, kind: str, **data: object) -> None:
-        if not waiter.look:
+        if not waiter.wait_only:
             self._wake_behind(waiter)
         self.table.dequeue(waiter)
         self._append(waiter.names, kind, by=waiter.by, waited_s=self._waited_s(waiter), **data)
 
     def _wake_behind(self, waiter: Waiter) -> None:
-        """Wake those that will have another neighbour when the waiter leaves, or goes in."""
+        """Wake those that will have another neighbour when the waiter leaves or is queued."""
         for name in waiter.names:
             self._wake(self.table.after(waiter, name), waiter.mode)
 
     def _wake(self, queue: Iterable[Waiter], mode: Mode) -> int:
-        """Wake the next in a queue that conflicts with a mode, and more while they share or only
-        look; return how many.
+        """Wake the next in a queue that conflicts with a mode, and more while they share or take
+        nothing; return how many.
         """
         woken = 0
         for other in queue:
             if conflict(other.mode, mode):
                 self._tx.notify(other.address)
                 woken += 1
-                if other.mode is Mode.EXCLUSIVE and not other.look:
+                if other.mode is Mode.EXCLUSIVE and not other.wait_only:
                     break
         return woken
 
@@ -465,5 +502,5 @@ def requester_of(request_id: str) -> str:
 
 
 def lost_topic(requester: str) -> str:
-    """The topic that tells a requester to look for lost grants."""
+    """The topic that notifies a requester of lost grants."""
     return f"locks.lost/{requester}"

@@ -1,4 +1,4 @@
-"""What a waiter watches while it sleeps: the processes and leases just ahead of it."""
+"""What a sleeping waiter watches: the processes and leases just ahead of it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from holdfast.primitives.locks.transaction import Suspect
 from holdfast.primitives.steady_clock import steady_clock
 
 _LATER_S = 0.001
-"""A lease is fresh up to and including its last instant, so the look comes after it."""
+"""A lease is fresh up to and including its last instant, so the check comes after it."""
 
 
 class Ahead(NamedTuple):
@@ -60,7 +60,7 @@ class AheadWatch:
         self._store = store
         self._clock = steady_clock(store)
         self._by_fd: dict[int, Ahead] = {}
-        self._known: dict[str, Liveness] = {}
+        self._liveness: dict[str, Liveness] = {}
 
     def __enter__(self) -> "AheadWatch":
         try:
@@ -86,12 +86,12 @@ class AheadWatch:
         return list(self._by_fd)
 
     def note_deaths(self, ready: frozenset[int]) -> None:
-        """Take note of the descriptors that became readable."""
+        """Note the deaths that readable descriptors show."""
         for fd in ready & self._by_fd.keys():
             one = self._by_fd[fd]
             alone = one.process is None or not one.process.tree
-            self._known[one.id] = Liveness.DEAD if alone else self._probe(one)
-            if self._known[one.id] is not Liveness.DEAD:
+            self._liveness[one.id] = Liveness.DEAD if alone else self._probe(one)
+            if self._liveness[one.id] is not Liveness.DEAD:
                 # Processes of its tree live on that have lost this descriptor. Watch another.
                 del self._by_fd[fd]
                 os.close(fd)
@@ -105,11 +105,11 @@ class AheadWatch:
         if not all(one.lease.fresh(now) for one in self._ahead):
             self._clock.compare()
         watched = {one.id for one in self._by_fd.values()}
-        self._known |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
+        self._liveness |= {one.id: self._probe(one) for one in self._ahead if one.id not in watched}
         return [
-            Suspect(one.id, one.names, one.process, self._known[one.id])
+            Suspect(one.id, one.names, one.process, self._liveness[one.id])
             for one in self._ahead
-            if self._clock.reclaimable(one.lease, self._known[one.id], now)
+            if self._clock.reclaimable(one.lease, self._liveness[one.id], now)
         ]
 
     def next_expiry_s(self) -> float | None:
@@ -117,7 +117,7 @@ class AheadWatch:
         timed = [
             one.lease
             for one in self._ahead
-            if self._known[one.id] is Liveness.UNKNOWN or one.lease.explicit
+            if self._liveness[one.id] is Liveness.UNKNOWN or one.lease.explicit
         ]
         if not timed:
             return None
@@ -135,7 +135,7 @@ class AheadWatch:
             fd = self._processes.death(one.process)
             if fd is not None:
                 self._by_fd[fd] = one
-                self._known[one.id] = Liveness.ALIVE
+                self._liveness[one.id] = Liveness.ALIVE
 
     def _probe(self, one: Ahead) -> Liveness:
         if one.process is None:

@@ -17,7 +17,7 @@ from holdfast.kernel.limits import (
 )
 from holdfast.kernel.names import check_agent_name, check_id, check_label
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Damage, ReadTx, Scope, Store, Tx
+from holdfast.kernel.store import Damage, Scope, Store, Tx
 from holdfast.kernel.text import counted
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.records import (
@@ -188,11 +188,11 @@ class Queue:
         A damaged record raises, unless `damaged` is a list to note it in.
         """
 
-        def look(tx: ReadTx) -> list[Request]:
-            wanted = RequestState if state is None else [state]
-            return in_order(tx, self.name, wanted, limit=limit, newest=True, damaged=damaged)
-
-        found = self.store.read(look, scope=[REQUESTS])
+        wanted = RequestState if state is None else [state]
+        found = self.store.read(
+            lambda tx: in_order(tx, self.name, wanted, limit=limit, newest=True, damaged=damaged),
+            scope=[REQUESTS],
+        )
         return found[max(len(found) - limit, 0) :]
 
     def head(self) -> Head:

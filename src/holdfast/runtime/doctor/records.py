@@ -25,7 +25,7 @@ from holdfast.primitives.locks.records import LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.doctor.store import unwritable
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 
 _PAGE = 100
 _READ_S = 0.5 * DOCTOR_CHECK_S

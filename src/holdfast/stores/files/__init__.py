@@ -2,15 +2,14 @@
 
 store.py        the port, and the order of stage, commit, apply and clear
 latch.py        turns to change files, locks of other programs, recovery after a kill
-transaction.py  a transaction over files and inner store, and the files it changes
-snapshot.py     consistent reads without a lock
+transaction.py  snapshots and transactions over files and inner store, and the files they change
 records.py      the records of a space, and a transaction's overlay over them
 cache.py        what this process has read, and whether it is still current
 inotify.py      changed names in a folder, from the kernel
 documents.py    JSON of a file; keys as file names
 redo.py         the redo log: committed changes of files, and their application
 disk.py         files that are read and replaced so that they survive a power loss
-folders.py      where everything is; ownership.py: which store owns a folder
+folders.py      where everything is, and which store owns a folder
 signs.py        files that only show volatile records
 repair.py       damaged files, and folders without a record
 maintenance.py  check, backup and restore

@@ -2,18 +2,16 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, Generic, Protocol
 
 from holdfast.kernel.codec import blame_stack, to_json, to_plain
 from holdfast.kernel.errors import Corrupt, RecordInvalid
 from holdfast.kernel.layout import Wire
-from holdfast.kernel.order import Parts, beyond_text, span
+from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage
-from holdfast.stores.checks import check_limit, check_texts, index_number
 from holdfast.stores.files.documents import WRONG_DOCUMENT, as_member
-from holdfast.stores.indexes import Places, SortedIndexes
+from holdfast.stores.query import Places, Query, SortedIndexes, keys_between
 
 
 class Entry(Generic[R]):
@@ -200,62 +198,32 @@ class Overlay(Generic[R]):
         """
         return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
 
-    def range(
-        self,
-        *,
-        prefix: str = "",
-        start: str | None = None,
-        stop: str | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[tuple[str, R]]:
-        """As `range` of the port."""
-        check_limit(limit)
-        check_texts(prefix, start, stop)
+    def select(self, query: Query, damaged: Damage | None) -> list[tuple[str, R]]:
+        """The records that a query asks for. Every damaged record of the space counts as found by
+        an index: it could have any place in it.
+        """
         records = self.records()
-        entries, keys = records.entries, records.sorted_keys()
-        ends = [end for end in (stop, beyond_text(prefix) if prefix else None) if end is not None]
-        low = bisect_left(keys, max(prefix, start or ""))
-        between = keys[low : bisect_left(keys, min(ends)) if ends else len(keys)]
+        if query.by is not None:
+            keys = records.indexes().keys(self._space, query)
+            _report_damage(records, damaged)
+            return [(key, self.record(key, records.entries[key])) for key in keys]
         found = []
-        for key in islice(reversed(between) if reverse else between, limit):
+        for key in keys_between(records.sorted_keys(), query):
             try:
-                found.append((key, self.record(key, entries[key])))
+                found.append((key, self.record(key, records.entries[key])))
             except Corrupt as error:
                 if damaged is None:
                     raise
                 damaged.append(error)
         return found
 
-    def find(
-        self,
-        index: str,
-        match: Parts = (),
-        *,
-        start: Parts | None = None,
-        stop: Parts | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        damaged: Damage | None = None,
-    ) -> list[tuple[str, R]]:
-        """As `find` of the port. Every damaged record of the space counts as found: it could have
-        any place in the index.
-        """
-        check_limit(limit)
-        records, number = self.records(), index_number(self._space, index)
-        _report_damage(records, damaged)
-        keys = records.indexes().keys(number, *span(match, start, stop), reverse=reverse)
-        return [(key, self.record(key, records.entries[key])) for key in islice(keys, limit)]
-
     def count(self, index: str | None, match: Parts) -> int:
-        """As `count` of the port."""
         records = self.records()
         if index is None:
             return len(records.entries)
-        number = index_number(self._space, index)
+        number = records.indexes().count(self._space, index, match)
         _report_damage(records, None)
-        return records.indexes().count(number, *span(match))
+        return number
 
     def _set(self, key: str, entry: Entry[R] | None) -> None:
         self.changed[key] = entry

@@ -38,11 +38,11 @@ from holdfast.kernel.store import (
     Tx,
 )
 from holdfast.stores.checks import closed
-from holdfast.stores.files import ownership, repair
+from holdfast.stores.files import repair
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
 from holdfast.stores.files.documents import DamagedFile
-from holdfast.stores.files.folders import Folders, file_layout, lock_paths
+from holdfast.stores.files.folders import Folders, claim_all, file_layout, lock_paths
 from holdfast.stores.files.latch import Latch, append_entry, left, warn
 from holdfast.stores.files.redo import (
     GENERATIONS,
@@ -53,13 +53,21 @@ from holdfast.stores.files.redo import (
     write_redo,
 )
 from holdfast.stores.files.signs import Signs, TrackingTx
-from holdfast.stores.files.snapshot import FilesChanged, FilesScope, SnapshotReader, scope_of
-from holdfast.stores.files.transaction import FileChanges, FilesTx, file_changes
+from holdfast.stores.files.transaction import (
+    FileChanges,
+    FilesChanged,
+    FilesScope,
+    FilesTx,
+    SnapshotReader,
+    file_changes,
+    scope_of,
+)
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import EmbeddedStore, Plan
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import refuse_network
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.transaction import SqliteTx
 from holdfast.system.access import PRIVATE, Access, make_folder
 
 T = TypeVar("T")
@@ -124,7 +132,7 @@ class FilesStore(EmbeddedStore):
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.inner.close)
             self._refuse_network_folders()
-            ownership.claim_all(self.folders, self._given, self.access)
+            claim_all(self.folders, self._given, self.access)
             self._latch = Latch(self.folders, self.inner, self.disk, self.access)
             on_error.callback(self._latch.close)
             self._signs = Signs(self.inner, self.folders, shown or {}, self.access)
@@ -317,7 +325,7 @@ class FilesStore(EmbeddedStore):
     ) -> _Committed:
         views = self._reader.views(tx, plan, {}, lambda: None)
         tracking = TrackingTx(tx, self._signs)
-        mine = FilesTx(cast(Tx, tracking), plan.names, views)
+        mine = FilesTx(cast(SqliteTx, tracking), plan.names, views)
         try:
             result = body(mine)
             files = file_changes(mine.mark_changed(), self.cache)

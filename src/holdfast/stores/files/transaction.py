@@ -1,26 +1,38 @@
 """The port's transaction over files and the inner store, and the files that it changes.
 
+A read opens a snapshot of the inner store, blocks no writer and takes no lock. The snapshot has the
+generation of each space, which changes with its files, and the redo record of changes that may not
+be in the files yet. The reader then reads the files and compares the generations with the current
+ones. A change is committed before it touches a file; so if no generation has changed, the files
+read belong to the snapshot.
+
 A space with a layout is an overlay over its files; any other space is the inner transaction's.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.order import Parts
-from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Damage, ReadTx, Row, Tx
+from holdfast.kernel.space import R, Rows, Space
+from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
-from holdfast.stores.files.cache import FileCache
+from holdfast.stores.files.cache import FileCache, FolderSource, Pending
 from holdfast.stores.files.disk import Location
-from holdfast.stores.files.documents import ParsedFile, members, render, with_documents
+from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, Overlay
-from holdfast.stores.files.redo import GENERATIONS, Change, Mark, revision_space
+from holdfast.stores.files.records import Entry, Overlay, Source
+from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
+from holdfast.stores.files.repair import GONE
+from holdfast.stores.port import plan_of
+from holdfast.stores.query import Query, QueryTx
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
-X = TypeVar("X", bound=ReadTx)
+X = TypeVar("X", bound=SqliteReadTx)
 
 ADOPTED = 1
 """The revision of a record that a person or another program has put in a file: below every token.
@@ -86,7 +98,7 @@ class SpaceView(NamedTuple, Generic[R]):
         return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
 
-class FilesReadTx(Generic[X]):
+class FilesReadTx(QueryTx, Generic[X]):
     """A snapshot of files and inner store."""
 
     def __init__(self, tx: X, names: frozenset[str], views: Mapping[str, SpaceView[Any]]) -> None:
@@ -108,17 +120,11 @@ class FilesReadTx(Generic[X]):
             return None
         return view.rows([(key, view.overlay.record(key, entry))], self._own_revision)[0]
 
-    def range(self, space: Space[R], **how: Any) -> list[Row[R]]:
+    def select(self, space: Space[R], query: Query, damaged: Damage | None) -> list[Row[R]]:
         view = self._view(space)
         if view is None:
-            return self._tx.range(space, **how)
-        return view.rows(view.overlay.range(**how), self._own_revision)
-
-    def find(self, space: Space[R], index: str, match: Parts = (), **how: Any) -> list[Row[R]]:
-        view = self._view(space)
-        if view is None:
-            return self._tx.find(space, index, match, **how)
-        return view.rows(view.overlay.find(index, match, **how), self._own_revision)
+            return self._tx.select(space, query, damaged)
+        return view.rows(view.overlay.select(query, damaged), self._own_revision)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         view = self._view(space)
@@ -143,7 +149,7 @@ class FilesReadTx(Generic[X]):
         raise AssertionError("a snapshot has changed nothing")
 
 
-class FilesTx(FilesReadTx[Tx]):
+class FilesTx(FilesReadTx[SqliteTx]):
     """A transaction over files and inner store."""
 
     @property
@@ -170,19 +176,12 @@ class FilesTx(FilesReadTx[Tx]):
         self._tx.delete(revision_space(space), key)
         return True
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
+    def _take_first(
+        self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
         if self._view(space) is None:
-            return self._tx.take_first(space, index, match, but_for=but_for, damaged=damaged)
-        found = self.find(space, index, match, limit=1 + len(but_for), damaged=damaged)
-        return next((row for row in found if row.key not in but_for), None)
+            return self._tx._take_first(space, query, but_for, damaged)
+        return super()._take_first(space, query, but_for, damaged)
 
     def append(
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
@@ -294,3 +293,111 @@ def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
 def _is_whole_file(layout: OneFile[Any] | FilePerRecord[Any]) -> bool:
     """Is the file an object of this space's documents by key, and nothing else?"""
     return isinstance(layout, OneFile) and layout.part is None and layout.gather is dict
+
+
+T = TypeVar("T")
+
+
+class FilesChanged(BaseException):
+    """The files changed during a read. No Exception, so that no body catches it."""
+
+
+class FilesScope(NamedTuple):
+    """A scope's spaces in files, the names of all its spaces, and the inner scope."""
+
+    spaces: tuple[Space[Any], ...]
+    names: frozenset[str]
+    inner: tuple[Space[Any] | Rows, ...]
+
+
+@lru_cache(maxsize=1024)
+def scope_of(scope: tuple[Space[Any] | Rows, ...]) -> FilesScope:
+    """Split a scope, once for all its transactions. Without spaces in files it is the inner
+    store's unchanged.
+    """
+    plan = plan_of(scope)
+    in_files = tuple(space for space in plan.spaces if file_layout(space) is not None)
+    if not in_files:
+        return FilesScope((), plan.names, scope)
+    others = [space for space in plan.spaces if file_layout(space) is None]
+    revisions = map(revision_space, in_files)
+    return FilesScope(in_files, plan.names, (REDO, GENERATIONS, *revisions, *others))
+
+
+class SnapshotReader:
+    """Reads for one store. Keeps the revisions of the last generation of each space."""
+
+    def __init__(self, cache: FileCache, inner: SqliteStore) -> None:
+        self.cache = cache
+        self._inner = inner
+        self._revisions: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """Read every file and revision again from now on."""
+        self.cache.forget()
+        self._revisions = {}
+
+    def read(
+        self, body: Callable[[ReadTx], T], scope: FilesScope, *, eager: bool, guarded: bool
+    ) -> T:
+        """Run the body on a snapshot. With `eager`, all files are read before it begins. With
+        `guarded`, raises FilesChanged when a file may have changed meanwhile; the caller at the
+        latch needs no guard.
+        """
+
+        def snapshot(tx: ReadTx) -> T:
+            pending = read_redo(tx, self.cache.folders)
+            before = [_revision(tx.get(GENERATIONS, space.name)) for space in scope.spaces]
+
+            def check() -> None:
+                if not guarded:
+                    return
+                current = (self._inner.get(GENERATIONS, space.name) for space in scope.spaces)
+                if [_revision(row) for row in current] != before:
+                    raise FilesChanged
+
+            try:
+                views = self.views(tx, scope, pending, check)
+            except DamagedFile:
+                # A file read in the middle of a change only seems damaged.
+                check()
+                raise
+            check()
+            if eager:
+                for view in views.values():
+                    view.overlay.records()
+            mine = FilesReadTx(cast(SqliteReadTx, tx), scope.names, views)
+            try:
+                return body(mine)
+            finally:
+                mine.end()
+
+        return self._inner.read(snapshot, scope=scope.inner)
+
+    def views(
+        self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]
+    ) -> dict[str, SpaceView[Any]]:
+        """The scope's spaces in files, by name. Raises DamagedFile and StoreCorrupt."""
+        views = {}
+        for space in scope.spaces:
+            layout = file_layout(space)
+            assert layout is not None
+            generation = _revision(tx.get(GENERATIONS, space.name))
+            revisions = Revisions(tx, space, generation, self._revisions)
+            file: ParsedFile | None = None
+            source: Source[Any]
+            if isinstance(layout, OneFile):
+                file, source = self.cache.file_records(space, layout, pending)
+                if generation and file.data is None:
+                    # It was written once. Taken for empty, its records would seem deleted.
+                    raise DamagedFile(self.cache.location(layout), layout, space, GONE)
+            else:
+                self.cache.refuse_missing_folder(layout, pending, revisions.all)
+                source = FolderSource(self.cache, space, layout, pending, revisions.all, check)
+            overlay = Overlay(space, layout.wire, source)
+            views[space.name] = SpaceView(space, layout, overlay, revisions, file)
+        return views
+
+
+def _revision(row: Row[Any] | None) -> int:
+    return 0 if row is None else row.revision

@@ -27,8 +27,7 @@ from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.stores.checks import closed
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.clock import ServerClock
-from holdfast.stores.postgres.connection import Again, Connection, Deadline
+from holdfast.stores.postgres.connection import Again, Connection, Deadline, ServerClock
 from holdfast.stores.postgres.errors import is_lost, is_transient, out_of_time, translated
 
 T = TypeVar("T")

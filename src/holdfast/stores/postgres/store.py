@@ -34,10 +34,9 @@ from holdfast.stores.checks import closed, cursor_at, no_cursor, places_of, stor
 from holdfast.stores.copy import entry_data
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import BaseStore, Plan
-from holdfast.stores.postgres import attempt, hotpath, incarnation, latches, schema
+from holdfast.stores.postgres import attempt, incarnation, latches, schema
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.clock import passing_s
-from holdfast.stores.postgres.connection import Connection, Deadline
+from holdfast.stores.postgres.connection import Connection, Deadline, passing_s
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.listener import Listening
@@ -159,7 +158,7 @@ class PostgresStore(BaseStore):
         self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
-            lambda raw: hotpath.put_new(raw, self.namespace, space, items, limit),
+            lambda raw: attempt.put_new(raw, self.namespace, space, items, limit),
             limit,
         )
 
@@ -170,7 +169,7 @@ class PostgresStore(BaseStore):
         self._declare([space], limit)
         return attempt.run_to_end(
             self.connections,
-            lambda raw: hotpath.delete_if(raw, self.namespace, space, keys, token, limit),
+            lambda raw: attempt.delete_if(raw, self.namespace, space, keys, token, limit),
             limit,
         )
 

@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 import psycopg
 
 from holdfast.kernel import faults
-from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.checks import ENDED, check_entry, check_key, storable
 from holdfast.stores.port import Plan
 from holdfast.stores.postgres import latches, schema
-from holdfast.stores.postgres.clock import ServerClock, passing_s
-from holdfast.stores.postgres.connection import Again, Connection, Deadline
+from holdfast.stores.postgres.connection import Again, Connection, Deadline, ServerClock, passing_s
 from holdfast.stores.postgres.listener import SOMEBODY, notices
 from holdfast.stores.postgres.messages import COMMIT, ROLLBACK, Answer, Statement, bound, exchange
+from holdfast.stores.query import Query
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 
 _APPEND = (
@@ -218,16 +217,10 @@ class PostgresTx(PostgresReadTx, SqlTx):
         self._row_locked.discard((space.name, key))
         return super().delete(space, key)
 
-    def take_first(
-        self,
-        space: Space[R],
-        index: str,
-        match: Parts = (),
-        *,
-        but_for: Collection[str] = (),
-        damaged: Damage | None = None,
+    def _take_first(
+        self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
-        row = super().take_first(space, index, match, but_for=but_for, damaged=damaged)
+        row = super()._take_first(space, query, but_for, damaged)
         if row is not None and space.name in self._by_row:
             self._refuse_younger(row.revision)
             self._latched.add((space.name, row.key))

@@ -29,7 +29,6 @@ from holdfast.kernel import faults
 from holdfast.kernel.errors import HoldfastError, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import LOG_BYTES_KEPT, LOG_BYTES_MAX, TRANSACT_TIMEOUT_S
 from holdfast.stores.sqlite import handles, schema, wal
-from holdfast.stores.sqlite.counter import SharedCounter
 from holdfast.stores.sqlite.errors import (
     TablesChanged,
     busy,
@@ -38,7 +37,7 @@ from holdfast.stores.sqlite.errors import (
     translated,
 )
 from holdfast.stores.sqlite.filesystem import check_database, refuse_followed
-from holdfast.stores.sqlite.gate import Gate
+from holdfast.stores.sqlite.gate import Gate, SharedCounter
 from holdfast.stores.sqlite.handles import Handle
 from holdfast.stores.sqlite.wal import Log, SharedSync, log_path, refuse_truncated, too_long
 from holdfast.system.access import Access

@@ -10,7 +10,7 @@
 The next revision is one more than the greater of the journal's last and `meta.revision`, so a
 transaction that appends an entry, as nearly all do, writes no counter row. In a volatile file that
 greater one is the bound of all revisions given; the last one given is in shared memory
-(counter.py).
+(SharedCounter).
 """
 
 import os
@@ -267,7 +267,7 @@ def declare(connection: sqlite3.Connection, space: Space[Any]) -> None:
 @lru_cache(maxsize=1024)
 def put_new(space: Space[Any], items: int) -> str:
     """Insert that many new records of a volatile space if the file still has the bound of their
-    revision (counter.py). Takes namespace, revision and bound, then each record's key, value and
+    revision (SharedCounter). Takes namespace, revision and bound, then each record's key, value and
     places in the indexes.
 
     Violates NOT NULL where the bound is another, and the primary key where a key is taken.

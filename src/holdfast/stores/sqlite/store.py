@@ -24,14 +24,26 @@ from holdfast.stores.checks import closed, storable
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import EmbeddedStore, Plan, plan_of
 from holdfast.stores.sql import table_of
-from holdfast.stores.sqlite import boot, handles, schema
+from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.database import Connection, Database, retry
 from holdfast.stores.sqlite.errors import TablesChanged, opening_failed
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import make_database, refuse_network
-from holdfast.stores.sqlite.hotpath import Declined, HotPath
-from holdfast.stores.sqlite.transaction import KeyTaken, SqliteReadTx, SqliteTx, VolatileTx
-from holdfast.stores.sqlite.users import Users, close_inherited
+from holdfast.stores.sqlite.transaction import (
+    Declined,
+    HotPath,
+    KeyTaken,
+    SqliteReadTx,
+    SqliteTx,
+    VolatileTx,
+)
+from holdfast.stores.sqlite.users import (
+    Users,
+    close_inherited,
+    create_volatile,
+    join_volatile,
+    volatile_path,
+)
 from holdfast.system.access import PRIVATE, Access, access_of, open_made_folder
 from holdfast.system.folder_walk import Folder, open_folder, resolve
 
@@ -91,7 +103,7 @@ class SqliteStore(EmbeddedStore):
                 failed=self._forget_tables,
             )
             undone.callback(self.durable.close)
-            self._volatile_boot = boot.join(self.durable, self._users, boot_id, self._clock)
+            self._volatile_boot = join_volatile(self.durable, self._users, boot_id, self._clock)
             undone.pop_all()
         self._fifos = Fifos(self.side_folder("wake"), namespace, self.access)
         _stores.add(self)
@@ -336,7 +348,7 @@ class SqliteStore(EmbeddedStore):
                             folder,
                             access=self.access,
                             synced=False,
-                            create=lambda raw: boot.create_volatile(
+                            create=lambda raw: create_volatile(
                                 raw, path, self.durable, connection, self._clock, deadline
                             ),
                             failed=self._forget_tables,
@@ -379,7 +391,7 @@ class SqliteStore(EmbeddedStore):
         """Where the current volatile file is, or would be: that of this boot, unless a process with
         another boot id was first.
         """
-        return boot.volatile_path(self.path, self._volatile_boot)
+        return volatile_path(self.path, self._volatile_boot)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -120,9 +120,7 @@ class RunAgent(LaunchAgent, frozen=True, kw_only=True):
 @click.command(short_help="Run a command as an agent, and keep it resolvable.")
 @request_options(RunAgent)
 @words_argument
-@click.option(
-    "--exit-status-to", hidden=True, help="For `start`: the FIFO to tell the exit status by."
-)
+@click.option("--exit-status-to", hidden=True, help="For `start`: the FIFO for the exit status.")
 @leftovers_option
 @json_option
 @store_options
@@ -147,8 +145,8 @@ def run(
     the next one takes over at once.
 
     The command finds HOLDFAST_AGENT_ID, HOLDFAST_AGENT_NAME, HOLDFAST_AGENT_GENERATION,
-    HOLDFAST_AGENT_TOKEN and HOLDFAST_AGENT_MANIFEST in its environment. --json tells of the record
-    on stderr. Signals are passed on. Exit status: the command's, 128+N when signal N ended it, 126
+    HOLDFAST_AGENT_TOKEN and HOLDFAST_AGENT_MANIFEST in its environment. --json prints the record
+    on stderr. Signals are forwarded. Exit status: the command's, 128+N when signal N ended it, 126
     or 127 when it cannot be run, 4 when another has the id or took it over.
     """
     command = command_of(words, "run")
@@ -227,25 +225,25 @@ def _kept(
     finally:
         custody.drop_signals()
         keeping.close()
-    return status_of(LeaseLost("")).exit if loss.told else status
+    return status_of(LeaseLost("")).exit if loss.happened else status
 
 
 class _Loss:
-    """Says that another has taken over, and ends the command unless it is to be left alone."""
+    """Says that another agent has the id, and ends the command unless --on-lost is ignore."""
 
     def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: OnLost) -> None:
         self._hf = hf
         self._agent = agent
         self._command = command
         self._term = on_lost == "term"
-        self.told = False
+        self.happened = False
 
     def __call__(self) -> None:
         # A tree that has ended is a dead holder, whose id the next may take before this process can
         # remove it. That is no loss.
         if self._command.ended() and not self._tree_lives():
             return
-        self.told = True
+        self.happened = True
         remark(f"{self._agent.agent_name} is another generation's by now: this one has lost it")
         if not self._term:
             return
@@ -266,7 +264,7 @@ def _remove(hf: Holdfast, agent: Agent) -> None:
         with suppress(NotFound, Lost):
             hf.agents.remove(agent.agent_id, agent.generation_id, token=agent.token)
     except HoldfastError as error:
-        # The command has ended, and what came of it must not be hidden by this.
+        # The command has ended, and this must not hide its exit status.
         remark(
             f"{error.message}. The record ends with its lease, or when the next one finds its "
             "process dead"
@@ -274,8 +272,8 @@ def _remove(hf: Holdfast, agent: Agent) -> None:
 
 
 def _withdraw(hf: Holdfast, agent_id: str, holder: Holder) -> None:
-    """Take out what may have been published just before a signal ended it; its process never
-    becomes the command.
+    """Remove what may have been published just before a signal came: its process never becomes the
+    command.
     """
     with suppress(HoldfastError):
         agent = hf.agents.get(agent_id)

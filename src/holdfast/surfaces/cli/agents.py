@@ -198,10 +198,10 @@ def get(found: operations.AgentView, hf: Holdfast) -> None:
 
 
 @agents.command(short_help="Print the id of a live agent.")
-@request_options(operations.OfAgent)
+@request_options(operations.AgentKey)
 @json_option
 @store_options
-def resolve(request: operations.OfAgent, as_json: bool) -> int:
+def resolve(request: operations.AgentKey, as_json: bool) -> int:
     """Print the id of the live agent of a name or an id; with --json its record, or the reason why
     there is none.
 
@@ -257,7 +257,7 @@ def publish(request: operations.Publish, as_json: bool) -> None:
 
     Nothing refreshes it but you: `holdfast agents run` and `start` do it by themselves. No process
     is recorded unless --pid names one. Exit status 4 when another generation has the id and is not
-    proved to be gone.
+    verified to be gone.
     """
     manifest = _manifest(request.manifest_path)
     with connected() as hf:

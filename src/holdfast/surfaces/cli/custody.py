@@ -1,14 +1,17 @@
 """Commands that run another program under a claim: their words, and their common option."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
+from holdfast.kernel.errors import HoldfastError
+from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import LEAVE, LEFTOVERS, Custody, Program, run_in_custody
-from holdfast.surfaces.cli.connection import given
+from holdfast.surfaces.cli.connection import connected, given
 from holdfast.surfaces.cli.output import remark
 
-__all__ = ["LEAVE", "Custody", "Wrapper", "attended", "leftovers_option"]
+__all__ = ["LEAVE", "Custody", "Wrapper", "attended", "connected_for_run", "leftovers_option"]
 
 _SEPARATOR = "--"
 
@@ -53,6 +56,19 @@ class Wrapper(click.Command):
                 if isinstance(value, str) or (isinstance(value, tuple | list) and value):
                     return True
         return False
+
+
+@contextmanager
+def connected_for_run(*, create: bool = True) -> Iterator[Holdfast]:
+    """Connect for a command in custody. An error of the close must not hide its exit status: only
+    counts are lost.
+    """
+    hf = connected(create=create)
+    try:
+        yield hf
+    finally:
+        with suppress(HoldfastError):
+            hf.close()
 
 
 def attended(

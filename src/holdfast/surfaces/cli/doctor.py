@@ -25,8 +25,8 @@ def doctor(as_json: bool) -> int:
     """Look for what is wrong here, and say how to fix it. Changes nothing.
 
     Settings, disk, permissions, store, clock, tmux, broker, gateways, server, what dead processes
-    left, what is yet to be told; none is waited for long. Exits 0 when nothing fails, else with the
-    worst status of what does.
+    left, events that are yet to be sent; none is waited for long. Exits 0 when nothing fails, else
+    with the worst status of what does.
     """
     said = given()
     findings: list[Finding] = []
@@ -36,8 +36,8 @@ def doctor(as_json: bool) -> int:
             click.echo(_line(finding))
     status = exit_status(findings)
     if as_json:
-        told = [replace(finding, fix=completed(finding.fix)) for finding in findings]
-        json_document({"well": status == 0, "findings": told})
+        shown = [replace(finding, fix=completed(finding.fix)) for finding in findings]
+        json_document({"well": status == 0, "findings": shown})
     else:
         click.echo(_summed(findings))
     return status

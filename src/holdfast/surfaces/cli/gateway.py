@@ -116,7 +116,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 
 
 @_command(operations.status)
-def status(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """How an agent's gateway and the agent itself are doing."""
     found: Status = operations.status(here, request)
     if as_json:
@@ -138,8 +138,8 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["request_admission"] == "blocked_reconciliation":
         epoch = found["managed_agent_instance_epoch"]
         decide = f"holdfast gateway reconcile {agent} replay|discard --epoch {epoch}"
-        look = f"holdfast gateway requests {agent}"
-        return [("what to do", completed(f"{look}, then {decide}"))]
+        read = f"holdfast gateway requests {agent}"
+        return [("what to do", completed(f"{read}, then {decide}"))]
     if found["request_admission"] == "blocked_unavailable":
         return [("what to do", f"start {agent} again; what was accepted waits for it")]
     return []
@@ -194,8 +194,8 @@ def interrupt(
 ) -> int:
     """Stop what the agent is doing, at once: it does not wait in the queue.
 
-    Returns when the agent was told to stop. Exit status 4 if it could not be told, 5 if that took
-    too long.
+    Returns when the agent was interrupted. Exit status 4 if it could not be, 5 if that took too
+    long.
     """
     deadline, agent = time.monotonic() + wait_s, request.agent
     ended: dict[str, Any] = here.gateway(agent).interrupt(wait_s=wait_s)
@@ -282,7 +282,7 @@ def requests(request: operations.ListRequests, here: Here, as_json: bool) -> Non
 
 
 @_command(operations.cancel)
-def cancel(request: operations.CancelRequest, here: Here, as_json: bool) -> None:
+def cancel(request: operations.RequestKey, here: Here, as_json: bool) -> None:
     """Cancel a request that was not begun."""
     ended = operations.cancel(here, request)
     answer(to_json(ended) if as_json else _summary(to_plain(ended)))
@@ -305,7 +305,7 @@ def reconcile(request: operations.ReconcileGateway, here: Here, as_json: bool) -
 def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
     """Remove finished requests beyond the bounds, with their idempotency keys.
 
-    Those that ended within a day stay, whatever the bounds: a prompt that is asked again must not
+    Those that ended within a day stay, whatever the bounds: a prompt that is sent again must not
     be delivered again.
     """
     done: operations.RequestsPruned = operations.prune(here, request)
@@ -313,7 +313,7 @@ def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
 
 
 @_command(operations.detach)
-def detach(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def detach(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """Stop an agent's gateway.
 
     What was accepted waits for the next one; the agent itself is left alone.

@@ -191,7 +191,7 @@ def serve(
     manifest says how it is reached; options override what it says. For another agent, say it with
     --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
-    from holdfast.runtime.gateway_address import document_in, resolve_served
+    from holdfast.runtime.gateway_identity import document_in, resolve_served
 
     if kind is not None and manifest is not None:
         raise InvalidValue(

@@ -44,7 +44,7 @@ def list_(subject: str | None, as_json: bool) -> None:
         if subject is None:
             counts = operations.list_(hf)
         else:
-            found = operations.holders(hf, operations.OfSubject(subject=subject))
+            found = operations.holders(hf, operations.HoldSubject(subject=subject))
     if as_json:
         json_document(counts if subject is None else found)
     elif subject is None:

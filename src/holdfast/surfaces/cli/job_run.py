@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import click
 
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Fenced, status_of
-from holdfast.operations.jobs import mirror
 from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
@@ -62,13 +61,13 @@ class Work(Request, frozen=True, kw_only=True):
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @request_options(Work)
-@click.option("-q", "--quiet", is_flag=True, help="Pass on only what the command says.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only what the command prints.")
 @click.argument(
     "words", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
 )
 @job_store_options
 def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
-    """Work on jobs: pick one, run a command for it, tell how it went, pick the next.
+    """Work on jobs: pick one, run a command for it, report the verdict, pick the next.
 
     \b
         holdfast jobs run --agent-session tmux:me -- ./agent.sh
@@ -103,11 +102,11 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
                 stdin=request.stdin,
                 heartbeat_s=request.heartbeat_s,
                 adopts_orphans=True,
-                on_output=_pass_on,
-                on_event=_be_quiet if quiet else remark,
+                on_output=_print,
+                on_event=(lambda _: None) if quiet else remark,
             )
         finally:
-            mirror(hf)
+            hf.catch_up()
     if not request.once or done.given_back:
         return EXIT_DONE
     if done.lost:
@@ -117,14 +116,10 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
     return EXIT_DONE if done.completed else EXIT_NOT_COMPLETED
 
 
-def _pass_on(line: str) -> None:
+def _print(line: str) -> None:
     # If nobody reads it, the work goes on all the same.
     with suppress(OSError):
         write(line)
-
-
-def _be_quiet(_: str) -> None:
-    return
 
 
 def _split(line: str) -> tuple[str, ...]:
@@ -138,9 +133,8 @@ def _split(line: str) -> tuple[str, ...]:
 
 
 def _found(words: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The command with its program's whole path, since it may run in another folder.
-
-    Raises before any job is picked.
+    """The command with the whole path of its program, since it may run in another folder. Raises
+    BadParameter.
     """
     program = shutil.which(words[0]) if words and words[0] else None
     if program is None:

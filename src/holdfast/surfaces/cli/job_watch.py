@@ -1,9 +1,7 @@
-"""`holdfast jobs watch`: the registry is what counts, and the broker brings news of it sooner and
-from elsewhere.
+"""`holdfast jobs watch`: the registry counts, and the broker brings its events sooner.
 
-Each look reads the registry first, so it does not matter when the watcher began, or what it missed
-while the broker was away. Of a job that was removed after its end, the audit log tells how it
-ended.
+Each round reads the registry, so it does not matter when the watcher began, or what it missed while
+the broker was away. For a job that was removed after its end, the audit log says how it ended.
 """
 
 import logging
@@ -22,7 +20,6 @@ from holdfast.domains.jobs.transitions import no_such
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.operations.jobs import mirror
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
@@ -42,25 +39,24 @@ class JobWatch:
         self._hf = hf
         self._as_json = as_json
         self._any = not job_ids
-        self._ears = hf.store.listen([JOURNAL_TOPIC])
+        self._listener = hf.store.listen([JOURNAL_TOPIC])
         self._cursor = hf.log.tail(0)[1]
         self._seen: dict[str, int] = {}
         self._over: dict[str, JobStatus] = {}
         self._subscribers: dict[BrokerAddress, Subscriber] = {}
-        self._deaf: set[BrokerAddress] = set()
-        self._heard: list[Message] = []
-        self._lively_s = time.monotonic()
+        self._unreachable: set[BrokerAddress] = set()
+        self._received: list[Message] = []
+        self._active_s = time.monotonic()
         self.away: Unavailable | None = None
-        """Why the last look came to nothing, if the store did not answer."""
-        unfinished = (
-            [*hf.jobs.list_jobs(status="pending"), *hf.jobs.list_jobs(status="running")]
-            if self._any
-            else []
-        )
-        for job in unfinished:
-            self._begin(job)
+        """Why the last round failed, if the store did not answer."""
+        for status in ("pending", "running") if self._any else ():
+            for job in hf.jobs.list_jobs(status=status):
+                self._begin(job)
         for job_id in job_ids:
-            self._begin_with(job_id)
+            try:
+                self._begin(hf.jobs.get_job(job_id))
+            except NotFound:
+                self._recall(job_id)
 
     def until_end(self, *, timeout_s: float | None, idle_s: float | None) -> int:
         """Follow them to the end, or until time runs out; return the exit status."""
@@ -68,23 +64,19 @@ class JobWatch:
         outage = Outage()
         while True:
             try:
-                self._look()
+                self._update()
                 self.away = None
                 outage.over()
             except Unavailable as error:
-                # A database that is restarted comes back, and what is watched has not ended with
-                # it.
+                # A database that restarts comes back, and the jobs go on meanwhile.
                 self.away = error
             if (status := self._verdict()) is not None:
                 return status
             limits = [begun_s + timeout_s] if timeout_s is not None else []
-            limits += [self._lively_s + idle_s] if idle_s is not None else []
+            limits += [self._active_s + idle_s] if idle_s is not None else []
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
-                waiting = (
-                    ", ".join(job_id for job_id in self._seen if job_id not in self._over)
-                    or "any job"
-                )
+                waiting = ", ".join(one for one in self._seen if one not in self._over) or "any job"
                 why = "" if self.away is None else f" ({self.away.message})"
                 remark(
                     f"time ran out before the end of {waiting}{why}: `holdfast jobs get --job ID` "
@@ -94,40 +86,29 @@ class JobWatch:
             if self.away is not None:
                 outage.wait(self.away, left_s)
             else:
-                self._ears.wait(left_s, also=[one.fd for one in self._subscribers.values()])
+                self._listener.wait(left_s, also=[one.fd for one in self._subscribers.values()])
 
     def close(self) -> None:
         """Stop listening."""
         for one in self._subscribers.values():
             one.close()
-        self._ears.__exit__(None, None, None)
-
-    def _begin_with(self, job_id: str) -> None:
-        try:
-            self._begin(self._hf.jobs.get_job(job_id))
-        except NotFound:
-            self._recall(job_id)
+        self._listener.__exit__(None, None, None)
 
     def _recall(self, job_id: str) -> None:
-        """How a job ended that is not in the registry any more.
-
-        Raises NotFound when the log does not tell.
+        """Report how a job ended that is not in the registry any more. Raises NotFound when the
+        audit log does not have it.
         """
-        mirror(self._hf, wait=True)
-        told = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
-        status = next(
-            (one for one in JobStatus if told is not None and one.value == told.get("status")), None
-        )
-        if status is None or not status.ended:
+        self._hf.catch_up(wait=True)
+        logged = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
+        ends = {one.value: one for one in JobStatus if one.ended}
+        status = None if logged is None else ends.get(str(logged.get("status")))
+        if status is None:
             raise no_such(job_id)
         self._seen[job_id] = 0
         self._over[job_id] = status
+        line = f"{job_id} is {status.value}, and removed from the registry since"
         known = {"job_id": job_id, "status": status.value}
-        self._say(
-            to_json(known)
-            if self._as_json
-            else f"{job_id} is {status.value}, and removed from the registry since"
-        )
+        self._say(to_json(known) if self._as_json else line)
 
     def _begin(self, job: Job) -> None:
         self._seen[job.job_id] = 0
@@ -136,29 +117,29 @@ class JobWatch:
         reach = address_of(job.broker, os.environ)
         if reach in self._subscribers:
             self._subscribers[reach].add([job.events_topic])
-        elif reach not in self._deaf:
+        elif reach not in self._unreachable:
             try:
                 self._subscribers[reach] = Subscriber(reach, [job.events_topic])
             except BrokerUnavailable as error:
-                self._deaf.add(reach)
+                self._unreachable.add(reach)
                 _log.info("watching the registry alone: %s", error.message)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         for one in self._subscribers.values():
-            self._heard += one.take()
+            self._received += one.take()
             if one.trouble:
                 _log.info("broker=%s: %s; watching the registry", one.address.shown, one.trouble)
-        while self._heard:
-            self._hf.job_events.receive(self._heard[0].payload, topic=self._heard[0].topic)
+        while self._received:
+            self._hf.job_events.receive(self._received[0].payload, topic=self._received[0].topic)
             # Not before it is stored: the broker does not send it again.
-            del self._heard[0]
+            del self._received[0]
         self._hf.jobs.reap()
         if self._any:
-            self._look_for_new()
+            self._add_new()
         for job_id in [job_id for job_id in self._seen if job_id not in self._over]:
             self._follow(job_id)
 
-    def _look_for_new(self) -> None:
+    def _add_new(self) -> None:
         for batch in self._hf.log.since(self._cursor):
             self._cursor = batch.cursor
             for entry in batch.entries:
@@ -168,7 +149,7 @@ class JobWatch:
                         self._begin(job)
 
     def _follow(self, job_id: str) -> None:
-        # The job before its events: what it says it ended with is then among them.
+        # The job before its events: its last event is then among them.
         job = self._hf.jobs.peek(job_id)
         if job is None:
             self._recall(job_id)
@@ -181,7 +162,7 @@ class JobWatch:
             self._say(to_json(shown(job)) if self._as_json else _end(job))
 
     def _say(self, line: str | bytes) -> None:
-        self._lively_s = time.monotonic()
+        self._active_s = time.monotonic()
         click.echo(line)
 
     def _verdict(self) -> int | None:
@@ -198,10 +179,9 @@ def _line(event: Event) -> str:
 
 
 def _end(job: Job) -> str:
-    said = job.result if job.status is JobStatus.COMPLETED else job.error
-    return printable(f"{job.job_id} is {job.status.value}" + (f": {said}" if said else "")).replace(
-        "\n", " "
-    )
+    words = job.result if job.status is JobStatus.COMPLETED else job.error
+    line = f"{job.job_id} is {job.status.value}" + (f": {words}" if words else "")
+    return printable(line).replace("\n", " ")
 
 
 @click.command()
@@ -235,8 +215,8 @@ def watch(
     """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5
     when time ran out.
 
-    Events come from the broker as they are sent; the registry is what counts, so a watcher that
-    comes late, or loses the broker, sees the end all the same.
+    Events come from the broker as they are sent. The registry counts, so a watcher that comes late,
+    or loses the broker, sees the end all the same.
     """
     if any_ == bool(job_ids):
         raise click.UsageError("say which jobs, or --any")
@@ -247,4 +227,4 @@ def watch(
         finally:
             watched.close()
             if watched.away is None:
-                mirror(hf)
+                hf.catch_up()

@@ -24,7 +24,9 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
+from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
@@ -78,11 +80,11 @@ def jobs() -> None:
     metavar="FILE",
     help="Read the prompt from a file, as one of more than 128 kB.",
 )
-@request_options(operations.Register)
+@request_options(requests.Register)
 @json_option
 @job_store_options
 def register(
-    request: Callable[..., operations.Register],
+    request: Callable[..., requests.Register],
     prompt: str | None,
     prompt_file: str | None,
     as_json: bool,
@@ -102,7 +104,7 @@ def register(
 
 
 @jobs.operation(operations.list_, where=job_store_options)
-def list_(found: list[operations.JobView]) -> None:
+def list_(found: list[JobView]) -> None:
     """List jobs in the order they arrived.
 
     Exit status 7 if there are damaged ones, which are named on stderr.
@@ -116,14 +118,14 @@ def list_(found: list[operations.JobView]) -> None:
     )
 
 
-def _row(job: operations.JobView) -> list[str]:
+def _row(job: JobView) -> list[str]:
     late = "" if job.late_result is None else f", late: {job.late_result.status.value}"
     facts = [job.job_id, f"{job.status.value}{late}", job.agent_session, str(job.priority)]
     return [*facts, str(job.attempt), short_moment(job.created_at), clipped(job.prompt)]
 
 
 @jobs.operation(operations.get, where=job_store_options)
-def get(job: operations.JobView, hf: Holdfast) -> None:
+def get(job: JobView, hf: Holdfast) -> None:
     """Show one job."""
     survivors = hf.jobs.survivors(hf.jobs.get_job(job.job_id))
     facts = to_plain(job)
@@ -156,7 +158,7 @@ def _shown(value: object) -> str:
 
 
 @jobs.command()
-@request_options(operations.Pick)
+@request_options(requests.Pick)
 @click.option(
     "--json",
     "as_json",
@@ -164,7 +166,7 @@ def _shown(value: object) -> str:
     help="Print the whole job, with the token that a verdict must show.",
 )
 @job_store_options
-def pick(request: operations.Pick, as_json: bool) -> int:
+def pick(request: requests.Pick, as_json: bool) -> int:
     """Claim the next pending job and print its id; exit status 3 when there is none.
 
     Without --pid the claim has no process that could die: it lives until a verdict, or until the
@@ -175,7 +177,7 @@ def pick(request: operations.Pick, as_json: bool) -> int:
         return pick_job(hf, queue, wait_s=wait_s, pid=request.pid, as_json=as_json)
 
 
-def _line(job: operations.JobView) -> str:
+def _line(job: JobView) -> str:
     token = "" if job.token is None else f", token {job.token}"
     why = "" if job.error is None else f": {job.error}"
     return f"{job.job_id} is {job.status.value}{token}{why}"
@@ -186,18 +188,18 @@ def _line(job: operations.JobView) -> str:
     where=job_store_options,
     types={"status": _Status([one.value for one in JobStatus])},
 )
-def status(job: operations.JobView) -> str:
+def status(job: JobView) -> str:
     """Move a job to another status. Without --token you speak as the operator."""
     return _line(job)
 
 
 @jobs.operation(operations.cancel, where=job_store_options)
-def cancel(job: operations.JobView) -> str:
+def cancel(job: JobView) -> str:
     return _line(job)
 
 
 @jobs.operation(operations.requeue, where=job_store_options)
-def requeue(job: operations.JobView) -> str:
+def requeue(job: JobView) -> str:
     return _line(job)
 
 
@@ -223,14 +225,14 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
         raise click.UsageError("--agent-session goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
-    found: list[operations.JobView] = []
+    found: list[JobView] = []
     with connected() as hf:
         if status is not None:
-            request = operations.RetryAll(status=status, agent_session=agent_session)
+            request = requests.RetryAll(status=status, agent_session=agent_session)
             found = operations.retry_all(hf, request, damaged=damaged)
         for job_id in job_ids:
             try:
-                found.append(operations.retry(hf, operations.OfJob(job_id=job_id)))
+                found.append(operations.retry(hf, requests.JobKey(job_id=job_id)))
             except (InvalidName, Refused) as error:
                 refused.append(error)
     if as_json:
@@ -243,7 +245,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
 
 
 @jobs.operation(operations.heartbeat, where=job_store_options)
-def heartbeat(_: operations.JobView) -> None:
+def heartbeat(_: JobView) -> None:
     """Give a sign of life for a job, so that it does not count as idle.
 
     Exit status 4 when it is another's by now.
@@ -256,7 +258,7 @@ jobs.add_command(run)
 @jobs.command()
 @click.argument("words", metavar="[JOB EVENT]", nargs=-1)
 @click.option("--job", "job_id", hidden=True, help="The job's id.")
-@request_options(operations.PublishEvent)
+@request_options(requests.PublishEvent)
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
 @click.option(
     "--unsent",
@@ -266,7 +268,7 @@ jobs.add_command(run)
 @json_option
 @job_store_options
 def publish(
-    request: Callable[..., operations.PublishEvent],
+    request: Callable[..., requests.PublishEvent],
     words: tuple[str, ...],
     job_id: str | None,
     data: str | None,
@@ -288,16 +290,17 @@ def publish(
         new = request(job_id="", event="")
         if new.detail or data is not None or new.token is not None:
             raise click.UsageError(
-                "--unsent sends what is kept, and tells nothing new: leave out --detail, --data "
-                "and --token"
+                "--unsent sends what is stored, and nothing new: leave out --detail, --data and "
+                "--token"
             )
         _send_all(as_json)
         return
     content = None if data is None else _decoded(data)
     with connected() as hf:
-        event = operations.keep_event(hf, request(job_id=given[0], event=given[1], data=content))
+        asked = request(job_id=given[0], event=given[1], data=content)
+        event = operations.keep_event(hf, asked).event
         answer(to_json(event) if as_json else str(event.seq))
-        operations.send_events(hf, event)
+        hf.send_events(event)
 
 
 def _send_all(as_json: bool) -> None:
@@ -308,7 +311,7 @@ def _send_all(as_json: bool) -> None:
         except InvalidValue as error:
             sent, failed = error.fields.get("sent", 0), error
         line = f"{counted(sent, 'event')} sent"
-        answer(to_json(operations.Sent(sent=sent)) if as_json else line)
+        answer(to_json(Sent(sent=sent)) if as_json else line)
         if failed is not None:
             raise failed
 
@@ -335,20 +338,20 @@ jobs.add_command(watch)
 @jobs.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--job", "same_id", hidden=True, help="The job's id.")
-@request_options(operations.Log)
+@request_options(requests.Log)
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
 @json_option
 @job_store_options
 def logs(
-    request: Callable[..., operations.Log],
+    request: Callable[..., requests.Log],
     job_id: str | None,
     same_id: str | None,
     listed: bool,
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """Show the audit log of a job: what happened to it, as plain files that outlive the registry.
+    """Show the audit log of a job: what happened to it, as plain files that survive the registry.
 
     DELEGATE_JOB_LOGS_DIR, or jobs.logs in holdfast.toml, says where it lies; otherwise it is beside
     the store.
@@ -383,7 +386,7 @@ def _rebuild(hf: Holdfast, as_json: bool) -> None:
 def _list_logged(hf: Holdfast, as_json: bool) -> None:
     if hf.job_log is None:
         raise operations.no_log()
-    operations.mirror(hf, wait=True)
+    hf.catch_up(wait=True)
     logged = [
         hf.job_log.status(job_id) or {"job_id": job_id, "status": "unknown"}
         for job_id in hf.job_log.jobs()
@@ -418,7 +421,7 @@ def _log_line(line: dict[str, Any]) -> str:
 
 
 @jobs.operation(operations.reap, where=job_store_options)
-def reap(reaped: list[operations.JobView]) -> str:
+def reap(reaped: list[JobView]) -> str:
     """Put back the jobs of dead workers, and end those past their time limits.
 
     Every pick, list, get and watch does so too.
@@ -427,5 +430,5 @@ def reap(reaped: list[operations.JobView]) -> str:
 
 
 @jobs.operation(operations.prune, where=job_store_options)
-def prune(done: operations.Pruned) -> str:
+def prune(done: Pruned) -> str:
     return f"{counted(done.removed, 'job')} removed"

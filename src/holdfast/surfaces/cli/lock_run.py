@@ -34,7 +34,7 @@ OnLost = Literal["term", "ignore"]
 JOB_VARIABLE = "HOLDFAST_LOCK_BY"
 """The job of a command under `locks run`; a `locks run` inside it is a part of that job."""
 _PAUSE_S = 1.0
-"""No line comes sooner after the last."""
+"""The least time between two lines."""
 _SHARE = 100
 """Reading a long queue takes long: at most a hundredth of the time is spent on it."""
 _TAKEN_FROM_THE_LIVING = ("lock.kicked", "lock.lease_expired")
@@ -109,7 +109,7 @@ def run(
     its environment. By the last, a `locks run` inside it is a part of the same job: it does not
     wait for what the job around it holds, and two of them side by side keep each other out.
 
-    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or
+    Signals are forwarded to it. Exit status: the command's, 128+N when signal N ended it, 126 or
     127 when it cannot be run, 4 when the lock was lost or waiting would never end, 5 (or -E) when
     it could not be acquired in time.
     """
@@ -196,7 +196,7 @@ def _release(hf: Holdfast, grant: Grant) -> None:
 
 
 class _Loss:
-    """Watches for the loss of a grant; then says so, and ends the command unless told to ignore it.
+    """Watches for the loss of a grant; says so, and ends the command unless --on-lost is ignore.
 
     A command that ends is a dead holder, whose grant the next in line may take before this process
     can release it. That is no loss: a grant is lost only if it was taken away before that.
@@ -247,9 +247,8 @@ def own_job(verb: str) -> str:
 
 
 class WaitNotes(AbstractContextManager["WaitNotes"]):
-    """Says on stderr whom a request waits for, and again when that has changed.
-
-    It starts when `begin` is called, which is what `on_wait` of a request is for.
+    """Says on stderr who holds what a request waits for, and again when that has changed. It starts
+    with `begin`, which is for `on_wait` of a request.
     """
 
     def __init__(
@@ -293,12 +292,12 @@ class WaitNotes(AbstractContextManager["WaitNotes"]):
 
 
 def waiting_line(statuses: Sequence[LockStatus], by: str, mode: Mode) -> tuple[str, str] | None:
-    """What matters of a wait of this process, and that in words; None when it does not wait."""
+    """A key of what this process waits for, and that in words; None when it does not wait."""
     pid = os.getpid()
     ahead: set[tuple[str, object]] = set()
     held: dict[tuple[int, ...], list[str]] = {}
     holders: dict[tuple[int, ...], str] = {}
-    waits = passing = False
+    waits = reclaimable = False
     for status in statuses:
         mine = [
             one
@@ -314,13 +313,13 @@ def waiting_line(statuses: Sequence[LockStatus], by: str, mode: Mode) -> tuple[s
             }
         against = [hold for hold in status.holds if hold.by != by and conflict(hold.mode, mode)]
         holds = [hold for hold in against if not hold.reclaimable]
-        passing = passing or len(holds) < len(against)
+        reclaimable = reclaimable or len(holds) < len(against)
         if holds:
             tokens = tuple(hold.token for hold in holds)
             held.setdefault(tokens, []).append(status.name)
             holders[tokens] = _holders(holds, status)
-    if not waits or (passing and not held and not ahead):
-        # What the dead hold is granted in a moment: nobody is waited for.
+    if not waits or (reclaimable and not held and not ahead):
+        # The holds of dead processes are granted in a moment.
         return None
     place = f"{len(ahead)} ahead of you" if ahead else "you are next"
     what = [f"{', '.join(names)}: held by {holders[tokens]}" for tokens, names in held.items()]

@@ -49,16 +49,14 @@ def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -
             silent = False
         if silent and not as_json and sys.stdout.isatty():
             click.echo(
-                completed(
-                    "No entries. Every change is told here, such as `holdfast jobs register` makes."
-                )
+                completed("No entries. Every change is shown here, as by `holdfast jobs register`.")
             )
 
 
 def _entries(
     hf: Holdfast, follow: bool, begin: datetime | None, subject: str | None, tail: int
 ) -> Iterator[Entry]:
-    """The entries asked for. The tail counts what is left after the filters."""
+    """The chosen entries. The tail counts what is left after the filters."""
     entries, cursor = hf.log.chosen(begin=begin, subject=subject, limit=tail or None)
     yield from entries
     outage = Outage()

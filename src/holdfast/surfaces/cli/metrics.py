@@ -1,4 +1,4 @@
-"""`holdfast metrics`: what a server says at /metrics, without one."""
+"""`holdfast metrics`: the text of a server's /metrics, without a server."""
 
 import click
 
@@ -18,16 +18,14 @@ def metrics() -> None:
 
     A store that cannot be used is a value (holdfast_store_up 0), and no failure.
     """
-    # Here, as it is not cheap to load and nothing else needs it.
-    from holdfast.runtime.metrics import without_store
-    from holdfast.runtime.metrics.sources import metrics_of
+    # Loaded here, as it loads slowly and nothing else needs it.
+    from holdfast.runtime.metrics.sources import Metrics, without_store
 
     try:
         with connected(create=False) as hf:
-            told = metrics_of(hf, version=__version__).text()
+            text = Metrics(hf, version=__version__).text()
     except (StoreUnavailable, Corrupt) as error:
-        # A value, and no failure: what was written last would be believed for as long as nothing
-        # takes its place.
+        # A value, and no failure: without a new file Prometheus would go on with the last values.
         remark(error.message)
-        told = without_store()
-    click.echo(told, nl=False)
+        text = without_store()
+    click.echo(text, nl=False)

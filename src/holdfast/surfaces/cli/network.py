@@ -248,7 +248,7 @@ def metrics() -> None:
         holdfast network metrics > /var/lib/node_exporter/holdfast.prom
     """
     # Here, as it is slow to load and nothing else needs it.
-    from holdfast.runtime.metrics import exposition
+    from holdfast.runtime.metrics.sources import exposition
 
     with connected(create=False) as hf:
         click.echo(exposition(hf.locks, hf.network), nl=False)

@@ -56,8 +56,8 @@ def table(
     Console().print(drawn)
 
 
-_TELLING = ("status", "state", "lease", "process", "ends")
-"""The columns that tell how something stands."""
+_STATE_COLUMNS = ("status", "state", "lease", "process", "ends")
+"""The columns that show a state."""
 _STYLES = {
     **dict.fromkeys(("error", "failed", "dead", "over"), "red"),
     **dict.fromkeys(("waits", "asked", "yielding", "yielded", "unknown"), "yellow"),
@@ -71,15 +71,15 @@ _STYLES = {
 def _style(heading: str, cell: str) -> str:
     known = (
         (_STYLES[word] for word in cell.replace(",", " ").split() if word in _STYLES)
-        if heading in _TELLING
+        if heading in _STATE_COLUMNS
         else ()
     )
     return next(iter(known), "")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values, a line each; the further lines of a value are indented, so that none looks
-    like a name.
+    """Names and values, a line each; the further lines of a value are indented, so that none can be
+    taken for a name.
     """
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -93,7 +93,7 @@ def moment(at: datetime | None) -> str:
 
 
 def short_moment(at: datetime) -> str:
-    """An instant for a table: on a terminal, where width is dear, without its year and seconds."""
+    """An instant for a table: on a terminal, which is narrow, without its year and seconds."""
     return at.strftime("%m-%d %H:%MZ") if sys.stdout.isatty() else moment(at)
 
 

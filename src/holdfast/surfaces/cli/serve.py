@@ -58,7 +58,7 @@ def server_libraries() -> Iterator[None]:
 @click.option(
     "--expose",
     is_flag=True,
-    help="Serve beyond this machine: whoever has the token may do everything.",
+    help="Serve beyond this machine: everybody with the token may do everything.",
 )
 @click.option(
     "--link", is_flag=True, help="Print a new one-time link to the server that runs, and end."

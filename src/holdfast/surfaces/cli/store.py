@@ -93,7 +93,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
     postgresql://...
 
     Tokens stay as they are, and TO gives only greater ones. The queues of gateways come along. Stop
-    gateways, and whoever else writes to FROM, first, and let them use TO after it.
+    gateways, and all other programs that write to FROM, first, and let them use TO after it.
     """
     with working("copying"):
         copied = Upkeep(load_settings(store=source)).copy(target)
@@ -137,10 +137,7 @@ def remove(space: str, key: str, as_json: bool) -> None:
 
 
 def _agreed(upkeep: Upkeep, file: Path) -> bool:
-    """Ask on a terminal whether to replace the store.
-
-    Raises InvalidValue where nobody can be asked.
-    """
+    """Ask on a terminal whether to replace the store. Raises InvalidValue without a terminal."""
     what = (
         f"this replaces {upkeep.facts()['store']} by {file} for everybody who uses it, "
         "and saves what is there beside it"

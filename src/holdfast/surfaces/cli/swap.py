@@ -1,6 +1,5 @@
 """`holdfast swap`: the recipe that is loaded, and loading another."""
 
-from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from holdfast.domains.workflows import Policy, Swap, SwapEvent, SwapMarker
 from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import EXIT_DONE, HoldfastError
+from holdfast.kernel.errors import EXIT_DONE
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S
 from holdfast.operations import workflows as operations
 from holdfast.operations.operation import Flag, Positional, Request
@@ -19,7 +18,7 @@ from holdfast.operations.page.workflows import advice
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import LEAVE, Custody, Wrapper, attended
+from holdfast.surfaces.cli.custody import LEAVE, Custody, Wrapper, attended, connected_for_run
 from holdfast.surfaces.cli.output import printable, remark
 from holdfast.surfaces.cli.render import moment, pairs
 from holdfast.surfaces.cli.workflow_run import STATES, RecipeWaitNotes
@@ -99,7 +98,7 @@ def to(request: SwapTo, words: tuple[str, ...], quiet: bool) -> int:
     loaded.
 
     The command finds HOLDFAST_SWAP_RECIPE and HOLDFAST_SWAP_TOKEN in its environment, and signals
-    are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when
+    are forwarded to it. Exit status: the command's, 128+N when signal N ended it, 126 or 127 when
     it cannot be run, 4 when the swap was refused or lost, 5 when it could not begin in time.
     """
     if not words:
@@ -116,9 +115,9 @@ def to(request: SwapTo, words: tuple[str, ...], quiet: bool) -> int:
 
 
 def _swap(request: SwapTo, quiet: bool, custody: Custody) -> int:
-    hf = connected()
-    try:
-        with hf.workflows.swap(
+    with (
+        connected_for_run() as hf,
+        hf.workflows.swap(
             request.recipe,
             grace_s=request.grace_s,
             timeout_s=request.timeout_s,
@@ -126,23 +125,20 @@ def _swap(request: SwapTo, quiet: bool, custody: Custody) -> int:
             reload=request.reload,
             on_wait=RecipeWaitNotes(quiet=quiet),
             tree=custody.command.enter(hf.processes.trees),
-        ) as swap:
-            if not swap.needed:
-                if not quiet:
-                    remark(
-                        f"{swap.recipe} is loaded already: nothing was done. "
-                        "--reload loads it again"
-                    )
-                return EXIT_DONE
-            try:
-                return _load(hf, swap, custody)
-            finally:
-                if not custody.command.began:
-                    # As by a signal that came before it could.
-                    swap.cancel("the command was not run")
-    finally:
-        with suppress(HoldfastError):
-            hf.close()
+        ) as swap,
+    ):
+        if not swap.needed:
+            if not quiet:
+                remark(
+                    f"{swap.recipe} is loaded already: nothing was done. --reload loads it again"
+                )
+            return EXIT_DONE
+        try:
+            return _load(hf, swap, custody)
+        finally:
+            if not custody.command.began:
+                # As by a signal that came before it could.
+                swap.cancel("the command was not run")
 
 
 def _load(hf: Holdfast, swap: Swap, custody: Custody) -> int:

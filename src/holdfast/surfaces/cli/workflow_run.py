@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from shlex import quote
 from typing import Annotated, Literal
@@ -25,15 +24,21 @@ from holdfast.domains.workflows.messages import (
     describe_orphan_load,
 )
 from holdfast.domains.workflows.records import Loaded, Obstacle, OrphanLoad, who
-from holdfast.kernel.errors import HoldfastError, LeaseLost, status_of
+from holdfast.kernel.errors import LeaseLost, status_of
 from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request
 from holdfast.operations.workflows import preemptible_flag, recipe_flag, wait_flag
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.custody import Claim
 from holdfast.surfaces.cli.command import quiet_option, request_options
-from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.custody import Custody, Wrapper, attended, leftovers_option
+from holdfast.surfaces.cli.connection import store_options
+from holdfast.surfaces.cli.custody import (
+    Custody,
+    Wrapper,
+    attended,
+    connected_for_run,
+    leftovers_option,
+)
 from holdfast.surfaces.cli.output import remark
 
 STATES = {
@@ -112,7 +117,7 @@ def run(
     has a handler: work is asked, never killed. HOLDFAST_WORKFLOW and HOLDFAST_WORKFLOW_TOKEN are
     its name and token.
 
-    Signals are passed on to it. Exit status: the command's, 128+N when signal N ended it, 126 or
+    Signals are forwarded to it. Exit status: the command's, 128+N when signal N ended it, 126 or
     127 when it cannot be run, 4 when it was refused, or was swept while it ran.
     """
     if not words:
@@ -131,9 +136,8 @@ def run(
 def _as_workflow(
     request: RunWorkflow, signal_path: str | None, quiet: bool, custody: Custody
 ) -> int:
-    hf = connected()
     try:
-        with _work(hf, request, signal_path, quiet, custody) as work:
+        with connected_for_run() as hf, _work(hf, request, signal_path, quiet, custody) as work:
             workflow = work.workflow
             if work.swap_needed and not quiet:
                 remark(swap_advice(workflow.recipe))
@@ -157,9 +161,6 @@ def _as_workflow(
     except LeaseLost as lost:
         # It was said at once.
         return status_of(lost).exit
-    finally:
-        with suppress(HoldfastError):
-            hf.close()
 
 
 def _work(

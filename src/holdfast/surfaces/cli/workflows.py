@@ -62,7 +62,7 @@ def register(
         try:
             write(to_json(done) if as_json else str(done.token))
         except OSError as error:
-            # Nobody would know of the registration, so it is taken back.
+            # Nobody would know of the registration, so it is released.
             why = f"its token could not be written ({error.strerror})"
             try:
                 hf.workflows.release(done.name, done.token)

@@ -1,103 +1,90 @@
-"""The jobs chapter."""
+"""The jobs chapter: six workers and four jobs; a verdict that is too late; a worker that waits."""
 
 import time
 
 from holdfast.domains.jobs import Job, JobStatus
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, Fenced, ImpossibleTransition
-from holdfast.surfaces.cli.tour.stage import TELLING, BrokenStep, Stage, was_woken
+from holdfast.surfaces.cli.tour.steps import REPORTING, BrokenStep, Tour, was_woken
 
-LABEL = "tmux:claude"
+_LABEL = "tmux:claude"
 
 _WAITER = f"""
 import sys, time, holdfast
-{TELLING}
+{REPORTING}
 hf = holdfast.connect(sys.argv[1])
-hf.store = Telling(hf.store)
+hf.store = Reporting(hf.store)
 job = hf.jobs.pick_pending(sys.argv[2], wait_s=20)
 print(time.monotonic(), job.job_id)
 """
 
 
-def jobs_chapter(stage: Stage) -> None:
-    """Six workers and four jobs; a worker that is too late; one that waits."""
-    _race(stage)
-    _stale_verdict(stage)
-    _waiting(stage)
+def jobs_chapter(tour: Tour) -> None:
+    _race(tour)
+    _stale_verdict(tour)
+    _wait(tour)
 
 
-def _race(stage: Stage) -> None:
-    jobs = stage.hf.jobs
-    ids = [
-        jobs.register_job(f"task {n}", agent="claude-code", agent_session=LABEL).job_id
-        for n in range(4)
-    ]
-    stage.say(
-        f"4 jobs are registered for {LABEL}; 6 worker processes run `holdfast jobs pick` at once"
+def _race(tour: Tour) -> None:
+    ids = [_registered(tour, f"task {number}", _LABEL) for number in range(4)]
+    tour.say(
+        f"4 jobs are registered for {_LABEL}; 6 worker processes run `holdfast jobs pick` at once"
     )
-    outcomes = [
-        stage.outcome(worker)
-        for worker in [stage.start("jobs", "pick", "--agent-session", LABEL) for _ in range(6)]
-    ]
+    workers = [tour.start("jobs", "pick", "--agent-session", _LABEL) for _ in range(6)]
+    outcomes = [tour.outcome(worker) for worker in workers]
     picked = [printed for status, printed in outcomes if status == 0]
-    stage.holds(sorted(picked) == sorted(ids), "each job went to exactly one worker")
+    tour.check(sorted(picked) == sorted(ids), "each job went to exactly one worker")
     empty = [status for status, _ in outcomes if status != 0]
-    stage.holds(
+    tour.check(
         empty == [EXIT_NOTHING_TO_TAKE] * 2,
         "the two workers that came too late got exit status 3: nothing to take",
     )
 
 
-def _stale_verdict(stage: Stage) -> None:
-    jobs = stage.hf.jobs
-    job_id = jobs.register_job("fix the build", agent="claude-code", agent_session=LABEL).job_id
-    first = _claim(stage)
-    stage.say(
-        f"worker A has job {job_id}; it hangs, so an operator puts the job back and worker B "
-        "picks it"
+def _stale_verdict(tour: Tour) -> None:
+    update = tour.hf.jobs.update_status
+    job_id = _registered(tour, "fix the build", _LABEL)
+    first = _picked(tour)
+    tour.say(
+        f"worker A has job {job_id} and hangs; an operator puts the job back, and worker B picks it"
     )
-    jobs.update_status(job_id, JobStatus.PENDING)
-    second = _claim(stage)
-    stage.holds(
+    update(job_id, JobStatus.PENDING)
+    second = _picked(tour)
+    tour.check(
         (second.token or 0) > (first.token or 0),
         f"B's token is greater than A's: {second.token} > {first.token}",
     )
-    refused = False
-    try:
-        jobs.update_status(job_id, JobStatus.COMPLETED, token=first.token, result="done, says A")
-    except Fenced:
-        refused = True
-    stage.holds(refused, "A wakes up and reports success: refused, its token is stale")
-    done = jobs.update_status(
-        job_id, JobStatus.COMPLETED, token=second.token, result="done, says B"
+    refused = tour.refusal(
+        Fenced, update, job_id, JobStatus.COMPLETED, token=first.token, result="done by A"
     )
-    stage.holds(done.result == "done, says B", "B's verdict counts")
-    impossible = False
-    try:
-        jobs.update_status(job_id, JobStatus.RUNNING)
-    except ImpossibleTransition:
-        impossible = True
-    stage.holds(impossible, "nobody can start a completed job again")
+    tour.check(refused is not None, "A wakes up and reports success: refused, its token is stale")
+    done = update(job_id, JobStatus.COMPLETED, token=second.token, result="done by B")
+    tour.check(done.result == "done by B", "B's verdict counts")
+    refused = tour.refusal(ImpossibleTransition, update, job_id, JobStatus.RUNNING)
+    tour.check(refused is not None, "nobody can start a completed job again")
 
 
-def _claim(stage: Stage) -> Job:
-    job = stage.hf.jobs.pick_pending(LABEL)
+def _wait(tour: Tour) -> None:
+    label = "tmux:waiter"
+    tour.say("a worker waits for work: it sleeps, and does not poll")
+    worker = tour.start_script(_WAITER, label)
+    # It found nothing, so from here on it is woken, or its sleep times out.
+    asleep = tour.line(worker) == "asleep"
+    began_s = time.monotonic()
+    job_id = _registered(tour, "now", label)
+    status, printed = tour.outcome(worker)
+    at_s, picked = printed.split()[-2:] if status == 0 else ("inf", "")
+    tour.check(
+        asleep and picked == job_id and was_woken(printed),
+        f"it had the job {(float(at_s) - began_s) * 1000:.0f} ms after it was registered",
+    )
+
+
+def _registered(tour: Tour, prompt: str, label: str) -> str:
+    return tour.hf.jobs.register_job(prompt, agent="claude-code", agent_session=label).job_id
+
+
+def _picked(tour: Tour) -> Job:
+    job = tour.hf.jobs.pick_pending(_LABEL)
     if job is None:
         raise BrokenStep("there is a job to pick")
     return job
-
-
-def _waiting(stage: Stage) -> None:
-    label = "tmux:waiter"
-    stage.say("a worker waits for work: asleep, not polling")
-    worker = stage.start_script(_WAITER, label)
-    # It has looked and found nothing, so that from here on it is woken, or looks again by itself.
-    asleep = stage.line(worker) == "asleep"
-    before = time.monotonic()
-    job = stage.hf.jobs.register_job("now", agent="claude-code", agent_session=label)
-    status, printed = stage.outcome(worker)
-    woke_at, picked = printed.split()[-2:] if status == 0 else ("inf", "")
-    took_ms = (float(woke_at) - before) * 1000
-    stage.holds(
-        asleep and picked == job.job_id and was_woken(printed),
-        f"it had the job {took_ms:.0f} ms after it was registered",
-    )

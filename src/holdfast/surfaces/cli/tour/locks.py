@@ -1,15 +1,16 @@
-"""The locks chapter."""
+"""The locks chapter: a lock that the next waiter gets, a holder that is killed, a deadlock."""
 
 import signal
+import time
 
 from holdfast.kernel.errors import DeadlockDetected, Fenced
-from holdfast.surfaces.cli.tour.stage import TELLING, BrokenStep, Process, Stage, was_woken
+from holdfast.surfaces.cli.tour.steps import REPORTING, BrokenStep, Process, Tour, was_woken
 
-_NEXT = f"""
+_WAITER = f"""
 import sys, time, holdfast
-{TELLING}
+{REPORTING}
 with holdfast.connect(sys.argv[1]) as hf:
-    hf.store = Telling(hf.store)
+    hf.store = Reporting(hf.store)
     grant = hf.locks.acquire(sys.argv[3], by=sys.argv[2])
     print(time.monotonic(), grant.token, flush=True)
     grant.release()
@@ -22,93 +23,80 @@ print(hf.locks.acquire(sys.argv[3], by=sys.argv[2]).token, flush=True)
 signal.pause()
 """
 
-_TWO_IN_TURN = """
+_TWO_LOCKS = """
 import sys, holdfast
 with holdfast.connect(sys.argv[1]) as hf:
     with hf.locks.hold(sys.argv[3], by=sys.argv[2]):
-        def waits(ahead):
+        def on_wait(ahead):
             print('waits', flush=True)
-        with hf.locks.acquire(sys.argv[4], by=sys.argv[2], on_wait=waits):
+        with hf.locks.acquire(sys.argv[4], by=sys.argv[2], on_wait=on_wait):
             print('has both', flush=True)
 """
 
 
-def locks_chapter(stage: Stage) -> None:
-    """A hand-over; a holder killed; a deadlock."""
-    _hand_over(stage)
-    _kill(stage)
-    _deadlock(stage)
+def locks_chapter(tour: Tour) -> None:
+    _release(tour)
+    _kill(tour)
+    _deadlock(tour)
 
 
-def _hand_over(stage: Stage) -> None:
-    grant = stage.hf.locks.acquire("router-1", by="job-1")
-    stage.say("job-1 holds router-1; job-2 asks for it and sleeps")
-    after = _asleep(stage, "job-2", "router-1")
-    released_at = stage.monotonic()
+def _release(tour: Tour) -> None:
+    grant = tour.hf.locks.acquire("router-1", by="job-1")
+    tour.say("job-1 holds router-1; job-2 requests it and sleeps")
+    waiter = _asleep(tour, "job-2", "router-1")
+    began_s = time.monotonic()
     grant.release()
-    woken, took_ms, _ = _granted(stage, after, released_at)
-    stage.holds(woken, f"job-2 had it {took_ms:.1f} ms after job-1 let go")
+    woken, took_ms, _ = _granted(tour, waiter, began_s)
+    tour.check(woken, f"job-2 had it {took_ms:.1f} ms after job-1 released it")
 
 
-def _kill(stage: Stage) -> None:
-    holder = stage.start_script(_HOLDER, "job-3", "router-1")
-    token = int(stage.line(holder))
-    stage.say("job-3 takes router-1 and is killed with -9 while job-4 waits")
-    after = _asleep(stage, "job-4", "router-1")
-    killed_at = stage.monotonic()
+def _kill(tour: Tour) -> None:
+    holder = tour.start_script(_HOLDER, "job-3", "router-1")
+    token = int(tour.line(holder))
+    tour.say("job-3 holds router-1 and is killed with -9 while job-4 waits")
+    waiter = _asleep(tour, "job-4", "router-1")
+    began_s = time.monotonic()
     holder.send_signal(signal.SIGKILL)
-    woken, took_ms, next_token = _granted(stage, after, killed_at)
-    stage.outcome(holder)
-    stage.holds(
-        woken, f"job-4 had it {took_ms:.1f} ms after the kill: no timeout, no cleaning up by hand"
+    woken, took_ms, next_token = _granted(tour, waiter, began_s)
+    tour.outcome(holder)
+    tour.check(
+        woken, f"job-4 had it {took_ms:.1f} ms after the kill: no timeout, no cleanup by hand"
     )
-    refused = False
-    try:
-        stage.hf.check_token("router-1", token)
-    except Fenced:
-        refused = True
-    stage.holds(
-        refused and next_token > token,
-        "whatever job-3 left half-way is refused by its token, which is stale",
+    stale = tour.refusal(Fenced, tour.hf.check_token, "router-1", token)
+    tour.check(
+        stale is not None and next_token > token,
+        "a late write of job-3 is refused, since its token is stale",
     )
 
 
-def _deadlock(stage: Stage) -> None:
-    grant = stage.hf.locks.acquire("router-2", by="job-6")
-    stage.say(
-        "job-5 holds router-1 and waits for router-2, which job-6 holds; now job-6 asks for "
+def _deadlock(tour: Tour) -> None:
+    grant = tour.hf.locks.acquire("router-2", by="job-6")
+    tour.say(
+        "job-5 holds router-1 and waits for router-2, which job-6 holds; now job-6 requests "
         "router-1"
     )
-    other = stage.start_script(_TWO_IN_TURN, "job-5", "router-1", "router-2")
-    waits = stage.line(other) == "waits"
-    cycle = ""
-    try:
-        stage.hf.locks.acquire("router-1", by="job-6")
-    except DeadlockDetected as error:
-        cycle = error.fields["cycle"]
-    stage.holds(waits and cycle != "", f"told at once, not after a timeout: {cycle}")
+    other = tour.start_script(_TWO_LOCKS, "job-5", "router-1", "router-2")
+    waits = tour.line(other) == "waits"
+    error = tour.refusal(DeadlockDetected, tour.hf.locks.acquire, "router-1", by="job-6")
+    cycle = "" if error is None else error.fields["cycle"]
+    tour.check(waits and cycle != "", f"refused at once, not after a timeout: {cycle}")
     grant.release()
-    status, printed = stage.outcome(other)
-    stage.holds(
-        status == 0 and printed == "has both", "job-6 lets go of router-2 and job-5 goes on"
+    tour.check(
+        tour.outcome(other) == (0, "has both"), "job-6 releases router-2, and job-5 continues"
     )
-    stage.holds(
-        stage.hf.locks.list_held() == [], "nothing is left behind (`holdfast locks status`)"
-    )
+    tour.check(tour.hf.locks.list_held() == [], "nothing is left behind (`holdfast locks status`)")
 
 
-def _asleep(stage: Stage, by: str, name: str) -> Process:
-    """A process that has asked and sleeps, so that from here on it is woken, or looks again by
-    itself.
-    """
-    process = stage.start_script(_NEXT, by, name)
-    if stage.line(process) != "asleep":
+def _asleep(tour: Tour, by: str, name: str) -> Process:
+    """A process that has requested a lock and sleeps: from here on it is woken, or times out."""
+    process = tour.start_script(_WAITER, by, name)
+    if tour.line(process) != "asleep":
         raise BrokenStep(f"{by} waits for {name}")
     return process
 
 
-def _granted(stage: Stage, process: Process, since_s: float) -> tuple[bool, float, int]:
-    """Was a sleeper woken for it, how long did that take, and its token."""
-    status, printed = stage.outcome(process)
+def _granted(tour: Tour, process: Process, began_s: float) -> tuple[bool, float, int]:
+    """Whether a sleeper was woken, how long that took, and its token."""
+    status, printed = tour.outcome(process)
     at_s, token = printed.split()[-2:] if status == 0 else ("inf", "0")
-    return was_woken(printed), (float(at_s) - since_s) * 1000, int(token)
+    return was_woken(printed), (float(at_s) - began_s) * 1000, int(token)

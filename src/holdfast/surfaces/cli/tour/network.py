@@ -1,14 +1,15 @@
-"""The network chapter."""
+"""The network chapter: two jobs and three routers; one address for two hosts; a run that dies."""
 
 import signal
+import time
 
 from holdfast.kernel.errors import Held
-from holdfast.surfaces.cli.tour.stage import Stage
+from holdfast.surfaces.cli.tour.steps import Tour
 
-ROUTERS = ("router-1", "router-2", "router-3")
-ROUNDS = 20
+_ROUTERS = ("router-1", "router-2", "router-3")
+_ROUNDS = 20
 
-_FIGHTER = """
+_JOB = """
 import os, sys, holdfast
 url, busy, job, rounds, *routers = sys.argv[1:]
 met = 0
@@ -17,15 +18,15 @@ with holdfast.connect(url) as hf:
     for _ in range(int(rounds)):
         with hf.network.all_router_locks(routers, job):
             try:
+                # Only one process at a time can make this folder.
                 os.mkdir(busy)
                 os.rmdir(busy)
             except OSError:
                 met += 1
 print(met, flush=True)
 """
-"""The folder can be made by one at a time: whoever finds it there was not alone."""
 
-_REGISTRANT = """
+_REGISTRATION = """
 import sys, holdfast
 with holdfast.connect(sys.argv[1]) as hf:
     print(hf.network.check_and_register_host(sys.argv[2], "10.0.0.7", "router-1", sys.argv[3]))
@@ -40,68 +41,61 @@ signal.pause()
 """
 
 
-def network_chapter(stage: Stage) -> None:
-    """Two jobs fight for three routers; two register one address; a run dies with its lease."""
-    _fight(stage)
-    host = _one_address(stage)
-    _dead_lease(stage, host)
+def network_chapter(tour: Tour) -> None:
+    _compete(tour)
+    host = _register_twice(tour)
+    _dead_lease(tour, host)
 
 
-def _fight(stage: Stage) -> None:
-    stage.say(
-        f"job-a and job-b each take all of {', '.join(ROUTERS)}, {ROUNDS} times, in opposite "
+def _compete(tour: Tour) -> None:
+    tour.say(
+        f"job-a and job-b each lock all of {', '.join(_ROUTERS)}, {_ROUNDS} times, in opposite "
         "orders, as fast as they can"
     )
-    busy = str(stage.folder / "busy")
-    begun_s = stage.monotonic()
+    busy = str(tour.folder / "busy")
+    begun_s = time.monotonic()
     jobs = [
-        stage.start_script(_FIGHTER, busy, job, str(ROUNDS), *routers)
-        for job, routers in (("job-a", ROUTERS), ("job-b", ROUTERS[::-1]))
+        tour.start_script(_JOB, busy, job, str(_ROUNDS), *routers)
+        for job, routers in (("job-a", _ROUTERS), ("job-b", _ROUTERS[::-1]))
     ]
-    ready = [stage.line(job) for job in jobs]
-    outcomes = [stage.outcome(job) for job in jobs]
-    took_s = stage.monotonic() - begun_s
-    stage.holds(
+    ready = [tour.line(job) for job in jobs]
+    outcomes = [tour.outcome(job) for job in jobs]
+    took_s = time.monotonic() - begun_s
+    tour.check(
         ready == ["ready"] * 2 and outcomes == [(0, "0")] * 2,
-        "neither ever met the other on any of the three",
+        "the two jobs never met on any of the three routers",
     )
-    stage.holds(
-        stage.hf.locks.list_held() == [],
-        f"and no order of names made them wait for each other for ever: {took_s:.1f} s",
+    tour.check(
+        tour.hf.locks.list_held() == [],
+        f"the opposite orders caused no deadlock: both were done after {took_s:.1f} s",
     )
 
 
-def _one_address(stage: Stage) -> str:
-    stage.say("both register a host at once, with the same address")
+def _register_twice(tour: Tour) -> str:
+    tour.say("two processes register a host at once, both with the same address")
     hosts = {"host-a": "02:00:00:00:00:0a", "host-b": "02:00:00:00:00:0b"}
-    said = {
-        host: stage.outcome(process)[1]
-        for host, process in [(h, stage.start_script(_REGISTRANT, h, m)) for h, m in hosts.items()]
-    }
-    stage.holds(
-        sorted(said.values()) == ["False", "True"],
-        "one of them has it now, and the other was told no",
+    started = {host: tour.start_script(_REGISTRATION, host, mac) for host, mac in hosts.items()}
+    printed = {host: tour.outcome(process)[1] for host, process in started.items()}
+    tour.check(
+        sorted(printed.values()) == ["False", "True"],
+        "one of them has the address, and the other was refused",
     )
-    return next(host for host, answer in said.items() if answer == "True")
+    return next(host for host, answer in printed.items() if answer == "True")
 
 
-def _dead_lease(stage: Stage, host: str) -> None:
-    stage.say(f"run-1 leases {host}, so that nobody takes it away; then it is killed with -9")
-    run = stage.start_script(_RUN, host)
-    leased = stage.line(run) == "leased"
-    refused = ""
-    try:
-        stage.hf.network.unregister_host(host)
-    except Held as error:
-        refused = error.message
-    stage.holds(
-        leased and "run-1" in refused,
-        f"while it lived, {host} could not be unregistered, and the refusal named run-1",
+def _dead_lease(tour: Tour, host: str) -> None:
+    tour.say(f"run-1 leases {host}, so that nobody can remove it, and is then killed with -9")
+    run = tour.start_script(_RUN, host)
+    leased = tour.line(run) == "leased"
+    error = tour.refusal(Held, tour.hf.network.unregister_host, host)
+    tour.check(
+        leased and error is not None and "run-1" in error.message,
+        f"while run-1 lived, {host} could not be unregistered, and the refusal named run-1",
     )
     run.send_signal(signal.SIGKILL)
-    stage.outcome(run)
-    count = stage.hf.network.get_host_lease_count(host)
-    stage.holds(
-        count == 0 and stage.hf.network.unregister_host(host),
-        "now nobody counts it any more: no counter leaks",
+    tour.outcome(run)
+    count = tour.hf.network.get_host_lease_count(host)
+    tour.check(
+        count == 0 and tour.hf.network.unregister_host(host),
+        "after the kill the lease is gone: no counter leaks",
     )

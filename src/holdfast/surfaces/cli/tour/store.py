@@ -1,4 +1,4 @@
-"""The store chapter."""
+"""The store chapter: a writer that is killed in a transaction, the journal, a restore."""
 
 import os
 import signal
@@ -8,85 +8,74 @@ from pathlib import Path
 
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.settings import Settings
-from holdfast.kernel.store import Tx
 from holdfast.runtime.maintenance import Upkeep
-from holdfast.surfaces.cli.tour.stage import Stage
+from holdfast.surfaces.cli.tour.steps import Tour
 
-_HALF_WAY = """
+_UNFINISHED = """
 import sys, signal, holdfast
 from holdfast.domains.jobs.records import JOBS
 hf = holdfast.connect(sys.argv[1])
-def half_way(tx):
+def delete_all(tx):
     for row in tx.range(JOBS):
         tx.delete(JOBS, row.key)
     tx.append(actor="tour", kind="tour.destroyed", subject="everything")
     print("inside", flush=True)
     signal.pause()
-hf.store.transact(half_way, scope=[JOBS])
+hf.store.transact(delete_all, scope=[JOBS])
 """
 
 
-def store_chapter(stage: Stage) -> None:
-    """A writer killed half-way; what the journal tells; a restore."""
-    _kill_half_way(stage)
-    _journal(stage)
-    _restore(stage)
+def store_chapter(tour: Tour) -> None:
+    _kill(tour)
+    _journal(tour)
+    _restore(tour)
 
 
-def _kill_half_way(stage: Stage) -> None:
-    before = stage.hf.jobs.list_jobs()
-    stage.say(
-        "a process deletes every job, all in one transaction, and is killed with -9 before it "
-        "commits"
+def _kill(tour: Tour) -> None:
+    before = len(tour.hf.jobs.list_jobs())
+    tour.say(
+        "a process deletes every job in one transaction, and is killed with -9 before it commits"
     )
-    writer = stage.start_script(_HALF_WAY)
-    inside = stage.line(writer) == "inside"
-    began = time.monotonic()
+    writer = tour.start_script(_UNFINISHED)
+    inside = tour.line(writer) == "inside"
+    began_s = time.monotonic()
     os.kill(writer.pid, signal.SIGKILL)
-
-    def look(tx: Tx) -> int:
-        return tx.count(JOBS)
-
-    count = stage.hf.store.transact(look, scope=[JOBS])
-    waited_ms = (time.monotonic() - began) * 1000
-    stage.outcome(writer)
-    stage.holds(
-        inside and count == len(before), f"all {len(before)} jobs are there, none half-deleted"
-    )
-    stage.holds(
+    count = tour.hf.store.transact(lambda tx: tx.count(JOBS), scope=[JOBS])
+    waited_ms = (time.monotonic() - began_s) * 1000
+    tour.outcome(writer)
+    tour.check(inside and count == before, f"all {before} jobs are there, and none is damaged")
+    tour.check(
         waited_ms < 5000,
-        f"the next writer was in {waited_ms:.0f} ms after the kill: the dead hold nothing up",
+        f"the next writer got in {waited_ms:.0f} ms after the kill: a dead process blocks nobody",
     )
 
 
-def _journal(stage: Stage) -> None:
-    entries, _ = stage.hf.log.tail(1000)
-    stage.holds(
+def _journal(tour: Tour) -> None:
+    entries, _ = tour.hf.log.tail(1000)
+    tour.check(
         all(entry.kind != "tour.destroyed" for entry in entries),
-        "the journal does not tell of what did not happen",
+        "the journal has no entry for what was not committed",
     )
-    # Those of locks are in the file that ends with the boot, and numbered there.
-    lasting = [entry.revision for entry in entries if not entry.kind.startswith("lock.")]
-    passing = [entry.revision for entry in entries if entry.kind.startswith("lock.")]
-    stage.holds(
-        all(told == sorted(set(told)) for told in (lasting, passing)),
-        f"its {len(entries)} entries tell of every change, in order (`holdfast log`)",
+    # Those of locks are numbered apart, in the file that ends with the boot.
+    of_locks = [entry.revision for entry in entries if entry.kind.startswith("lock.")]
+    others = [entry.revision for entry in entries if not entry.kind.startswith("lock.")]
+    tour.check(
+        all(found == sorted(set(found)) for found in (of_locks, others)),
+        f"its {len(entries)} entries show every change, in order (`holdfast log`)",
     )
 
 
-def _restore(stage: Stage) -> None:
-    upkeep = Upkeep(Settings(store=stage.url))
+def _restore(tour: Tour) -> None:
+    upkeep, jobs = Upkeep(Settings(store=tour.url)), tour.hf.jobs
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "backup.sqlite"
         upkeep.backup(saved)
-        lost = stage.hf.jobs.register_job("after the backup", agent="a", agent_session="tmux:late")
-        stage.say(
-            "the store is backed up, used, and then restored from the backup, all while it is open"
-        )
+        lost = jobs.register_job("after the backup", agent="a", agent_session="tmux:late")
+        tour.say("the store is backed up, used, and restored from the backup while it is open")
         upkeep.restore(saved)
-    again = stage.hf.jobs.register_job("after the restore", agent="a", agent_session="tmux:late")
-    stage.holds(
+    again = jobs.register_job("after the restore", agent="a", agent_session="tmux:late")
+    tour.check(
         again.arrival > lost.arrival,
-        "numbers given out after the backup are never given again: a new era began",
+        "numbers given out after the backup are never given out again: a new era began",
     )
-    stage.holds(upkeep.check() == [], "`holdfast store check` finds the store sound")
+    tour.check(upkeep.check() == [], "`holdfast store check` finds no damage")

@@ -1,4 +1,4 @@
-"""How a state machine is let loose to find where a part of the program and its oracle disagree."""
+"""Search for a sequence of steps on which the program and its oracle disagree."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 def search(
     machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int, same: bool = True
 ) -> None:
-    """Run a machine over so many examples of so many steps.
-
-    The `same` examples each time, so that a run of the suite says something about the program and
-    nothing about luck; else others each time.
+    """Run a machine over so many examples of so many steps: the `same` examples each time, so that
+    a run does not depend on luck, else new ones.
     """
     run_state_machine_as_test(
         # It is typed as a class, and only called.

@@ -1,24 +1,14 @@
-"""One process of a crowd: threads that ask for locks at random and write down what happens, each as
-a job of its own.
-
-    python -m tests.model.lock_worker '{"store": ..., "folder": ..., ...}'
-
-It says when it is ready, and begins when it is told until when, on the monotonic clock. Every event
-is one line, written by one call, so that a process that is killed leaves whole lines and at most
-one torn one.
+"""A workload of jobs that acquire locks at random, each in a thread of its own. What happens to each
+request is recorded: see `lock_history.py`.
 """
 
-import json
-import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import holdfast
 from holdfast.kernel.errors import (
     DeadlockDetected,
     HoldfastError,
@@ -27,27 +17,14 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.primitives.locks import Grant, Locks
-from tests.harness.crowds import run_all
+from holdfast.runtime.connection import Holdfast
+from proof.crowd.plan import Plan
+from proof.event_log import EventLog
 
 NAMES = tuple(f"n{number:02d}" for number in range(12))
 
 
 _TOO_LATE = "no answer within the time limit"
-
-
-class Plan(NamedTuple):
-    """What a process of the crowd is to do."""
-
-    store: str
-    folder: str
-    process: str
-    """Its name, which no other process of the run has."""
-    seed: int
-    jobs: int
-    habit: str = "mixed"
-    """What its jobs are like: see `HABITS`."""
-    bug: str = ""
-    """A fault to plant: see `tests.model.lock_bugs`."""
 
 
 class Job:
@@ -62,7 +39,7 @@ class Job:
         self.until = until
         self.locks = locks
         self.tell = tell
-        self.random = random.Random(f"{plan.seed}/{self.by}")
+        self.random = random.Random(f"{plan.crowd.seed}/{self.by}")
         self.asked = 0
         self.held: dict[str, Grant] = {}
         self.ended = ""
@@ -72,7 +49,7 @@ class Job:
 
     def run(self) -> None:
         while time.monotonic() < self.until:
-            HABITS[self.plan.habit](self)
+            HABITS[self.plan.crowd.kind](self)
             for ask_id, grant in reversed(list(self.held.items())):
                 self.release(ask_id, grant)
 
@@ -309,26 +286,15 @@ HABITS: dict[str, Callable[[Job], None]] = {
 }
 
 
-def main(plan: Plan) -> int:
-    if plan.bug:
-        from tests.model.lock_bugs import plant
+def warm(hf: Holdfast) -> None:
+    hf.locks.status(NAMES[0])
 
-        plant(plan.bug, random.Random(f"{plan.seed}/{plan.process}"))
-    fd = os.open(
-        Path(plan.folder) / f"{plan.process}.events", os.O_CREAT | os.O_WRONLY | os.O_APPEND
-    )
+
+def threads(plan: Plan, hf: Holdfast, until: float) -> dict[str, Callable[[], None]]:
+    log = EventLog(Path(plan.folder) / f"{plan.process}.events")
 
     def tell(kind: str, **fields: object) -> None:
-        line = json.dumps({"at": time.monotonic(), "kind": kind, **fields}) + "\n"
-        assert os.write(fd, line.encode()) == len(line)
+        log.write({"at": time.monotonic(), "kind": kind, **fields})
 
-    with holdfast.connect(plan.store) as hf:
-        hf.locks.status(NAMES[0])
-        print("ready", flush=True)
-        until = float(sys.stdin.readline())
-        jobs = [Job(plan, number, hf.locks, tell, until) for number in range(plan.jobs)]
-        return run_all({job.by: job.run for job in jobs})
-
-
-if __name__ == "__main__":
-    sys.exit(main(Plan(**json.loads(sys.argv[1]))))
+    jobs = [Job(plan, number, hf.locks, tell, until) for number in range(plan.crowd.threads)]
+    return {job.by: job.run for job in jobs}
