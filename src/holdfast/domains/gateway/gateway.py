@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from holdfast.domains.gateway.adapter import Adapter, Sighting
 from holdfast.domains.gateway.records import (
     ATTACHMENTS,
+    INTERRUPTED_BY_RESTART,
+    LOST_TO_A_RESTART,
     Action,
     Attachment,
     Reconciled,
@@ -51,14 +53,6 @@ from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
-INTERRUPTED_BY_RESTART = "interrupted_by_restart"
-_LOST_TO_A_RESTART = {
-    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
-    "before asking again",
-    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
-    "unknown",
-    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
-}
 _NOT_LOOKED = Sighting(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
 
@@ -143,7 +137,7 @@ class Gateway:
             tx.put(ATTACHMENTS, self.agent, attachment)
             self._append(tx, "gateway.attached", epoch=attachment.epoch, token=mine.token)
             return attachment, line.abandon_running(
-                code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART
+                code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART
             )
 
         self._attachment, ended = self._change(body)
@@ -156,7 +150,7 @@ class Gateway:
 
         def body(tx: Tx, line: QueueTransaction) -> None:
             attachment = self._own(tx)
-            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
             self._append(tx, "gateway.detached", epoch=attachment.epoch)
 
