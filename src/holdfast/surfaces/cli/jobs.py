@@ -27,6 +27,7 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.fields import QUEUE
 from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
@@ -66,8 +67,8 @@ def jobs() -> None:
     """Delegated work: each job is picked by one worker at a time.
 
     \b
-        holdfast jobs register --prompt 'say hello' --agent-session tmux:me
-        holdfast jobs run --agent-session tmux:me -- ./agent.sh
+        holdfast jobs register --prompt 'say hello' --queue tmux:me
+        holdfast jobs run --queue tmux:me -- ./agent.sh
         holdfast jobs watch JOB
     """
 
@@ -114,8 +115,7 @@ def list_(found: list[JobView]) -> None:
         ["job", "status", "label", "prio", "try", "created", "prompt"],
         [_row(job) for job in found],
         elastic=["label", "prompt"],
-        empty="No jobs. Register one: "
-        "holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
+        empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --queue tmux:me",
     )
 
 
@@ -211,7 +211,9 @@ def requeue(job: JobView) -> str:
     type=click.Choice(sorted(one.value for one in RETRIED)),
     help="All jobs with this status.",
 )
-@click.option("--agent-session", metavar="LABEL", help="Only those of this queue; with --status.")
+@click.option(
+    *QUEUE, "agent_session", metavar="LABEL", help="Only those of this queue; with --status."
+)
 @json_option
 @job_store_options
 def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_json: bool) -> int:
@@ -223,7 +225,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
     if (status is None) != bool(job_ids):
         raise click.UsageError("say which jobs, or --status")
     if agent_session is not None and status is None:
-        raise click.UsageError("--agent-session goes with --status")
+        raise click.UsageError("--queue goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
     found: list[JobView] = []
