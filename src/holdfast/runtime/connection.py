@@ -241,7 +241,7 @@ class Holdfast:
 
             own /= self.store.namespace
             swap_log = swap_log_file(folder / SWAP_LOG, own, self.log, self._access)
-            self.follow(swap_log)
+            self._mirrors.append(swap_log)
             return workflows_in_folder(
                 folder,
                 own,
@@ -300,10 +300,6 @@ class Holdfast:
         for mirror in self._mirrors:
             mirror.catch_up()
         return self._catch_up(wait=wait)
-
-    def follow(self, mirror: "JournalMirror") -> None:
-        """Let `catch_up` bring this file up to date too."""
-        self._mirrors.append(mirror)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
         for name in _JOB_PARTS:

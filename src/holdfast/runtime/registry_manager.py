@@ -138,5 +138,5 @@ def _transaction_log(
     log = transaction_log(
         Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger, access
     )
-    connection.follow(log)
+    connection._mirrors.append(log)
     return log
