@@ -172,7 +172,7 @@ def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) ->
     with connected(folder) as hf:
         assert isinstance(hf.store, FilesStore)
         store = hf.store
-        maintenance.backup(store, SPACES, tmp_path / "saved")
+        store.administration.backup(SPACES, tmp_path / "saved")
         hf.jobs.update_status(second, "running")
         changes: dict[str, Callable[[], object]] = {
             "register": lambda: hf.jobs.register_job("more", agent="a", agent_session=LABEL),

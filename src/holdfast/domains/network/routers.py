@@ -1,5 +1,5 @@
-"""Router locks. A router is a resource of the lock manager under its own name, so every question
-about locks can be asked about it.
+"""Router locks. A router is a resource of the lock manager under its own name, so
+everything that shows locks shows routers.
 """
 
 import os

@@ -153,13 +153,13 @@ def _names(status: LockStatus) -> str:
 
 def _chain(found: Explanation) -> list[str]:
     status = found.status
-    told = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
+    lines = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
         f"Nobody holds {status.name}."
     ]
     for blockage in found.blockages[:_SHOWN]:
         for hold in blockage.holds:
-            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
-    return told
+            lines.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
+    return lines
 
 
 def _holder(hold: HoldStatus, found: Explanation) -> str:
@@ -169,14 +169,16 @@ def _holder(hold: HoldStatus, found: Explanation) -> str:
 
 
 def _line_words(status: LockStatus) -> list[str]:
-    told = [f"{wait.position}. waiter: {wait.by}, {_wish(wait)}" for wait in status.queue[:_SHOWN]]
+    lines = [
+        f"{wait.position}. waiter: {wait.by}, {_request(wait)}" for wait in status.queue[:_SHOWN]
+    ]
     more = len(status.queue) - _SHOWN
-    return [*told, f"and {more} more waiting"] if more > 0 else told
+    return [*lines, f"and {more} more waiting"] if more > 0 else lines
 
 
-def _wish(wait: WaitStatus) -> str:
-    wish = "only waits" if wait.looks else wait.mode.value
-    return f"{wish}, {process_words(wait.process, wait.alive)}"
+def _request(wait: WaitStatus) -> str:
+    mode = "only waits" if wait.looks else wait.mode.value
+    return f"{mode}, {process_words(wait.process, wait.alive)}"
 
 
 def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:

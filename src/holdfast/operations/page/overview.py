@@ -22,13 +22,13 @@ from holdfast.primitives.locks.inspect import Alive, Graph, LockCounts
 
 _NEWEST = 30
 _FAILED = 5
-"""How many jobs that ended in error are named; of the rest only the number is told."""
+"""How many jobs that ended in error are named; the others are only counted."""
 _FAILED_READ = 100
 """Among how many of the newest those are chosen that failed last."""
 
 
 class Need(Plain, frozen=True, kw_only=True):
-    """Something that somebody should look at, and where "why?" is answered."""
+    """Something that needs attention, and where "why?" is answered."""
 
     kind: str
     name: str
@@ -69,8 +69,8 @@ def overview(
     census: AgentCensus,
     gateways: Sequence[GatewayLine],
 ) -> Overview:
-    """Everything at a glance. Reads little, however much there is; agents and gateways were looked
-    at before.
+    """Everything at a glance. Reads little, however much there is; agents and gateways were
+    probed before.
     """
     graph = locks.contention(limit=PAGE_WAITS_MAX)
     swap = swap_picture(workflows)

@@ -30,7 +30,7 @@ def take(done: operations.HoldCount) -> str:
 
 @holds.operation(operations.drop)
 def drop(done: operations.HoldCount) -> str:
-    """Let go of SUBJECT, and print how many hold it still; exit status 1 when it was not held."""
+    """Release SUBJECT, and print how many hold it still; exit status 1 when it was not held."""
     return str(done.count)
 
 

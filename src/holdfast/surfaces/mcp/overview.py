@@ -9,7 +9,7 @@ from holdfast.kernel.errors import InvalidValue, NotFound
 from holdfast.operations import locks, workflows
 from holdfast.operations.agents import FindAgents
 from holdfast.operations.fields import Label
-from holdfast.operations.locks import OfName
+from holdfast.operations.locks import ResourceName
 from holdfast.surfaces.mcp.agents import answered, live_agents
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Session, no_handle
@@ -55,7 +55,7 @@ def status(
         raise InvalidValue("status: give lock, job_id or handle, not both", field="lock")
     state: Answer = {"lock": None, "job": None, "holdings": [], "recipes": None, "next": ""}
     if lock is not None:
-        why = locks.explain(session.hf, OfName(name=lock))
+        why = locks.explain(session.hf, ResourceName(name=lock))
         words = "acquire joins its queue" if why.status.holds else "it is free"
         return state | {"lock": why, "next": words}
     if job_id is not None:
