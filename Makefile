@@ -37,8 +37,8 @@ test: setup ## Run the gate: what everybody runs who changes a line (under 5 min
 	tools/test-needs $(BIN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## Run the rules alone, on the fast stores (about a minute)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -k 'not postgres and not files' tests/unit tests/house
+test-quick: setup ## Run the rules alone, on the fast stores (under a minute)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not prove and not exhaustive and not slow' -k 'not postgres and not files' tests/unit tests/house
 
 prove: setup ## Run what is long or statistical: kills, power loss, crowds, browser (about 20 minutes)
 	tools/test-needs $(BIN)

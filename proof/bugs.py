@@ -38,7 +38,10 @@ def plant(name: str, draw: random.Random) -> None:
 
 
 def _put(owner: object, name: str, new: object) -> None:
-    """Put something else in the place of a part of the program."""
+    """Put something else in the place of a part of the program. Raises AttributeError when there is
+    no such part: a bug that changes nothing would look like a check that finds nothing.
+    """
+    getattr(owner, name)
     setattr(owner, name, new)
 
 

@@ -342,7 +342,7 @@ def test_a_full_disk_is_a_delivery_that_did_not_happen(
 ) -> None:
     one = instance(agent)
     with monkeypatch.context() as patched:
-        patched.setattr(agent, "_folder", tmux.folder / "nosuch")
+        patched.setattr(agent._buffers, "_folder", tmux.folder / "nosuch")
         with pytest.raises(UpstreamUnavailable) as caught:
             agent.deliver("hello", one)
     assert caught.value.fields["outcome"] == "none"

@@ -225,6 +225,7 @@ HARDEST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", CHARACTERS)
 def test_the_largest_job_fits_in_every_later_state(character: str) -> None:
     clock = ManualClock()
@@ -253,6 +254,7 @@ def any_life(character: str, names: list[str]) -> None:
         Life(World(store, clock), character).live(names)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(st.sampled_from(CHARACTERS), st.lists(NAMES, min_size=5, max_size=20))
 def test_no_order_of_steps_makes_a_registered_job_too_large(

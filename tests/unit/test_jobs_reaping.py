@@ -124,6 +124,7 @@ def test_more_running_jobs_than_one_look_reads_are_all_looked_at(
     assert {job.job_id for job in world.jobs.reap()} == {job.job_id for job in jobs[:-1]}
 
 
+@pytest.mark.slow
 def test_a_look_reads_what_is_due_and_little_of_what_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

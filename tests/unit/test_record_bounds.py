@@ -179,6 +179,7 @@ def test_any_result_can_be_kept(character: str, result: dict[str, Any]) -> None:
 # --- locks ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*STORES, "files"])
 @pytest.mark.parametrize("way", ["release", "kick", "take over"])
 def test_many_shared_waiters_with_long_names_are_handed_a_lock(
@@ -231,6 +232,7 @@ def test_the_longest_cycle_can_be_told(tmp_path: Path, request: pytest.FixtureRe
 # --- counted holds ---
 
 
+@pytest.mark.slow
 def test_holders_that_fill_a_record_can_still_be_renewed(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -123,16 +123,11 @@ class TmuxAgent:
             self._buffers.find_left()
         screen = self._look()
         if screen is None:
-            return Sighting(
-                None, detail=f"there is no tmux session {self._spec.session} with a live pane"
-            )
+            gone = f"there is no tmux session {self._spec.session} with a live pane"
+            return Sighting(None, detail=gone)
         if _too_old(screen.version):
-            needed = ".".join(map(str, _TMUX_SINCE))
-            return Sighting(
-                None,
-                detail=f"tmux {screen.version} is too old to deliver a prompt safely: use {needed} "
-                "or later",
-            )
+            old = f"tmux {screen.version} is too old to deliver a prompt safely: use 3.2 or later"
+            return Sighting(None, detail=old)
         agent = self._agent(screen)
         if agent.process is None:
             return Sighting(None, detail=agent.detail, reason=agent.reason)

@@ -98,3 +98,6 @@ def items(description: str, item: Any, most: int, least: int = 0) -> Meta:
 _OPENAPI = {"min_length": "minLength", "max_length": "maxLength"}
 
 Names = Annotated[list[str], items("The resources' names.", Resource, LOCK_NAMES_MAX, 1)]
+
+QUEUE = ("--queue", "--agent-session")
+"""The option of a queue on the command line. The second name is that of the source system."""

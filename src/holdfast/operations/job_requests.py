@@ -21,6 +21,7 @@ from holdfast.kernel.limits import (
     LIST_MAX,
 )
 from holdfast.operations.fields import (
+    QUEUE,
     Count,
     Id,
     JobId,
@@ -126,9 +127,7 @@ class Register(Request, frozen=True, kw_only=True):
     ] = "agent"
     agent_session: Annotated[
         Label,
-        Flag(
-            "--agent-session", metavar="LABEL", help="Whose queue it joins, such as tmux:claude-a."
-        ),
+        Flag(*QUEUE, metavar="LABEL", help="The queue it joins, such as tmux:claude-a."),
         Argument(name="queue"),
     ]
     timeout_sec: Annotated[
@@ -208,9 +207,7 @@ class Register(Request, frozen=True, kw_only=True):
 class Pick(Request, frozen=True, kw_only=True):
     """Whose queue to pick from, how long to wait, and the process that will work on the job."""
 
-    agent_session: Annotated[
-        Label, Flag("--agent-session", metavar="LABEL", help="Whose queue to pick from.")
-    ]
+    agent_session: Annotated[Label, Flag(*QUEUE, metavar="LABEL", help="The queue to pick from.")]
     wait_s: Annotated[WaitSeconds, Flag("--wait", help="Seconds to wait for a job.")] = 0.0
     pid: Annotated[
         Pid | None,
@@ -298,7 +295,7 @@ class ListJobs(Request, frozen=True, kw_only=True):
         None
     )
     agent_session: Annotated[
-        Label | None, Flag("--agent-session", metavar="LABEL", help="Only those of this queue.")
+        Label | None, Flag(*QUEUE, metavar="LABEL", help="Only those of this queue.")
     ] = None
     limit: Annotated[
         Limit,

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from holdfast.domains.gateway.adapter import Adapter, Sighting
 from holdfast.domains.gateway.records import (
     ATTACHMENTS,
+    INTERRUPTED_BY_RESTART,
+    LOST_TO_A_RESTART,
     Action,
     Attachment,
     Reconciled,
@@ -51,14 +53,6 @@ from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
-INTERRUPTED_BY_RESTART = "interrupted_by_restart"
-_LOST_TO_A_RESTART = {
-    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
-    "before asking again",
-    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
-    "unknown",
-    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
-}
 _NOT_LOOKED = Sighting(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
 
@@ -143,7 +137,7 @@ class Gateway:
             tx.put(ATTACHMENTS, self.agent, attachment)
             self._append(tx, "gateway.attached", epoch=attachment.epoch, token=mine.token)
             return attachment, line.abandon_running(
-                code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART
+                code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART
             )
 
         self._attachment, ended = self._change(body)
@@ -156,7 +150,7 @@ class Gateway:
 
         def body(tx: Tx, line: QueueTransaction) -> None:
             attachment = self._own(tx)
-            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
             self._append(tx, "gateway.detached", epoch=attachment.epoch)
 
@@ -257,17 +251,13 @@ class Gateway:
         return claimed
 
     def put_back(self, request: Request) -> None:
-        """Undo a claim when nothing was delivered.
-
-        If an operator decided about all waiting requests while this one was claimed, this one waits
-        for a decision too.
+        """Undo a claim when nothing was delivered. If an operator decided about all waiting
+        requests meanwhile, this one waits for a decision too.
         """
         self._put_back(lambda _: [request])
 
     def put_back_unknown(self, *, express: bool) -> None:
-        """Undo the claims whose commit was not answered: this process does not know of them, so
-        nobody works on them.
-        """
+        """Undo the claims whose commit was not answered: nobody works on them."""
         self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
     def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
@@ -284,8 +274,8 @@ class Gateway:
             self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
-        """Record that a request was delivered. Not synced to disk by itself: if it is lost, only a
-        later report is less exact.
+        """Record that a request was delivered. Not durable by itself: a loss makes only a later
+        report less exact.
         """
         key, token = request.request_id, request.token or 0
         self._change(lambda _, line: line.deliver(key, token), durable=False)
@@ -407,9 +397,8 @@ class Gateway:
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
-            return Sighting(
-                None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}"
-            )
+            why = f"the agent cannot be inspected: {type(error).__name__}: {error}"
+            return Sighting(None, detail=why)
 
     def _rebind(self, instance_id: str) -> Attachment:
         """Record the instance that was seen; any but the first one begins a new epoch."""

@@ -11,7 +11,7 @@ from holdfast.kernel.lease import Lease
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx
 from holdfast.primitives.queue.queue import FIRST_EPOCH
-from holdfast.primitives.queue.records import Head
+from holdfast.primitives.queue.records import Head, Receipt
 
 
 class Server(Plain, frozen=True, kw_only=True):
@@ -47,6 +47,16 @@ def attachment_in(tx: ReadTx, agent: str) -> Attachment:
     row = tx.get(ATTACHMENTS, agent)
     return Attachment() if row is None else row.record
 
+
+INTERRUPTED_BY_RESTART = "interrupted_by_restart"
+LOST_TO_A_RESTART = {
+    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
+    "before asking again",
+    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
+    "unknown",
+    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
+}
+"""The detail of a request that ran when its gateway ended, by how far it got."""
 
 Action = Literal["replay", "discard"]
 

@@ -17,7 +17,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from holdfast.domains.workflows import ports
@@ -104,7 +103,6 @@ class Swap:
 
     @property
     def token(self) -> int:
-        """The token of this swap."""
         return self._token
 
     def __enter__(self) -> "Swap":
@@ -129,25 +127,24 @@ class Swap:
             self._end(ports.REFUSED, _why(error), loaded=False)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            if self._contender is None or self._is_forked():
+            if self._contender is None or self._pid != os.getpid():
                 # The swap was ended in the block, or belongs to the parent process.
                 return
             if error is not None:
                 self._end(ports.FAILED, _why(error), loaded=True)
                 return
             faults.reach("swap.loaded")
-            self._context.change(self._complete)
+            self._context.change(
+                lambda change: (change.complete_load if self.needed else change.skip_load)(
+                    self._own_marker(change)
+                )
+            )
             faults.reach("swap.completed")
             self._release()
         except BaseException:
-            if not self._is_forked():
+            if self._pid == os.getpid():
                 self._release()
             raise
 
@@ -165,9 +162,7 @@ class Swap:
         self._context.change(body)
 
     def when_lost(self, act: Callable[[], None]) -> None:
-        """Call `act` once, from another thread, when the swap is found to be lost; at once if it is
-        already.
-        """
+        """Call `act` once, from another thread, when the swap is lost; at once if it is already."""
         self._on_lost = act
         if self.lost.is_set():
             act()
@@ -178,22 +173,15 @@ class Swap:
 
     def fail(self, why: str, *, exit_status: int | None = None) -> None:
         """End the swap: the load has failed, and it is unknown what is loaded. The end of the block
-        does nothing then. A forked child ends nothing.
+        does nothing then, and neither does a forked child.
         """
-        if not self._is_forked():
+        if self._pid == os.getpid():
             self._end(ports.FAILED, why, loaded=True, exit_status=exit_status)
 
     def cancel(self, why: str) -> None:
-        """End the swap before anything was loaded: what was loaded still is. The end of the block
-        does nothing then. A forked child ends nothing.
-        """
-        if not self._is_forked():
+        """End the swap before anything was loaded; otherwise as `fail`."""
+        if self._pid == os.getpid():
             self._end(ports.FAILED, why, loaded=False)
-
-    def _is_forked(self) -> bool:
-        return self._pid != os.getpid()
-
-    # --- the lock and the marker ---
 
     def _begin(self, listener: Listener) -> None:
         while True:
@@ -222,7 +210,7 @@ class Swap:
 
     def _await_load(self, marker: SwapMarker, listener: Listener) -> None:
         """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
-        its guardian, where that lives, does the same. Raises Held and LockTimeout.
+        its guardian, where that lives, does the same.
         """
         orphan = self._context.orphan_load(marker)
         if self._terms.policy is Policy.REFUSE:
@@ -236,7 +224,6 @@ class Swap:
         self._sleep([marker.holder], listener, earliest(self._deadline.left_s(), orphan.left_s))
 
     def _change(self, body: Callable[[Change], T]) -> T:
-        """One transaction before the block, within the time that is left."""
         try:
             return self._deadline.retry(
                 lambda limit_s: self._context.change(body, timeout_s=limit_s),
@@ -272,9 +259,7 @@ class Swap:
         return None
 
     def _meet(self, change: Change, other: SwapMarker) -> None:
-        """Another swap is under way. Raises DeadlockDetected when it waits for work of this same
-        process.
-        """
+        """Another swap is under way. Raises DeadlockDetected when it waits for this process."""
         mine = self._context.own_conflicts(change, self._me, other)
         if not self.needed and any(one.recipe == self.recipe for one in mine):
             # That work keeps the recipe loaded, whatever the other swap wants. No need to wait.
@@ -293,8 +278,6 @@ class Swap:
         if facts and facts != self._reported and self._terms.on_wait is not None:
             self._reported = facts
             self._terms.on_wait(reasons)
-
-    # --- waiting for running work ---
 
     def _drain(self, listener: Listener) -> None:
         grace = Deadline(self._terms.grace_s)
@@ -342,9 +325,7 @@ class Swap:
         return conflicts
 
     def _conflicts(self, change: Change, marker: SwapMarker) -> list[Workflow]:
-        """The work that the swap waits for. Own work with the swap's recipe is not: the swap loads
-        for it.
-        """
+        """The work that the swap waits for; not own work with its recipe, for which it loads."""
         return [
             workflow
             for workflow in change.workflows.values()
@@ -373,13 +354,9 @@ class Swap:
             raise swap_lost(self.recipe, self._token)
         return change.marker
 
-    def _complete(self, change: Change) -> None:
-        marker = self._own_marker(change)
-        (change.complete_load if self.needed else change.skip_load)(marker)
-
     def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
-        """End the swap early; `loaded` says whether the caller may have begun to load. If the store
-        does not answer, the next look finds an orphaned marker and clears it.
+        """End the swap early; `loaded`: the caller may have begun to load. If the store does not
+        answer, the next look finds an orphaned marker and clears it.
         """
         if self._contender is None:
             # It has ended already.

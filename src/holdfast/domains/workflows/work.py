@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.domains.workflows.context import WorkflowsContext
@@ -72,12 +71,7 @@ class Work:
                 self._workflows.release(self.workflow.name, self.workflow.token)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._pid != os.getpid():
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return

@@ -239,7 +239,7 @@ def _words(job: Job, worker: str) -> str:
 def _advice(job: Job) -> tuple[str, ...]:
     if job.status is JobStatus.PENDING:
         return (
-            "if nothing picks it, start a worker: holdfast jobs run --agent-session "
+            "if nothing picks it, start a worker: holdfast jobs run --queue "
             f"{job.agent_session} -- COMMAND",
         )
     if job.status is JobStatus.RUNNING:

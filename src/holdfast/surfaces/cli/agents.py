@@ -284,7 +284,7 @@ def _manifest(path: str) -> Manifest | None:
 def _completed(request: operations.Publish, manifest: Manifest | None) -> operations.Publish:
     """The request with what only the manifest says. A blank value counts as given."""
     if manifest is not None:
-        said = {
+        found = {
             "name": manifest.agent_name,
             "backend": manifest.backend,
             "tool": manifest.tool,
@@ -294,7 +294,7 @@ def _completed(request: operations.Publish, manifest: Manifest | None) -> operat
             "agent_id": manifest.agent_id,
             "generation_id": manifest.generation_id,
         }
-        missing = {name: value for name, value in said.items() if getattr(request, name) is None}
+        missing = {name: value for name, value in found.items() if getattr(request, name) is None}
         request = replace(request, **missing)
     for name, option in (("name", "NAME"), ("backend", "--backend"), ("tool", "--tool")):
         if getattr(request, name) is None:

@@ -7,7 +7,9 @@ the broker was away. For a job that was removed after its end, the audit log say
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -22,7 +24,7 @@ from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavaila
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
+from holdfast.surfaces.cli.command import Duration, json_option
 from holdfast.surfaces.cli.connection import connected, job_store_options
 from holdfast.surfaces.cli.output import Outage, printable, remark
 
@@ -182,6 +184,17 @@ def _end(job: Job) -> str:
     words = job.result if job.status is JobStatus.COMPLETED else job.error
     line = f"{job.job_id} is {job.status.value}" + (f": {words}" if words else "")
     return printable(line).replace("\n", " ")
+
+
+def jobs_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take JOBs; --job does as well, and the help does not mention it."""
+
+    @wraps(command)
+    def run(job_ids: tuple[str, ...], more_ids: tuple[str, ...], **more: Any) -> Any:
+        return command(job_ids=(*job_ids, *more_ids), **more)
+
+    option = click.option("--job", "more_ids", multiple=True, hidden=True, help="A job's id.")
+    return option(click.argument("job_ids", metavar="JOB...", nargs=-1)(run))
 
 
 @click.command()

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -26,12 +27,13 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.fields import QUEUE
 from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
+from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
 from holdfast.surfaces.cli.job_run import run
-from holdfast.surfaces.cli.job_watch import watch
+from holdfast.surfaces.cli.job_watch import jobs_argument, watch
 from holdfast.surfaces.cli.output import (
     STDIN,
     answer,
@@ -65,8 +67,8 @@ def jobs() -> None:
     """Delegated work: each job is picked by one worker at a time.
 
     \b
-        holdfast jobs register --prompt 'say hello' --agent-session tmux:me
-        holdfast jobs run --agent-session tmux:me -- ./agent.sh
+        holdfast jobs register --prompt 'say hello' --queue tmux:me
+        holdfast jobs run --queue tmux:me -- ./agent.sh
         holdfast jobs watch JOB
     """
 
@@ -113,8 +115,7 @@ def list_(found: list[JobView]) -> None:
         ["job", "status", "label", "prio", "try", "created", "prompt"],
         [_row(job) for job in found],
         elastic=["label", "prompt"],
-        empty="No jobs. Register one: "
-        "holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
+        empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --queue tmux:me",
     )
 
 
@@ -146,9 +147,9 @@ def get(job: JobView, hf: Holdfast) -> None:
 
 
 def _late(late: LateResult) -> str:
-    said = late.result if late.status is JobStatus.COMPLETED else late.error
+    detail = late.result if late.status is JobStatus.COMPLETED else late.error
     words = f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}"
-    return f"{words}: {said}" if said else words
+    return f"{words}: {detail}" if detail else words
 
 
 def _shown(value: object) -> str:
@@ -210,7 +211,9 @@ def requeue(job: JobView) -> str:
     type=click.Choice(sorted(one.value for one in RETRIED)),
     help="All jobs with this status.",
 )
-@click.option("--agent-session", metavar="LABEL", help="Only those of this queue; with --status.")
+@click.option(
+    *QUEUE, "agent_session", metavar="LABEL", help="Only those of this queue; with --status."
+)
 @json_option
 @job_store_options
 def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_json: bool) -> int:
@@ -222,7 +225,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
     if (status is None) != bool(job_ids):
         raise click.UsageError("say which jobs, or --status")
     if agent_session is not None and status is None:
-        raise click.UsageError("--agent-session goes with --status")
+        raise click.UsageError("--queue goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
     found: list[JobView] = []
@@ -364,33 +367,25 @@ def logs(
     if job_id is None and request(job_id="").tail is not None:
         raise click.UsageError("--tail is for the log of one JOB")
     with connected(create=False) as hf:
-        if rebuild:
-            _rebuild(hf, as_json)
-        elif job_id is None:
-            _list_logged(hf, as_json)
-        else:
+        if job_id is not None:
             for line in operations.log(hf, request(job_id=job_id)):
                 text = printable(_log_line(line).replace("\n", " "))
                 click.echo(to_json(line) if as_json else text)
+        elif hf.job_log is None:
+            raise operations.no_log()
+        elif rebuild:
+            number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
+            folder = str(hf.job_log.folder)
+            words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
+            answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
+        else:
+            hf.catch_up(wait=True)
+            unknown = {"status": "unknown"}
+            found = [(one, hf.job_log.status(one)) for one in hf.job_log.jobs()]
+            _show_logged([status or {"job_id": one, **unknown} for one, status in found], as_json)
 
 
-def _rebuild(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    number = hf.job_log.rebuild(hf.log, lambda job_id: operations.peek_job(hf, job_id))
-    folder = str(hf.job_log.folder)
-    words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
-    answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
-
-
-def _list_logged(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    hf.catch_up(wait=True)
-    logged = [
-        hf.job_log.status(job_id) or {"job_id": job_id, "status": "unknown"}
-        for job_id in hf.job_log.jobs()
-    ]
+def _show_logged(logged: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         json_document(logged)
         return

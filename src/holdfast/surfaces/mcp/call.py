@@ -9,10 +9,7 @@ from holdfast.kernel.errors import HoldfastError
 
 
 class Stop:
-    """A descriptor that becomes readable when a wait is to end.
-
-    The thread that waits closes it; any other may set it.
-    """
+    """A descriptor that becomes readable when a wait is to end. Any thread may set it."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -26,11 +23,13 @@ class Stop:
                 os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Nobody waits with it any more."""
+        """Close it when nobody waits with it any more."""
         with self._mutex:
             if not self._closed:
                 self._closed = True
                 os.close(self.fd)
+
+    __del__ = close
 
 
 class Call:
@@ -44,7 +43,6 @@ class Call:
         self._mutex = threading.Lock()
         self._cancelled = False
         self._undo: list[Callable[[], object]] = []
-        self._wakes: list[threading.Event] = []
         self.stop = Stop()
 
     @property
@@ -57,21 +55,11 @@ class Call:
         """The client cancels it."""
         with self._mutex:
             self._cancelled = True
-            waiting = list(self._wakes)
         self.stop.set()
-        for woken in waiting:
-            woken.set()
 
     def undo_by(self, undo: Callable[[], object]) -> None:
         """Register what undoes something that was just made."""
         self._undo.append(undo)
-
-    def wakes(self, woken: threading.Event) -> None:
-        """Set this event when the call is cancelled."""
-        with self._mutex:
-            self._wakes.append(woken)
-            if self._cancelled:
-                woken.set()
 
     def settle(self, *, failed: bool) -> None:
         """End the call, in its own thread."""

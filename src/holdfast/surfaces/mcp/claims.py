@@ -79,10 +79,10 @@ class Claim(Protocol):
 
 
 def no_handle(handle: str) -> NotFound:
-    """The error for a handle that the agent does not have, or that does not exist."""
+    """The error for a handle by which the agent holds nothing."""
     return NotFound(
-        f"you have no handle {handle!a}: `whoami` lists those you have, such as lock:1 or "
-        "job:ID; find_agents and send_request return others",
+        f"you hold nothing by {handle[:200]!a}: `whoami` lists what you hold, `status` shows any "
+        "job, request or agent by its handle",
         handle=handle,
     )
 

@@ -1,6 +1,7 @@
 """Waits that go on between calls, and what they bring: delivered to the agent or given back."""
 
 import logging
+import select
 import threading
 import time
 from abc import abstractmethod
@@ -43,8 +44,7 @@ class BackgroundWait(Generic[T]):
     def __init__(self, seek: Callable[[int], T | None]) -> None:
         self._seek = seek
         self._stop = Stop()
-        self._mutex = threading.Lock()
-        self._wakes: list[threading.Event] = []
+        self._ended = Stop()
         self._thread: threading.Thread | None = None
         self.done = False
         self.found: T | None = None
@@ -59,15 +59,11 @@ class BackgroundWait(Generic[T]):
 
     def wait(self, limit_s: float, call: Call) -> bool:
         """Wait until it is over, the time has passed or the call is cancelled; True: it is over."""
-        woken = threading.Event()
-        with self._mutex:
-            if self.done:
-                return True
-            self._wakes.append(woken)
-        call.wakes(woken)
-        woken.wait(limit_s)
-        with self._mutex:
-            self._wakes.remove(woken)
+        if not self.done:
+            ends = select.poll()
+            for stop in (self._ended, call.stop):
+                ends.register(stop.fd, select.POLLIN)
+            ends.poll(limit_s * 1000)
         return self.done
 
     def _run(self, ended: Callable[[], object]) -> None:
@@ -78,11 +74,8 @@ class BackgroundWait(Generic[T]):
         except Exception as error:  # noqa: BLE001 - the agent gets it with the next answer
             self.error = bug(error)
         self._stop.close()
-        with self._mutex:
-            self.done = True
-            waiting = list(self._wakes)
-        for woken in waiting:
-            woken.set()
+        self.done = True
+        self._ended.set()
         ended()
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast.kernel.errors import InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidValue
 from holdfast.operations import locks, workflows
 from holdfast.operations.agents import FindAgents
 from holdfast.operations.fields import Label
@@ -73,7 +73,7 @@ def status(
         return state | {"request": _of_request(session, handle, wait_s, call)}
     if kind == "job":
         return state | _of_job(session, handle, wait_s, call)
-    waits = isinstance(claim, LockClaim | SwapClaim)
+    waits = isinstance(claim, LockClaim | SwapClaim) and not claim.done
     return state | {"next": "wait with this handle to wait for it" if waits else ""}
 
 
@@ -106,12 +106,7 @@ def release(session: Session, call: Call, *, handle: Handle) -> Answer:
     """Release what has this handle: a lock you hold or wait for, a claimed job (it goes back to its
     queue), work with a recipe, or a swap. Also clears a handle that pending calls lost."""
     if session.find(handle) is None:
-        kind = _kind(session, handle)
-        raise NotFound(
-            f"you hold nothing by {handle}: release is for what you acquired or claimed. `status` "
-            f"shows how the {kind} stands",
-            handle=handle,
-        )
+        raise no_handle(handle)
     released = session.release(handle)
     words = "it was not yours any more, or another grant of yours still holds it: see pending"
     return {"handle": handle, "released": released, "next": "" if released else words}
