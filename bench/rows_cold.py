@@ -60,7 +60,7 @@ def _contenders(folder: Path) -> list[Contender]:
         program,
         "jobs",
         "pick",
-        "--agent-session",
+        "--queue",
         work.SESSION,
         "--store",
         f"sqlite:{folder / work.STORE}",

@@ -142,9 +142,7 @@ def http_claim(folder: Folder) -> Counter[str]:
     import httpx
 
     for number in range(2):
-        folder.run(
-            "jobs", "register", "--id", f"job-{number}", "--prompt", "x", "--agent-session", "q"
-        )
+        folder.run("jobs", "register", "--id", f"job-{number}", "--prompt", "x", "--queue", "q")
     server = folder.start_counted("serve", "--port", "0", "--json")
     assert server.stdout is not None
     shown = json.loads(server.stdout.readline())

@@ -187,7 +187,7 @@ ROWS: dict[str, list[Panel]] = {
     "Leases": [
         Panel(
             "Agents",
-            "How long each is still believed; less than 0: no more.",
+            "How long each counts as alive without a sign of life; less than 0: no longer.",
             "s",
             [(f"bottomk(20, holdfast_agent_lease_remaining_seconds{{{_HERE}}})", "{{name}}")],
         ),
@@ -199,7 +199,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
         Panel(
             "Workflows",
-            "How long each is still believed.",
+            "How long each counts as alive without a sign of life.",
             "s",
             [
                 (

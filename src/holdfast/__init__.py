@@ -69,40 +69,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "holdfast.domains.agents",
-    "AgentRenewal": "holdfast.domains.agents.renewal",
-    "Broker": "holdfast.domains.jobs",
-    "Grant": "holdfast.primitives.locks",
-    "Holdfast": "holdfast.runtime.connection",
-    "HoldfastError": "holdfast.kernel.errors",
-    "Job": "holdfast.domains.jobs",
-    "JobStatus": "holdfast.domains.jobs",
-    "LockTimeout": "holdfast.kernel.errors",
-    "Mode": "holdfast.primitives.locks",
-    "RegistryCollision": "holdfast.kernel.errors",
-    "RegistryCorruption": "holdfast.kernel.errors",
-    "RegistryDeadlock": "holdfast.kernel.errors",
-    "RegistryError": "holdfast.kernel.errors",
-    "RegistryHeld": "holdfast.kernel.errors",
-    "RegistryLockTimeout": "holdfast.kernel.errors",
-    "RegistryLost": "holdfast.kernel.errors",
-    "RegistryManager": "holdfast.runtime.registry_manager",
-    "RegistryNotFound": "holdfast.kernel.errors",
-    "RegistryUnavailable": "holdfast.kernel.errors",
-    "Work": "holdfast.domains.workflows",
-    "WorkReport": "holdfast.domains.jobs.work",
-    "Workflow": "holdfast.domains.workflows",
-    "atomic_durable_write": "holdfast.adapters.durable_write",
-    "connect": "holdfast.runtime.connection",
-    "errors": "holdfast.kernel",
+    "holdfast.adapters.durable_write": "atomic_durable_write",
+    "holdfast.domains.agents": "Agent",
+    "holdfast.domains.agents.renewal": "AgentRenewal",
+    "holdfast.domains.jobs": "Broker Job JobStatus",
+    "holdfast.domains.jobs.work": "WorkReport",
+    "holdfast.domains.workflows": "Work Workflow",
+    "holdfast.primitives.locks": "Grant Mode",
+    "holdfast.runtime.connection": "Holdfast connect",
+    "holdfast.runtime.registry_manager": "RegistryManager",
 }
+"""The public names by their modules. All others are errors."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(_HOMES[name])
-    # `errors` is a module of its own, which importing its package does not load.
-    return import_module(f"{_HOMES[name]}.{name}") if name == "errors" else getattr(home, name)
+    if name not in __all__:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    for home, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(home), name)
+    errors = import_module("holdfast.kernel.errors")
+    return errors if name == "errors" else getattr(errors, name)

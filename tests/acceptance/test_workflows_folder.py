@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.domains.workflows.context import ProcessWatch
 from holdfast.kernel.errors import EAgain, LockTimeout, NotLoaded
-from holdfast.kernel.store import Listener
+from holdfast.kernel.holder import Holder
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.files.store import FilesStore
@@ -272,7 +271,7 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
 ) -> None:
     """Killed before it can be watched, or while it is: nobody has to look again by itself."""
     folder.mkdir()
-    asleep = ProcessWatch.wait
+    death = Procfs.death
     for watched in (False, True):
         with locked(folder / ".swap.lock") as other:
             marker = {
@@ -287,17 +286,14 @@ def test_a_swap_that_waits_for_the_other_systems_goes_on_at_once_when_that_is_ki
                 if not watched:
                     other.end()
 
-            def waits(
-                watch: ProcessWatch,
-                ears: Listener,
-                left_s: float | None,
-                stop_fd: int | None = None,
-                other: Locker = other,
-            ) -> bool:
+            def killed_when_watched(
+                processes: Procfs, holder: Holder, other: Locker = other
+            ) -> int | None:
+                fd = death(processes, holder)
                 threading.Thread(target=other.end).start()
-                return asleep(watch, ears, left_s, stop_fd)
+                return fd
 
-            monkeypatch.setattr(ProcessWatch, "wait", waits if watched else asleep)
+            monkeypatch.setattr(Procfs, "death", killed_when_watched if watched else death)
             with (
                 connected(folder) as hf,
                 hf.workflows.swap("llama", timeout_s=NEVER_S, on_wait=in_the_way),

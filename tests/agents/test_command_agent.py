@@ -32,7 +32,7 @@ HOSTILE = 'it\'s "x" $(touch pwned) `touch pwned`\n; touch pwned\t#{pid} ä 🙂
 
 
 def agent(folder: Path, argv: list[str], **how: object) -> CommandAgent:
-    spec = CommandSpec(argv=tuple(argv), **how)  # type: ignore[arg-type]
+    spec = CommandSpec(command=tuple(argv), **how)  # type: ignore[arg-type]
     return CommandAgent(
         spec, note=folder / "run" / "agent-process.json", processes=processes_in(folder)
     )
@@ -171,7 +171,7 @@ def _gone(group: int) -> None:
 def test_a_time_limit_a_flood_and_a_stop_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = told(agent(tmp_path, ["sleep", "1000"], answer_timeout_s=0.2), "x")
+    late = told(agent(tmp_path, ["sleep", "1000"], timeout_s=0.2), "x")
     assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
     monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
     assert "more than 10000 bytes" in told(agent(tmp_path, ["yes"]), "x").detail

@@ -12,7 +12,7 @@ from holdfast.adapters.managed import ManagedAgent
 from holdfast.adapters.rest import RestAgent
 from holdfast.adapters.upstream import on_loopback
 from holdfast.domains.gateway import Answer, Sighting, Surface
-from holdfast.domains.gateway.adapter import ManagedSpec, RestSpec
+from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import InvalidValue, UpstreamUnavailable
 from tests.agents.agent_servers import World, serving
 
@@ -31,7 +31,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.fixture
 def terminal(world: World) -> Iterator[RestAgent]:
-    agent = RestAgent(RestSpec(url=world.url, terminal="t1", timeout_s=5))
+    agent = RestAgent(RestAdapter(base_url=world.url, terminal_id="t1", timeout_s=5))
     yield agent
     agent.close()
 
@@ -39,7 +39,7 @@ def terminal(world: World) -> Iterator[RestAgent]:
 @pytest.fixture
 def managed(world: World) -> Iterator[ManagedAgent]:
     agent = ManagedAgent(
-        ManagedSpec(managed_api_base_url=world.url, managed_agent_ref="a1", timeout_s=5)
+        ManagedAdapter(managed_api_base_url=world.url, managed_agent_ref="a1", timeout_s=5)
     )
     yield agent
     agent.close()
@@ -75,7 +75,9 @@ def test_a_terminal_that_was_too_quick_to_be_seen_at_work_is_answered_too(
 
 
 def test_the_prefix_of_the_other_server(world: World) -> None:
-    agent = RestAgent(RestSpec(url=world.url + "/", terminal="t1", preset="houmao_server_rest"))
+    agent = RestAgent(
+        RestAdapter(base_url=world.url + "/", terminal_id="t1", preset="houmao_server")
+    )
     assert agent.backend == "houmao_server_rest"
     assert "/cao/terminals/t1" in str(agent.inspect().instance_id)
     agent.close()
@@ -161,7 +163,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 
 
 def test_waiting_ends_when_told_and_by_its_limit(world: World) -> None:
-    agent = RestAgent(RestSpec(url=world.url, terminal="t1", answer_timeout_s=0.1))
+    agent = RestAgent(RestAdapter(base_url=world.url, terminal_id="t1", answer_timeout_s=0.1))
     world.status = "processing"
     assert agent.answer(agent.deliver("x", "any"), threading.Event()).code == "timeout"
     stop = threading.Event()
@@ -187,7 +189,7 @@ def test_a_delivery_that_may_have_happened_says_so_and_is_not_repeated(
 
 
 def test_a_server_that_is_not_there() -> None:
-    agent = RestAgent(RestSpec(url="http://127.0.0.1:1", terminal="t1", timeout_s=2))
+    agent = RestAgent(RestAdapter(base_url="http://127.0.0.1:1", terminal_id="t1", timeout_s=2))
     assert "cannot connect" in agent.inspect().detail
     with pytest.raises(UpstreamUnavailable) as caught:
         agent.deliver("x", "any")
@@ -257,23 +259,23 @@ def test_a_managed_agents_instance_and_surface(world: World, managed: ManagedAge
 
 
 def test_paths_are_settings(world: World) -> None:
-    spec = RestSpec(
-        url=world.url,
-        terminal="t1",
+    spec = RestAdapter(
+        base_url=world.url,
+        terminal_id="t1",
         paths={"terminal": "/cao/terminals/{id}", "key": "/terminals/{id}/key"},
     )
     agent = RestAgent(spec)
     assert "/cao/terminals/t1" in str(agent.inspect().instance_id)
     agent.close()
     with pytest.raises(InvalidValue) as caught:
-        RestAgent(RestSpec(url=world.url, terminal="t1", paths={"exit": "/x"}))
+        RestAgent(RestAdapter(base_url=world.url, terminal_id="t1", paths={"exit": "/x"}))
     assert caught.value.fields["field"] == "paths"
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "http://"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue):
-        RestAgent(RestSpec(url=url, terminal="t"))
+        RestAgent(RestAdapter(base_url=url, terminal_id="t"))
 
 
 @pytest.mark.parametrize(
@@ -292,8 +294,12 @@ def test_what_is_this_machine(host: str, here: bool) -> None:
 
 def test_an_account_in_the_url_is_used_and_never_told(world: World) -> None:
     host = world.url.removeprefix("http://")
-    agent = RestAgent(RestSpec(url=f"http://me:s3cret@{host}", terminal="t1", timeout_s=5))
-    away = RestAgent(RestSpec(url="http://me:s3cret@127.0.0.1:1", terminal="t1", timeout_s=5))
+    agent = RestAgent(
+        RestAdapter(base_url=f"http://me:s3cret@{host}", terminal_id="t1", timeout_s=5)
+    )
+    away = RestAgent(
+        RestAdapter(base_url="http://me:s3cret@127.0.0.1:1", terminal_id="t1", timeout_s=5)
+    )
     try:
         seen, unseen = agent.inspect(), away.inspect()
         assert seen.instance_id is not None and "s3cret" not in seen.instance_id
@@ -303,5 +309,5 @@ def test_an_account_in_the_url_is_used_and_never_told(world: World) -> None:
         agent.close()
         away.close()
     with pytest.raises(InvalidValue) as refused:
-        RestAgent(RestSpec(url="ftp://me:s3cret@there", terminal="t1"))
+        RestAgent(RestAdapter(base_url="ftp://me:s3cret@there", terminal_id="t1"))
     assert "s3cret" not in str(refused.value)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters import tmux_delivery
-from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters import tmux_agent
+from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import Screen
 from holdfast.domains.gateway import Sighting, Surface
 from holdfast.domains.gateway.adapter import TmuxSpec
@@ -207,7 +207,7 @@ def test_an_agent_that_was_never_ready_is_not_confused_with_its_shell_either(
     until(lambda: agent.inspect().instance_id is not None)
     assert "@holdfast_agent" not in shell.tmux("show-options", "-p", "-t", "=claude:")
     # It stays in the foreground for longer than what a shell runs for its prompt.
-    monkeypatch.setattr(tmux_delivery, "_STAY_S", 0.0)
+    monkeypatch.setattr(tmux_agent, "_STAY_S", 0.0)
     agent.inspect()
     shell.tmux("send-keys", "-t", "=claude:", "C-d")
     gone(agent, "exited_to_shell")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters import tmux_delivery
-from holdfast.adapters.tmux_delivery import TmuxAgent
+from holdfast.adapters import tmux_agent
+from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import Surface
-from holdfast.domains.gateway.adapter import TmuxSpec
+from holdfast.domains.gateway.adapter import TmuxSpec, spec_of
 from holdfast.kernel.errors import Fenced, Held, InvalidValue, UpstreamUnavailable
 from holdfast.processes.procfs import Procfs
 from tests.harness.timeouts import until
@@ -294,7 +294,7 @@ def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(
 def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tmux_delivery, "enter_later", lambda *_: "wait-for -S lost")
+    monkeypatch.setattr(tmux_agent, "enter_later", lambda *_: "wait-for -S lost")
     with hurried(agent):
         # The first try is that which waits for the timer.
         agent.deliver("hello", instance(agent))
@@ -305,8 +305,8 @@ def test_a_tmux_without_such_timers_is_named_and_gets_nothing(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = ("3.1c", "2.9a", "3.2", "3.3a", "10.0", "next-3.6", "openbsd-7.5")
-    assert [word for word in versions if tmux_delivery._too_old(word)] == ["3.1c", "2.9a"]
-    monkeypatch.setattr(tmux_delivery, "_too_old", lambda _: True)
+    assert [word for word in versions if tmux_agent._too_old(word)] == ["3.1c", "2.9a"]
+    monkeypatch.setattr(tmux_agent, "_too_old", lambda _: True)
     seen = agent.inspect()
     assert seen.instance_id is None
     assert "use 3.2 or later" in seen.detail
@@ -352,7 +352,7 @@ def test_a_full_disk_is_a_delivery_that_did_not_happen(
 ) -> None:
     one = instance(agent)
     with monkeypatch.context() as patched:
-        patched.setattr(agent, "_folder", tmux.folder / "nosuch")
+        patched.setattr(agent._buffers, "_folder", tmux.folder / "nosuch")
         with pytest.raises(UpstreamUnavailable) as caught:
             agent.deliver("hello", one)
     assert caught.value.fields["outcome"] == "none"
@@ -434,8 +434,13 @@ def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
     [{"session": "a:b"}, {"session": ""}, {"session": "$0"}, {"session": "a", "ready_regex": "("}],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, how: dict[str, Any]) -> None:
+    def make_agent() -> None:
+        spec = spec_of({"kind": "tmux", **how})
+        assert isinstance(spec, TmuxSpec)
+        TmuxAgent(spec, agent="helper", folder=tmp_path, processes=Procfs())
+
     with pytest.raises(InvalidValue):
-        TmuxAgent(TmuxSpec(**how), agent="helper", folder=tmp_path, processes=Procfs())
+        make_agent()
 
 
 def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: TmuxAgent) -> None:
@@ -571,13 +576,14 @@ def test_what_was_given_up_is_not_pasted_when_the_server_goes_on(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tmux)
-    before, load = instance(agent), agent._load
+    before, load = instance(agent), agent._buffers.load
 
-    def stop_after(prompt: str, name: str) -> None:
-        load(prompt, name)
+    def stop_after(prompt: str) -> str:
+        name = load(prompt)
         tmux.stop()
+        return name
 
-    monkeypatch.setattr(agent, "_load", stop_after)
+    monkeypatch.setattr(agent._buffers, "load", stop_after)
     with pytest.raises(UpstreamUnavailable, match="nobody knows") as unknown:
         agent.deliver("given up", before)
     assert unknown.value.fields["outcome"] == "unknown"

@@ -21,7 +21,7 @@ STOPS_MAX = 1000
 
 _SCRIPT = """
 import os, signal, sys, holdfast
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 hf = holdfast.connect(sys.argv[1], namespace=sys.argv[2])
 scope = [space for space in all_spaces() if space.name in sys.argv[4:]]
 def body(tx):

@@ -15,8 +15,7 @@ import threading
 from pathlib import Path
 
 from holdfast.domains.gateway import Answer, Delivery, Gateway, Sighting, Surface, Worker
-from holdfast.domains.gateway.gateway import Asked
-from holdfast.domains.gateway.request import draft_of
+from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue, Request
@@ -107,7 +106,7 @@ def work(url: str, folder: Path, dies_at: str) -> None:
         ("interrupt", {}),
     ]:
         draft = draft_of(kind, payload, gateway.adapter.check)
-        (answer,) = gateway.accept([Asked(draft)])
+        (answer,) = gateway.accept([Submission(draft)])
         assert isinstance(answer, Request)
         append(folder / "acknowledged", answer.request_id)
         asked.append(answer)

@@ -62,7 +62,9 @@ def use_all_of(hf: Holdfast) -> None:
         pass
     hf.locks.acquire("router-1", by="run-1")
     with hf.store.listen(["a", "b"]):
-        open_gateway("gpu", CommandSpec(argv=("cat",)), hf.settings, on_lost=lambda: None).close()
+        open_gateway(
+            "gpu", CommandSpec(command=("cat",)), hf.settings, on_lost=lambda: None
+        ).close()
 
 
 def modes(root: Path) -> dict[str, tuple[int, int]]:

@@ -27,7 +27,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, maintenance
+from holdfast.stores.files import disk, maintenance, namespaces
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from holdfast.stores.sqlite.maintenance import SqliteAdministration
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_set_aside_restored_and_told_once(
     assert keys(store, space) == ["a", "b"]
     put(store, space, "d")
     assert keys(store, space) == ["a", "b", "d"]
-    assert maintenance.check(store, ALL) == []
+    assert store.administration.check(ALL) == []
 
 
 def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(
@@ -137,7 +137,7 @@ def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(
                 work()
             assert caught.value.fields["restored"] is False
     assert path.read_text() == "garbage"
-    assert any("hosts.json" in line for line in maintenance.check(store, ALL))
+    assert any("hosts.json" in line for line in store.administration.check(ALL))
     put(store, LEASES, "x")
     assert keys(store, LEASES) == ["x"]
 
@@ -152,12 +152,12 @@ def test_a_record_of_a_damaged_file_cannot_be_taken_out_and_that_is_told(
     path = root / "lab" / "hosts.json"
     path.write_text(damage)
     with pytest.raises(StoreCorrupt, match="restored from"):
-        maintenance.content(store, HOSTS, "a")
-    assert b'"1"' in maintenance.content(store, HOSTS, "a")
+        store.administration.content(HOSTS, "a")
+    assert b'"1"' in store.administration.content(HOSTS, "a")
     path.write_text(damage)
     path.with_name("hosts.json.bak").unlink()
     with pytest.raises(StoreCorrupt, match="no sound"):
-        maintenance.content(store, HOSTS, "a")
+        store.administration.content(HOSTS, "a")
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -238,10 +238,10 @@ def test_one_damaged_record_hides_no_other_and_survives(root: Path, store: Files
         store.read(lambda tx: tx.find(HOSTS, "ip", ("1",)), scope=[HOSTS])
     put(store, HOSTS, "new", ip="2")
     assert shown(path)["bad"] == bad and shown(path)["worse"] == [1]
-    assert len([line for line in maintenance.check(store, ALL) if "damaged" in line]) == 2
+    assert len([line for line in store.administration.check(ALL) if "damaged" in line]) == 2
     assert store.transact(lambda tx: tx.delete(HOSTS, "bad"), scope=[HOSTS])
     put(store, HOSTS, "worse", ip="3")
-    assert maintenance.check(store, ALL) == []
+    assert store.administration.check(ALL) == []
 
 
 def _json(value: Any) -> str:
@@ -271,7 +271,7 @@ def test_a_damaged_file_of_one_record_hides_no_other(
         "b"
     ]
     assert [error.fields["key"] for error in told] == ["a"]
-    assert len(maintenance.check(store, ALL)) == 1
+    assert len(store.administration.check(ALL)) == 1
 
 
 # --- links and odd names ---
@@ -597,7 +597,7 @@ def test_a_file_larger_than_any_record_is_no_bound(
     monkeypatch.undo()
     put(store, LEASES, "x")
     assert (root / "lab" / "hosts.json").stat().st_size > 4_000_000
-    assert len(keys(store, HOSTS)) == 40 and maintenance.check(store, ALL) == []
+    assert len(keys(store, HOSTS)) == 40 and store.administration.check(ALL) == []
 
 
 def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> None:
@@ -623,7 +623,7 @@ def test_a_folder_of_records_that_is_gone_is_told_until_it_is_back(
     ):
         with pytest.raises(StoreCorrupt, match="cards is gone"):
             ask()
-    assert "cards is gone" in maintenance.check(store, ALL)[0]
+    assert "cards is gone" in store.administration.check(ALL)[0]
     os.rename(root / "unmounted", root / "cards")
     assert keys(store, CARDS) == ["a"]
 
@@ -641,7 +641,7 @@ def test_after_a_restore_the_version_before_is_that_before_the_restore(
     root: Path, store: FilesStore, tmp_path: Path
 ) -> None:
     put(store, HOSTS, "a")
-    maintenance.backup(store, ALL, tmp_path / "saved")
+    store.administration.backup(ALL, tmp_path / "saved")
     for key in ("b", "c"):
         put(store, HOSTS, key)
     maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
@@ -656,7 +656,7 @@ def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy
     sound backup.
     """
     put(store, HOSTS, "a")
-    maintenance.backup(store, ALL, tmp_path / "saved")
+    store.administration.backup(ALL, tmp_path / "saved")
     put(store, HOSTS, "b")
     transact = store.inner.transact
     impatient = lambda body, **more: transact(body, **{**more, "timeout_s": 0.0})  # noqa: E731
@@ -688,9 +688,9 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
         raise SystemExit
 
     monkeypatch.setattr(SqliteAdministration, "backup", killed)
-    monkeypatch.setattr(maintenance, "clear_redo", lambda _: None)
+    monkeypatch.setattr(namespaces, "clear_redo", lambda _: None)
     with pytest.raises(SystemExit):
-        maintenance.backup(store, ALL, tmp_path / "saved")
+        store.administration.backup(ALL, tmp_path / "saved")
     (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')
     assert keys(store, HOSTS) == ["by hand"]
     put(store, HOSTS, "b")
@@ -701,7 +701,7 @@ def test_what_a_backup_does_not_have_does_not_come_back_from_the_version_before(
     root: Path, store: FilesStore, tmp_path: Path
 ) -> None:
     put(store, CARDS, "c")
-    maintenance.backup(store, ALL, tmp_path / "saved")
+    store.administration.backup(ALL, tmp_path / "saved")
     for key in ("a", "b"):
         put(store, HOSTS, key)
     maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")

@@ -16,7 +16,6 @@ import pytest
 
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import ReadTx, Store, Tx
-from holdfast.stores.files import maintenance
 from holdfast.testing import faults
 from tests.harness.children import dies_at, kill_while_busy
 from tests.stores.files_spaces import (
@@ -126,7 +125,7 @@ def test_a_transaction_over_several_files_killed_at_every_point(tmp_path: Path) 
         put(store, HOSTS, "other")
         assert _value(store) == now
         assert _in_files(root) == {str(now)}
-        assert maintenance.check(store, ALL) == []
+        assert store.administration.check(ALL) == []
         store.close()
         value = now
     assert value > 2
@@ -171,7 +170,7 @@ def test_the_first_change_killed_at_every_point(tmp_path: Path) -> None:
         store.close()
         again = open_files(root)
         assert put(again, LEASES, "x") > before
-        assert maintenance.check(again, ALL) == []
+        assert again.administration.check(ALL) == []
         again.close()
         at += 1
     assert at > 30
@@ -330,7 +329,7 @@ def test_a_killed_change_of_one_record_among_many_is_finished_whatever_was_done_
         assert set(keys(store, HOSTS)) == expected
         put(store, CARDS, "x")
         assert set(shown(file)) == expected
-        assert maintenance.check(store, ALL) == []
+        assert store.administration.check(ALL) == []
 
 
 def test_a_killed_change_of_one_record_among_many_at_every_point(tmp_path: Path) -> None:

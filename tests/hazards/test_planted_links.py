@@ -77,7 +77,9 @@ def work(hf: Holdfast) -> Iterator[Callable[[], object]]:
             hf.store.transact(lambda tx: tx.notify("a"), scope=[])
 
     def gateway() -> None:
-        open_gateway("gpu", CommandSpec(argv=("cat",)), hf.settings, on_lost=lambda: None).close()
+        open_gateway(
+            "gpu", CommandSpec(command=("cat",)), hf.settings, on_lost=lambda: None
+        ).close()
 
     def network() -> None:
         os.environ["HOLDFAST_STORE"] = hf.settings.store or ""

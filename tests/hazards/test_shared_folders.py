@@ -23,7 +23,7 @@ from holdfast import Holdfast
 from holdfast.domains.jobs.records import JOBS, JobStatus
 from holdfast.kernel.errors import LockTimeout, StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 from holdfast.stores.files import maintenance
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.store import FilesStore
@@ -172,7 +172,7 @@ def test_every_change_has_the_lock(folder: Path, tmp_path: Path, change: str) ->
     with connected(folder) as hf:
         assert isinstance(hf.store, FilesStore)
         store = hf.store
-        maintenance.backup(store, SPACES, tmp_path / "saved")
+        store.administration.backup(SPACES, tmp_path / "saved")
         hf.jobs.update_status(second, "running")
         changes: dict[str, Callable[[], object]] = {
             "register": lambda: hf.jobs.register_job("more", agent="a", agent_session=LABEL),

@@ -71,7 +71,7 @@ def mirrored(hf: Holdfast) -> Counter[str]:
     if hf.store.kind != "files":
         return events(hf)
     # Nothing may have changed since one was killed before it could tell.
-    hf.workflows._context._mirror.catch_up()
+    hf.catch_up()
     path = Path(hf.store.root, "swap_log.jsonl")  # type: ignore[attr-defined]
     lines = path.read_text().splitlines() if path.exists() else []
     assert len(set(lines)) == len(lines)

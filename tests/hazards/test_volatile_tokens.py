@@ -305,7 +305,7 @@ def test_an_error_of_the_disk_leaves_the_outcome_unknown(
     assert store._volatile is not None
     [connection] = store._volatile.open_ones
     monkeypatch.setattr(connection, "cursor", Broken())
-    with pytest.raises(StoreUnavailable, match="look before you repeat") as caught:
+    with pytest.raises(StoreUnavailable, match="before you repeat it") as caught:
         store.put_new(VOLATILE, [("a", Thing())])
     assert caught.value.fields["outcome"] == "unknown"
     assert connection not in store._volatile.open_ones

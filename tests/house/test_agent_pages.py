@@ -9,6 +9,7 @@ from msgspec.structs import fields
 from holdfast.domains.agents import Manifest, Reason
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.records import TMUX_BACKED
+from holdfast.kernel import agent_adapter
 from holdfast.kernel.errors import Untrusted
 from holdfast.kernel.limits import AGENT_GRACE_S, AGENT_LEASE_S
 from holdfast.kernel.settings import AgentSettings
@@ -82,10 +83,10 @@ def test_the_manifest_that_the_guide_shows_is_one() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (manifests.TmuxAdapter, "tmux"),
-        (manifests.CommandAdapter, "command"),
-        (manifests.RestAdapter, "rest"),
-        (manifests.ManagedAdapter, "managed"),
+        (agent_adapter.TmuxAdapter, "tmux"),
+        (agent_adapter.CommandAdapter, "command"),
+        (agent_adapter.RestAdapter, "rest"),
+        (agent_adapter.ManagedAdapter, "managed"),
     ],
 )
 def test_every_setting_of_an_adapter_is_named(kind: type, words: str) -> None:

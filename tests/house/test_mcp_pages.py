@@ -11,7 +11,8 @@ from holdfast.kernel.limits import (
     MCP_UNTOLD_S,
     MCP_WAIT_MAX_S,
 )
-from holdfast.surfaces.mcp.answers import NoticeKind
+from holdfast.operations import all_operations
+from holdfast.surfaces.mcp.claims import HANDLES, NoticeKind
 from holdfast.surfaces.mcp.server import INSTRUCTIONS
 from holdfast.surfaces.mcp.tools import TOOLS
 
@@ -50,13 +51,18 @@ def test_the_bounds_that_are_named_are_those_of_the_program() -> None:
 
 
 def test_every_tool_that_another_names_is_there() -> None:
-    told = " ".join([INSTRUCTIONS, *(tool.words for tool in TOOLS.values())])
-    named = set(re.findall(r"\b[a-z]+_[a-z_]+\b", told))
-    fields = {
-        name
-        for tool in TOOLS.values()
-        for kind in (tool.takes, tool.gives)
-        for name in kind.__struct_fields__
-    }
-    others = {*get_args(NoticeKind), "give_back", "permission_required", "not_found"}
-    assert named - set(TOOLS) - fields - others == set()
+    texts = [INSTRUCTIONS, *HANDLES.values(), *(tool.text for tool in TOOLS.values())]
+    named = set(re.findall(r"\b[a-z]+_[a-z_]+\b", " ".join(texts)))
+    arguments = {name for tool in TOOLS.values() for name in tool.arguments.__struct_fields__}
+    others = {*get_args(NoticeKind), "give_back", "permission_required", "not_found", "swap_needed"}
+    assert named - set(TOOLS) - arguments - others == set()
+
+
+def test_every_operation_that_is_exposed_as_a_tool_is_that_tool() -> None:
+    exposed = {one.mcp: one for one in all_operations() if one.mcp is not None}
+    made = {name: tool.operation for name, tool in TOOLS.items() if tool.operation is not None}
+    assert made == exposed
+
+
+def test_the_guide_shows_every_kind_of_handle() -> None:
+    assert set(re.findall(r"^\| `(\w+):", PAGE, re.MULTILINE)) == set(HANDLES)

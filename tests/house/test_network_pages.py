@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from holdfast.domains.network import Registry, RegistryConfig
 from holdfast.kernel.limits import BATCH_MAX, HOLD_LEASE_S, LEASES_PER_HOST_MAX, LOCK_NAMES_MAX
 from holdfast.kernel.settings import LockTimeouts
-from holdfast.runtime.metrics import COUNTED
+from holdfast.runtime.metrics.families import COUNTED
 from holdfast.surfaces.cli.network import network
 
 ROOT = Path(__file__).parents[2]

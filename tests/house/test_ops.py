@@ -26,7 +26,7 @@ from holdfast.kernel.limits import (
     METRICS_RESOURCES_MAX,
 )
 from holdfast.runtime.doctor import examine
-from holdfast.runtime.metrics.sources import metrics_of
+from holdfast.runtime.metrics.sources import Metrics
 from tests.harness.requirements import skip_or_fail
 from tests.harness.timeouts import PATIENCE_S
 from tools import dashboard
@@ -42,7 +42,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 def families() -> dict[str, str]:
     """Every family of metrics there is, by name, with its type."""
     with holdfast.connect("memory:") as hf:
-        text = metrics_of(hf, version="1").text()
+        text = Metrics(hf, version="1").text()
     return {family.name: family.type for family in text_string_to_metric_families(text)}
 
 

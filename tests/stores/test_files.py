@@ -400,9 +400,9 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
         put(store, space, "kept", ip="1")
         put(other, space, "theirs", ip="1")
     saved = tmp_path / "saved"
-    maintenance.backup(store, ALL, saved)
+    store.administration.backup(ALL, saved)
     with pytest.raises(InvalidValue, match="exists"):
-        maintenance.backup(store, ALL, saved)
+        store.administration.backup(ALL, saved)
     tokens = []
     for space in ALL:
         put(store, space, "kept", ip="2")
@@ -417,7 +417,7 @@ def test_a_backup_brings_everything_back(root: Path, store: FilesStore, tmp_path
     assert list(shown(root / "lab" / "hosts.json")) == ["kept"]
     assert not (root / "cards" / "later.json").exists()
     assert put(store, HOSTS, "new") > max(tokens)
-    assert maintenance.check(store, ALL) == []
+    assert store.administration.check(ALL) == []
     assert not [name for name in os.listdir(root / ".holdfast") if name.startswith("restore-")]
     assert replaced is not None
     maintenance.restore(store, ALL, replaced, boot_id="boot-1")
@@ -433,7 +433,7 @@ def test_a_file_that_cannot_be_saved_is_not_replaced(
 ) -> None:
     put(store, HOSTS, "a")
     saved = tmp_path / "saved"
-    maintenance.backup(store, ALL, saved)
+    store.administration.backup(ALL, saved)
     hosts = root / "lab" / "hosts.json"
     hosts.rename(tmp_path / "theirs.json")
     hosts.symlink_to(tmp_path / "theirs.json")
@@ -448,7 +448,7 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
     for space in ALL:
         put(store, space, "a", ip="1")
     saved = tmp_path / "saved"
-    maintenance.backup(store, ALL, saved)
+    store.administration.backup(ALL, saved)
     for space in ALL:
         put(store, space, "a", ip="2")
         put(store, space, "b", ip="2")
@@ -461,7 +461,7 @@ def test_a_backup_and_a_restore_killed_at_every_point(root: Path, tmp_path: Path
         )
         put(look, HIDDEN, "x")
         look.transact(lambda tx: tx.delete(HIDDEN, "x"), scope=[HIDDEN])
-        assert maintenance.check(look, ALL) == []
+        assert look.administration.check(ALL) == []
         look.close()
         return found
 
@@ -500,7 +500,7 @@ def _held(saved: Path, tmp_path: Path) -> list[str]:
 
 
 def _backup(root: Path, saved: Path, copy: Path) -> None:
-    maintenance.backup(open_files(root), ALL, copy)
+    open_files(root).administration.backup(ALL, copy)
 
 
 def _restore(root: Path, saved: Path, copy: Path) -> None:
@@ -515,7 +515,7 @@ def test_a_recovery_whose_turn_does_not_come_is_not_taken_for_a_bad_disk(
 
     monkeypatch.setattr(SqliteStore, "transact", late)
     with pytest.raises(LockTimeout):
-        maintenance.backup(store, ALL, tmp_path / "saved")
+        store.administration.backup(ALL, tmp_path / "saved")
 
 
 def test_a_bad_or_foreign_backup_changes_nothing(
@@ -537,7 +537,7 @@ def test_a_bad_or_foreign_backup_changes_nothing(
         with pytest.raises(error):
             maintenance.restore(store, ALL, source, boot_id="boot-1")
     assert keys(store, HOSTS) == ["a"]
-    assert maintenance.check(store, ALL) == []
+    assert store.administration.check(ALL) == []
 
 
 def test_a_closed_store_says_so_for_files_too(store: FilesStore) -> None:
@@ -556,12 +556,12 @@ def test_a_closed_store_says_so_for_files_too(store: FilesStore) -> None:
 def test_content_shows_what_lies_there(root: Path, store: FilesStore) -> None:
     for space in ALL:
         put(store, space, "a", ip="1")
-    assert json.loads(maintenance.content(store, HOSTS, "a")) == {"ip": "1"}
+    assert json.loads(store.administration.content(HOSTS, "a")) == {"ip": "1"}
     (root / "cards" / "a.json").write_bytes(b"\xffjunk")
-    assert maintenance.content(store, CARDS, "a") == b"\xffjunk"
-    assert b"1" in maintenance.content(store, HIDDEN, "a")
+    assert store.administration.content(CARDS, "a") == b"\xffjunk"
+    assert b"1" in store.administration.content(HIDDEN, "a")
     with pytest.raises(NotFound):
-        maintenance.content(store, DEEP, "nothing")
+        store.administration.content(DEEP, "nothing")
 
 
 _JSON = st.recursive(

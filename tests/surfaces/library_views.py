@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from holdfast.domains.agents import Agent
 from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import Reconciled
 from holdfast.kernel.histogram import BUCKETS_S
-from holdfast.operations import locks, workflows
+from holdfast.operations import agents, gateways, locks, workflows
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LockHold
@@ -91,6 +92,30 @@ def job_log(hf: Holdfast, job_id: str) -> list[dict[str, Any]]:
 
 def host_added(hf: Holdfast, name: str) -> dict[str, Any]:
     return {"host": name, **(hf.network.get_host_info(name) or {})}
+
+
+def live_agent(agent: Agent) -> agents.LiveAgent:
+    """Of an agent without a recorded process or gateway."""
+    return agents.LiveAgent(
+        agent_name=agent.agent_name,
+        agent_id=agent.agent_id,
+        tool=agent.identity.tool,
+        backend=agent.identity.backend,
+        tmux_session=agent.session_name,
+        lease_expires_at=agent.lease_expires_at,
+        process="none",
+        has_gateway=False,
+    )
+
+
+def sent_request(request: dict[str, Any]) -> gateways.SentRequest:
+    """Of a request that was just sent."""
+    return gateways.SentRequest(
+        agent="gpu",
+        request_id=request["request_id"],
+        state=request["state"],
+        epoch=request["epoch"],
+    )
 
 
 def registered_view(registered: Registered) -> workflows.RegisteredView:

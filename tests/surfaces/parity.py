@@ -1,4 +1,4 @@
-"""One operation on three surfaces: how a row of the table is asked of each, and what of the answers
+"""One operation on four surfaces: how a row of the table is asked of each, and what of the answers
 may differ.
 """
 
@@ -15,6 +15,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, STATUS, HoldfastError
@@ -22,6 +23,8 @@ from holdfast.operations import all_operations
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.entry import guarded
 from holdfast.surfaces.cli.output import printable
+from holdfast.surfaces.mcp.tools import TOOLS
+from tests.surfaces.mcp_agent import Agent, ToolError
 
 OPERATIONS = {operation.name: operation for operation in all_operations()}
 Facts = dict[str, Any]
@@ -81,6 +84,45 @@ def by_library(hf: Holdfast, case: Case, facts: Facts) -> Answer:
         return Answer(code=error.code, message=told(error.message))
 
 
+def by_operation(hf: Holdfast, case: Case, facts: Facts) -> Answer:
+    """Ask the operation itself: it has no route."""
+    operation = OPERATIONS[case.operation]
+    asked = {name: filled(value, facts) for name, value in case.asked.items()}
+    try:
+        return Answer(value=plain(operation(hf, msgspec.convert(asked, operation.request))))
+    except HoldfastError as error:
+        return Answer(code=error.code, message=told(error.message))
+
+
+def takes(case: Case) -> bool:
+    """Has MCP a tool for this row that takes all that it asks?"""
+    tool = TOOLS.get(OPERATIONS[case.operation].mcp or "")
+    return tool is not None and set(case.asked) <= set(tool.argument_of) and bool(case.asked)
+
+
+def by_mcp(agent: Agent, case: Case, facts: Facts) -> Answer:
+    """Call the tool, and leave out of its answer what MCP adds: handles, `next`, `pending`."""
+    tool = TOOLS[OPERATIONS[case.operation].mcp or ""]
+    asked = {tool.argument_of[name]: filled(value, facts) for name, value in case.asked.items()}
+    try:
+        answer = _without_handles(agent.call(tool.name, **asked))
+    except ToolError as error:
+        return Answer(code=error.code, message=told(error.message))
+    for name in ("next", "pending"):
+        del answer[name]
+    # A tool that returns one thing with a handle names it.
+    (value,) = answer.values() if len(answer) == 1 else (answer,)
+    return Answer(value=plain(value))
+
+
+def _without_handles(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_handles(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_handles(one) for name, one in value.items() if name != "handle"}
+    return value
+
+
 def by_http(http: httpx.Client, case: Case, facts: Facts) -> Answer:
     operation = OPERATIONS[case.operation]
     asked = {name: filled(value, facts) for name, value in case.asked.items()}
@@ -130,13 +172,16 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
     return Ran(status, out.buffer.getvalue(), err.getvalue())
 
 
-def same(case: Case, library: Answer, http: Answer, ran: Ran | None) -> None:
+def same(
+    case: Case, library: Answer, http: Answer, ran: Ran | None, mcp: Answer | None = None
+) -> None:
     """The same result, or the same error, whoever was asked."""
-    assert library.code == http.code == case.code, (library, http)
-    if case.code is None:
-        assert http.value == library.value
-    elif case.same_words and not case.quiet:
-        assert http.message == library.message
+    for other in (http,) if mcp is None else (http, mcp):
+        assert library.code == other.code == case.code, (library, other)
+        if case.code is None:
+            assert other.value == library.value
+        elif case.same_words and not case.quiet:
+            assert other.message == library.message
     if ran is None:
         return
     if case.code is not None:

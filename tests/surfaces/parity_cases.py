@@ -11,11 +11,13 @@ from holdfast.adapters.event_sender import EventSender
 from holdfast.adapters.tmux import Tmux
 from holdfast.domains.agents import Agent
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.manifest import Manifest, TmuxAdapter, TmuxHandle
+from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
+from holdfast.domains.jobs.events import EventKind
+from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
-from holdfast.operations import jobs as job_operations
+from holdfast.operations import job_views
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
 from tests.surfaces import library_views as views
@@ -324,7 +326,7 @@ def _add_host(hf: Holdfast, f: Any) -> object:
 JOBS = [
     Case(
         "jobs.register",
-        lambda hf, f: job_operations.view_of(
+        lambda hf, f: job_views.view_of(
             hf.jobs.register_job(
                 "say hello",
                 agent="agent",
@@ -358,7 +360,7 @@ JOBS = [
     ),
     Case(
         "jobs.pick",
-        lambda hf, f: job_operations.view_of(_picked(hf, f.n)),
+        lambda hf, f: job_views.view_of(_picked(hf, f.n)),
         "jobs pick --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
         a_job,
@@ -379,7 +381,7 @@ JOBS = [
     ),
     Case(
         "jobs.status",
-        lambda hf, f: job_operations.view_of(
+        lambda hf, f: job_views.view_of(
             hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42")
         ),
         "jobs status --job job-{n} --set completed --token {token} --result 42 --json",
@@ -412,15 +414,45 @@ JOBS = [
         "fenced",
     ),
     Case(
+        "jobs.report",
+        lambda hf, f: job_views.view_of(
+            hf.jobs.update_status(
+                f"job-{f.n}",
+                "completed",
+                token=f.token,
+                result="42",
+                also=hf.job_events.with_step(EventKind.COMPLETED, detail="42"),
+            )
+        ),
+        None,
+        {"job_id": "job-{n}", "outcome": "completed", "detail": "42", "token": "{token}"},
+        a_running_job,
+    ),
+    Case(
+        "jobs.report",
+        lambda hf, f: job_views.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        None,
+        {"job_id": "job-{n}", "outcome": "give_back", "token": "{token}"},
+        a_running_job,
+    ),
+    Case(
+        "jobs.report",
+        lambda hf, f: hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token),
+        None,
+        {"job_id": "job-{n}", "outcome": "completed", "token": "{token}"},
+        a_job_taken_away,
+        "fenced",
+    ),
+    Case(
         "jobs.cancel",
-        lambda hf, f: job_operations.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
+        lambda hf, f: job_views.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
         "jobs cancel --job job-{n} --reason 'too late' --json",
         {"job_id": "job-{n}", "reason": "too late"},
         a_running_job,
     ),
     Case(
         "jobs.cancel",
-        lambda hf, f: job_operations.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
+        lambda hf, f: job_views.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
         "jobs cancel --job job-{n} --reason seen --json",
         {"job_id": "job-{n}", "reason": "seen"},
         a_job_in_error,
@@ -435,7 +467,7 @@ JOBS = [
     ),
     Case(
         "jobs.requeue",
-        lambda hf, f: job_operations.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        lambda hf, f: job_views.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
         "jobs requeue --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -449,7 +481,7 @@ JOBS = [
     ),
     Case(
         "jobs.retry",
-        lambda hf, f: job_operations.view_of(hf.jobs.retry(f"job-{f.n}")),
+        lambda hf, f: job_views.view_of(hf.jobs.retry(f"job-{f.n}")),
         "jobs retry job-{n} --json",
         {"job_id": "job-{n}"},
         a_failed_job,
@@ -466,7 +498,7 @@ JOBS = [
     Case(
         "jobs.retry_all",
         lambda hf, f: [
-            job_operations.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
+            job_views.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
         ],
         "jobs retry --status error --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
@@ -490,14 +522,14 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_operations.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: job_views.view_of(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_job_with_a_late_result,
     ),
     Case(
         "jobs.heartbeat",
-        lambda hf, f: job_operations.view_of(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
+        lambda hf, f: job_views.view_of(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
         "jobs heartbeat --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -513,7 +545,7 @@ JOBS = [
     Case(
         "jobs.list",
         lambda hf, f: [
-            job_operations.view_of(job)
+            job_views.view_of(job)
             for job in hf.jobs.list_jobs(status="running", agent_session=f"tmux:{f.n}")
         ],
         "jobs list --status running --agent-session tmux:{n} --json",
@@ -530,7 +562,7 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_operations.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: job_views.view_of(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_running_job,
@@ -632,8 +664,8 @@ JOBS = [
 
 
 def _finished(finished: Any) -> Any:
-    return job_operations.FinishedView(
-        done=job_operations.view_of(finished.done), picked=job_operations.view_of(finished.picked)
+    return job_views.FinishedView(
+        done=job_views.view_of(finished.done), picked=job_views.view_of(finished.picked)
     )
 
 
@@ -926,6 +958,20 @@ AGENTS = [
         {"agent": "nosuch-{n}"},
         code="not_found",
         same_words=False,
+    ),
+    Case(
+        "agents.find",
+        lambda hf, f: [views.live_agent(hf.agents.resolve(f"agent-{f.n}").unwrap())],
+        None,
+        {"name": "agent-{n}"},
+        an_agent,
+    ),
+    Case(
+        "agents.find",
+        lambda hf, f: hf.agents.resolve(f"nosuch-{f.n}").unwrap(),
+        None,
+        {"name": "nosuch-{n}"},
+        code="not_found",
     ),
     Case(
         "agents.control_target",
@@ -1540,6 +1586,30 @@ GATEWAY = [
         "collision",
     ),
     Case(
+        "gateways.send",
+        lambda hf, f: views.sent_request(
+            hf.gateway("gpu").prompt("say hello", idempotency_key=f"key-{f.n}")
+        ),
+        None,
+        {"agent": "gpu", "prompt": "say hello", "idempotency_key": "key-{n}"},
+    ),
+    Case(
+        "gateways.send",
+        lambda hf, f: views.sent_request(
+            hf.gateway("gpu").interrupt(idempotency_key=f"stop-{f.n}")
+        ),
+        None,
+        {"agent": "gpu", "kind": "interrupt", "idempotency_key": "stop-{n}"},
+    ),
+    Case(
+        "gateways.send",
+        lambda hf, f: hf.gateway("gpu").prompt("another", idempotency_key=f"key-{f.n}"),
+        None,
+        {"agent": "gpu", "prompt": "another", "idempotency_key": "key-{n}"},
+        a_request,
+        "collision",
+    ),
+    Case(
         "gateways.interrupt",
         lambda hf, f: hf.gateway("gpu").interrupt(idempotency_key=f"stop-{f.n}"),
         None,
@@ -1575,6 +1645,20 @@ GATEWAY = [
     ),
     Case(
         "gateways.request",
+        lambda hf, f: hf.gateway("gpu").request(f"nosuch-{f.n}"),
+        None,
+        {"agent": "gpu", "request_id": "nosuch-{n}"},
+        code="not_found",
+    ),
+    Case(
+        "gateways.progress",
+        lambda hf, f: views.sent_request(hf.gateway("gpu").request(f.request)),
+        None,
+        {"agent": "gpu", "request_id": "{request}"},
+        a_request,
+    ),
+    Case(
+        "gateways.progress",
         lambda hf, f: hf.gateway("gpu").request(f"nosuch-{f.n}"),
         None,
         {"agent": "gpu", "request_id": "nosuch-{n}"},

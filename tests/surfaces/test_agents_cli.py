@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.domains.agents import Agent, Manifest
-from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
+from holdfast.domains.agents.manifest import TmuxHandle, as_json
+from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.runtime.connection import Holdfast, connect
 from tests.harness.tmux_server import tmux_server
 from tests.stores.harnesses import SqliteHarness

@@ -170,7 +170,7 @@ def test_a_damaged_job_hides_no_other_and_can_be_taken_out(
     assert f"holdfast store remove jobs {damaged}" in listed.err
     picked = holdfast("jobs", "pick", "--agent-session", "tmux:a")
     assert (picked.status, picked.out) == (0, f"{sound}\n")
-    assert picked.err.startswith(f"holdfast: passed over space=jobs key={damaged}: ")
+    assert picked.err.startswith(f"holdfast: skipped space=jobs key={damaged}: ")
     assert picked.err.count("\n") == 1
     assert holdfast("store", "check").status == 7
     assert holdfast("store", "remove", "jobs", damaged).status == 0

@@ -16,8 +16,8 @@ from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import AgentGone, HoldfastError, LeaseLost, status_of
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import Settings
-from holdfast.runtime.gateway_address import Served
 from holdfast.runtime.gateway_announcement import Announcement
+from holdfast.runtime.gateway_identity import Served
 from holdfast.surfaces.cli import server_process as process
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.surfaces.agent_bench import AgentBench, Process, agent_bench
@@ -447,7 +447,7 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
             "--prompt-as means nothing beside a manifest whose adapter is tmux",
         ),
         (("--ready-regex", "("), "no regular expression"),
-        (("--interrupt-key", "C-z"), "interrupt_key"),
+        (("--interrupt-key", "C-z"), "interrupt"),
         (("--session", "other"), "its manifest says other"),
     ):
         ran = bench("gateway", "serve", "gpu", *wrong)
@@ -577,7 +577,7 @@ def test_a_gateway_that_loses_its_agent_before_it_serves_does_not_begin_to(
     monkeypatch.setattr(process, "announced", lost_at_once)
     monkeypatch.setattr(process, "serve", lambda *given: began.append(given))
     settings = Settings(store=f"sqlite:{tmp_path}/store.sqlite")
-    served, spec = Served("gpu"), CommandSpec(argv=("cat",))
+    served, spec = Served("gpu"), CommandSpec(command=("cat",))
     with pytest.raises(LeaseLost, match="another gateway has taken over"):
         process.serve_gateway(
             "gpu",

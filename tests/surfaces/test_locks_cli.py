@@ -377,7 +377,7 @@ def test_explain_the_shared_the_dead_the_timed_and_the_far(say: Say, hf: Holdfas
     hf.locks.acquire("far", by="job-5", process=far)
     shown = say("locks", "explain", "far").out
     assert f'process {far.pid} "vlan test", cannot be seen from here, host another-mach' in shown
-    assert "believed until" in shown
+    assert "presumed alive until" in shown
 
 
 def test_a_long_queue_is_cut(say: Say, hf: Holdfast) -> None:

@@ -16,8 +16,8 @@ import pytest
 import holdfast
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import HoldfastError
+from holdfast.operations.job_views import view_of
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.mcp.answers import job_view
 from holdfast.surfaces.mcp.tools import TOOLS
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.gateway_process import AGENT, GatewayProcess
@@ -72,22 +72,21 @@ def _failed(world: World) -> Document:
 
 
 def _job(hf: Holdfast, job_id: str) -> Any:
-    return to_plain(job_view(hf.jobs.get_job(job_id)))
+    return to_plain(view_of(hf.jobs.get_job(job_id)))
 
 
 def _registered(world: World) -> Any:
     """The same with the library, in a queue of its own; what differs by nature is left out."""
     return _general(
         to_plain(
-            job_view(
-                world.hf.jobs.register_job("sort", agent="t", agent_session="q", timeout_sec=9)
-            )
+            view_of(world.hf.jobs.register_job("sort", agent="t", agent_session="q", timeout_sec=9))
         )
     )
 
 
 def _general(job: Document) -> Document:
-    return {name: value for name, value in job.items() if name not in ("job_id", "created_at")}
+    own = ("job_id", "created_at", "updated_at", "arrival", "topic_prefix")
+    return {name: value for name, value in job.items() if name not in own}
 
 
 def _claimed(world: World, answer: Document) -> Any:
@@ -168,7 +167,7 @@ ROWS = [
     ),
     Row(
         "request_status",
-        lambda world: {"agent": AGENT, "request_id": world.request()},
+        lambda world: {"request_id": f"request:{AGENT}/{world.request()}"},
         lambda answer: (answer["request_id"], answer["state"], answer["epoch"], answer["answer"]),
         lambda world, answer: _request(world, answer["request_id"]),
         lambda world: {"agent": AGENT, "request_id": "nosuch"},
@@ -272,6 +271,25 @@ ROWS = [
 def _request(world: World, request_id: str) -> Any:
     found = world.hf.gateway(AGENT).request(request_id, wait_s=25)
     return (found["request_id"], found["state"], found["epoch"], found["result"]["text"])
+
+
+def test_a_requests_handle_is_accepted_wherever_its_id_is(world: World) -> None:
+    sent = world.agent.call("send_request", agent=AGENT, prompt="hello")
+    waited = world.agent.call("wait", handle=sent["handle"])
+    assert (waited["state"], waited["request"]["request_id"]) == ("completed", sent["request_id"])
+    shown = world.agent.call("status", handle=sent["handle"])["request"]
+    assert (
+        shown
+        == waited["request"]
+        == _without_pending(world.agent.call("request_status", request_id=sent["handle"]))
+    )
+    with pytest.raises(ToolError) as refused:
+        world.agent.call("release", handle=sent["handle"])
+    assert refused.value.code == "not_found"
+
+
+def _without_pending(answer: Document) -> Document:
+    return {name: value for name, value in answer.items() if name != "pending"}
 
 
 def _marker(world: World) -> Any:

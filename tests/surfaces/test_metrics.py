@@ -24,7 +24,7 @@ from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.statistics import OTHERS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics import sources
-from holdfast.runtime.metrics.sources import metrics_of
+from holdfast.runtime.metrics.sources import Metrics
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.server.application import status_routes
@@ -71,7 +71,7 @@ def read(text: str) -> Samples:
 
 
 def samples(hf: Holdfast) -> Samples:
-    return read(metrics_of(hf, version="1").text())
+    return read(Metrics(hf, version="1").text())
 
 
 def all_parts(found: Samples) -> dict[str, float]:
@@ -106,7 +106,7 @@ def test_a_swap_is_told_while_it_lives(hf: Holdfast) -> None:
 
 def test_names_are_as_prometheus_wants_them(hf: Holdfast) -> None:
     with hf.locks.hold("router-1", by="job"):
-        text = metrics_of(hf, version="1").text()
+        text = Metrics(hf, version="1").text()
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("holdfast_") and family.documentation.endswith("."), (
             family.name
@@ -238,26 +238,26 @@ def test_the_time_of_transactions_is_measured_where_somebody_asked_and_nowhere_e
     hf: Holdfast,
 ) -> None:
     assert not set(OPERATIONS) & set(vars(hf.store))
-    metrics = metrics_of(hf, version="1")
+    metrics = Metrics(hf, version="1")
     before = read(metrics.text())["holdfast_store_transaction_seconds_count", "transact"]
     register(hf, 5)
     after = read(metrics.text())
     # Its own probe is one more.
     assert after["holdfast_store_transaction_seconds_count", "transact"] == before + 5 + 1
     assert after["holdfast_store_probe_seconds",] > 0
-    assert metrics_of(hf, version="1") is not metrics
+    assert Metrics(hf, version="1") is not metrics
     assert samples(hf)["holdfast_store_transaction_seconds_count", "transact"] == before + 5 + 2
 
 
 def test_a_failed_transaction_is_measured_too(embedded: Holdfast) -> None:
-    metrics = metrics_of(embedded, version="1")
+    metrics = Metrics(embedded, version="1")
     with pytest.raises(ZeroDivisionError):
         embedded.store.transact(lambda tx: 1 // 0, scope=[])
     assert read(metrics.text())["holdfast_store_transaction_seconds_count", "transact"] == 2
 
 
 def test_many_resources_share_one_name_and_no_counter_ever_goes_back(embedded: Holdfast) -> None:
-    metrics = metrics_of(embedded, version="1")
+    metrics = Metrics(embedded, version="1")
     for number in range(METRICS_RESOURCES_MAX + 20):
         embedded.locks.acquire(f"r{number:04d}", by="job").release()
     first = read(metrics.text())
@@ -274,7 +274,7 @@ def test_many_resources_share_one_name_and_no_counter_ever_goes_back(embedded: H
 
 
 def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
-    metrics = metrics_of(embedded, version="1")
+    metrics = Metrics(embedded, version="1")
     embedded.store.close()
     found = read(metrics.text())
     assert found["holdfast_store_up",] == 0
@@ -286,7 +286,7 @@ def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
 ) -> None:
     monkeypatch.setattr(sources, "METRICS_PROBE_S", 0.2)
     register(embedded)
-    metrics = metrics_of(embedded, version="1")
+    metrics = Metrics(embedded, version="1")
     # The first look of all makes the tables.
     metrics.text()
     inside, leave = threading.Event(), threading.Event()
@@ -413,7 +413,7 @@ def test_the_command_tells_of_a_store_that_cannot_be_opened(tmp_path: Path) -> N
 
 
 def test_the_registrys_text_is_part_of_the_whole(embedded: Holdfast) -> None:
-    from holdfast.runtime.metrics import exposition
+    from holdfast.runtime.metrics.sources import exposition
 
     with embedded.locks.hold("router-1", by="job"):
         part = read(exposition(embedded.locks, embedded.network))

@@ -77,7 +77,7 @@ def test_a_killed_holder_is_succeeded_before_the_eyes_of_the_operator(
     expect(page.locator(".edge.wait")).to_have_count(1)
     panel = visit.why("locks", "router-h")
     expect(panel).to_contain_text("router-h ← flash ← pid")
-    expect(panel).to_contain_text("1. in line: verify")
+    expect(panel).to_contain_text("1. waiter: verify")
     os.kill(holder.pid, signal.SIGKILL)
     expect(panel).to_contain_text("router-h ← verify ← pid")
     expect(visit.row("router-h")).to_contain_text("verify")
@@ -345,7 +345,7 @@ def test_reconcile_by_click(blocked: tuple[str, str], visit: Visit, made: PageSt
     expect(dialog).to_contain_text("1 request of an earlier instance ends as failed")
     dialog.get_by_role("button", name="Discard").click()
     expect(panel).to_contain_text("discarded")
-    expect(panel).to_contain_text("It takes requests")
+    expect(panel).to_contain_text("It accepts requests")
     assert made.hf.gateway(blocked[0]).request(blocked[1])["error_code"] == "discarded"
 
 

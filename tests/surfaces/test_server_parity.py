@@ -1,4 +1,4 @@
-"""Every operation over library, command line and HTTP: the same result, and the same error with the
+"""Every operation over library, command line, HTTP and MCP: the same result, and the same error with the
 same words.
 """
 
@@ -10,7 +10,18 @@ import pytest
 
 from holdfast.runtime.connection import Holdfast, connect
 from tests.surfaces.broker import Broker
-from tests.surfaces.parity import Case, by_command, by_http, by_library, same
+from tests.surfaces.mcp_agent import Agent, agents_on
+from tests.surfaces.parity import (
+    OPERATIONS,
+    Case,
+    by_command,
+    by_http,
+    by_library,
+    by_mcp,
+    by_operation,
+    same,
+    takes,
+)
 from tests.surfaces.parity_cases import TABLE, a_broker
 from tests.surfaces.parity_stage import facts_for, gateway_beside, surroundings
 from tests.surfaces.server_http import Served, served
@@ -19,12 +30,14 @@ pytestmark = pytest.mark.prove
 
 
 class Surfaces(NamedTuple):
-    """Three parts of one store that have been through the same, one for each surface."""
+    """Four parts of one store that have been through the same, one for each surface."""
 
     url: str
     library: Holdfast
     command: Holdfast
     http: Served
+    mcp: Holdfast
+    agent: Agent
 
 
 @pytest.fixture(scope="module", params=["sqlite", "files", "postgres"])
@@ -40,12 +53,21 @@ def surfaces(
             connect(url, namespace="parity-library") as library,
             connect(url, namespace="parity-command") as command,
             connect(url, namespace="parity-http") as http,
+            connect(url, namespace="parity-mcp") as mcp,
             served(http) as world,
             gateway_beside(library),
             gateway_beside(command),
             gateway_beside(http),
+            gateway_beside(mcp),
+            agents_on(url, folder) as agents,
         ):
-            yield Surfaces(url, library, command, world)
+            # By the environment: options are repeated in the commands that a message shows.
+            chosen = {
+                "HOLDFAST_GATEWAY_ROOT": os.environ["HOLDFAST_GATEWAY_ROOT"],
+                "HOLDFAST_NAMESPACE": "parity-mcp",
+            }
+            agent = agents("tester", environment=chosen)
+            yield Surfaces(url, library, command, world, mcp, agent)
     if server is not None:
         server.drop(url)
 
@@ -64,6 +86,16 @@ def _id(case: Case) -> str:
     return f"{case.operation}-{case.code or 'done'}"
 
 
+def test_some_rows_are_asked_of_mcp_too() -> None:
+    """The others need an identity or a claim, which a tool supplies itself."""
+    assert {case.operation for case in TABLE if takes(case)} >= {
+        "agents.find",
+        "gateways.progress",
+        "gateways.send",
+        "jobs.retry",
+    }
+
+
 @pytest.mark.parametrize(
     ("number", "case"), list(enumerate(TABLE, 1)), ids=[_id(case) for case in TABLE]
 )
@@ -80,7 +112,16 @@ def test_every_surface_says_the_same(
     ran = (
         None if case.words is None else by_command(surfaces.url, "parity-command", case, of_command)
     )
-    same(case, library, by_http(surfaces.http.http, case, of_http), ran)
+    served = OPERATIONS[case.operation].served
+    http = (
+        by_http(surfaces.http.http, case, of_http)
+        if served
+        else by_operation(surfaces.http.hf, case, of_http)
+    )
+    mcp = None
+    if takes(case):
+        mcp = by_mcp(surfaces.agent, case, facts_for(case, surfaces.mcp, number))
+    same(case, library, http, ran, mcp)
     if case.words is None:
         # Its part goes through the same as the others.
         by_library(surfaces.command, case, of_command)

@@ -76,7 +76,13 @@ def test_every_answer_is_one_that_the_schema_tells_of(tmp_path: Path, part: int)
             ("POST", "/v1/links"),
         }
         assert (
-            asked == {(operation.method, operation.path) for operation in all_operations()} | others
+            asked
+            == {
+                (operation.method, operation.path)
+                for operation in all_operations()
+                if operation.served
+            }
+            | others
         )
         for operation in operations[part::PARTS]:
             # Events never end.

@@ -30,7 +30,7 @@ class Place:
 
     def gateway(self, agent: str = "gpu", namespace: str = "default") -> GatewayParts:
         settings = Settings(store=self.url, gateway_root=str(self.gateways), namespace=namespace)
-        return open_gateway(agent, CommandSpec(argv=("true",)), settings, on_lost=lambda: None)
+        return open_gateway(agent, CommandSpec(command=("true",)), settings, on_lost=lambda: None)
 
     def copy(self, target: "Place") -> dict[str, int]:
         return Upkeep(Settings(store=self.url, gateway_root=str(target.gateways))).copy(target.url)
@@ -126,7 +126,7 @@ def test_between_embedded_stores_queues_go_along_unless_they_are_where_they_belo
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "one").mkdir()
     source = f"sqlite:{tmp_path / 'one' / 'a.sqlite'}"
-    spec, settings = CommandSpec(argv=("true",)), Settings(store=source)
+    spec, settings = CommandSpec(command=("true",)), Settings(store=source)
     begin(source)
     with closing(open_gateway("gpu", spec, settings, on_lost=lambda: None)) as parts:
         accept(parts, "x")

@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
 from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
-from holdfast.domains.agents.manifest import TmuxAdapter, TmuxHandle, as_json
+from holdfast.domains.agents.manifest import TmuxHandle, as_json
 from holdfast.domains.agents.ports import Outside, TmuxAddress
 from holdfast.domains.agents.records import AGENTS
+from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.settings import AgentSettings
 from holdfast.kernel.store import Debris, Entry, Store

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.swap import Obstacle, Swap
+from holdfast.domains.workflows.records import Obstacle
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.wire import CURRENT_RECIPE, ONLY, UNKNOWN_RECIPE
 from holdfast.kernel.errors import HoldfastError
 from tests.harness.timeouts import PATIENCE_S

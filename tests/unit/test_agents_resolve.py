@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.manifest import RestAdapter, TmuxAdapter, TmuxHandle
+from holdfast.domains.agents.manifest import TmuxHandle
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.agents.records import id_of
 from holdfast.domains.gateway.adapter import spec_of_manifest
 from holdfast.kernel import errors
+from holdfast.kernel.agent_adapter import RestAdapter, TmuxAdapter
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Ambiguous, InvalidValue, NotFound

@@ -16,7 +16,7 @@ from holdfast.runtime.gateway_announcement import Announcement
 from holdfast.testing.clock import ManualClock
 
 DAY_S = 24 * 3600.0
-CAT = CommandSpec(argv=("cat",))
+CAT = CommandSpec(command=("cat",))
 
 
 class World:

@@ -15,9 +15,14 @@ from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import Ambiguous, Held
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_address import Served, resolve_served
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
-from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_of
+from holdfast.runtime.gateway_identity import (
+    Served,
+    gateway_key,
+    owner_for,
+    owner_of,
+    resolve_served,
+)
 
 NAMED, GIVEN = id_of("HOLDFAST-gpu"), "gpu"
 """The ids of the agent `gpu`, and of the agent `worker`."""
@@ -40,7 +45,7 @@ class World:
         return resolve_served(word, self.hf.settings, by_manifest=False)
 
     def open(self, served: Served) -> GatewayParts:
-        spec = CommandSpec(argv=("cat",))
+        spec = CommandSpec(command=("cat",))
         return open_gateway(
             served.key, spec, self.hf.settings, owner=served.owner, on_lost=lambda: None
         )

@@ -12,17 +12,15 @@ import pytest
 from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
 from holdfast.domains.gateway.adapter import (
     CommandSpec,
-    ManagedSpec,
-    RestSpec,
     TmuxSpec,
     spec_of,
     spec_of_manifest,
 )
 from holdfast.domains.gateway.delivery import needless
-from holdfast.domains.gateway.gateway import Asked
 from holdfast.domains.gateway.records import ATTACHMENTS, left_by
-from holdfast.domains.gateway.request import draft_of
+from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
+from holdfast.kernel.agent_adapter import ManagedAdapter, RestAdapter
 from holdfast.kernel.errors import (
     AgentGone,
     Blocked,
@@ -111,7 +109,7 @@ def _asked(
     gateway: Gateway, kind: str, payload: dict[str, str], epoch: int | None, key: str | None
 ) -> Request:
     draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=key)
-    (answer,) = gateway.accept([Asked(draft, epoch)])
+    (answer,) = gateway.accept([Submission(draft, epoch)])
     if isinstance(answer, Request):
         return answer
     raise answer
@@ -573,7 +571,7 @@ def test_interrupts_that_wait_together_are_sent_once(desk: Desk) -> None:
     agent = ScriptedAgent(instant=False)
     gateway = desk.gateway(agent)
     draft = draft_of("interrupt", {}, agent.check)
-    many = [r for r in gateway.accept([Asked(draft)] * 3) if isinstance(r, Request)]
+    many = [r for r in gateway.accept([Submission(draft)] * 3) if isinstance(r, Request)]
     with working(gateway):
         done = [ended(gateway, request) for request in many]
     assert len(agent.interrupts) == 1
@@ -896,25 +894,25 @@ def test_what_may_be_asked(prompt: str) -> None:
         ),
         (
             {"adapter": {"kind": "command", "argv": ["claude", "-p"]}, "working_directory": "/x"},
-            CommandSpec(argv=("claude", "-p"), working_directory="/x"),
+            CommandSpec(command=("claude", "-p"), working_directory="/x"),
         ),
         (
             {"adapter": {"kind": "rest", "url": "http://h", "terminal": "t"}},
-            RestSpec(url="http://h", terminal="t"),
+            RestAdapter(base_url="http://h", terminal_id="t"),
         ),
         (
             {
                 "adapter": {"kind": "tmux", "interrupt": "Escape", "quiet_ms": 50},
                 "tmux": {"session_name": "s"},
             },
-            TmuxSpec(session="s", interrupt_key="Escape", quiet_ms=50),
+            TmuxSpec(session="s", interrupt="Escape", quiet_ms=50),
         ),
         (
             {
                 "adapter": {"kind": "command", "command": ["x"], "timeout_s": 5.0},
                 "working_directory": "/x",
             },
-            CommandSpec(argv=("x",), working_directory="/x", answer_timeout_s=5.0),
+            CommandSpec(command=("x",), working_directory="/x", timeout_s=5.0),
         ),
         (
             {
@@ -926,7 +924,7 @@ def test_what_may_be_asked(prompt: str) -> None:
                     "paths": {},
                 }
             },
-            RestSpec(url="http://h", terminal="t", preset="houmao_server_rest"),
+            RestAdapter(base_url="http://h", terminal_id="t", preset="houmao_server"),
         ),
         (
             {
@@ -936,7 +934,7 @@ def test_what_may_be_asked(prompt: str) -> None:
                     "managed_agent_ref": "r",
                 }
             },
-            ManagedSpec(managed_api_base_url="http://h", managed_agent_ref="r"),
+            ManagedAdapter(managed_api_base_url="http://h", managed_agent_ref="r"),
         ),
     ],
 )
@@ -964,6 +962,8 @@ def test_the_adapter_comes_from_the_manifest(manifest: dict[str, object], spec: 
         {"kind": "command", "argv": ["l\0s"]},
         {"kind": "command", "argv": ["ls"], "working_directory": "/\0"},
         {"kind": "rest", "url": "http://h", "terminal": "t", "timeout_s": -1},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "preset": ["cao"]},
+        {"kind": "rest", "url": "http://h", "terminal": "t", "preset": {"cao": 1}},
         {
             "kind": "managed",
             "managed_api_base_url": "http://h",
@@ -998,7 +998,7 @@ def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
         draft_of("submit_prompt", {"prompt": "hello"}, gateway.adapter.check, idempotency_key=key)
         for key in ("mine", "other")
     ]
-    again, other = gateway.accept([Asked(draft) for draft in drafts])
+    again, other = gateway.accept([Submission(draft) for draft in drafts])
     assert isinstance(again, RecordInvalid)
     assert isinstance(other, Request)
     assert gateway.queue.get(other.request_id).state is RequestState.ACCEPTED

@@ -391,7 +391,7 @@ def test_a_job_without_room_for_a_claim_holds_up_no_other(world: World, bytes_le
     first = world.pick(worker)
     assert first.job_id == good[0].job_id
     assert [one.split(": ")[0] for one in told] == [
-        f"passed over space=jobs key={job.job_id}" for job in old
+        f"skipped space=jobs key={job.job_id}" for job in old
     ]
     second = world.jobs.finish_and_pick(
         first.job_id, "completed", token=first.token or 0, holder=worker

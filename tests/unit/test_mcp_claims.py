@@ -1,13 +1,14 @@
-"""What an agent has in hand over MCP: signs of life, what nobody came for, calls that are taken
-back. Without a client.
+"""What an agent holds over MCP: heartbeats, grants that it did not come for, cancelled calls.
+
+Without a client.
 """
 
 import io
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
-import msgspec
 import pytest
 
 import holdfast
@@ -21,21 +22,20 @@ from holdfast.kernel.errors import (
     UpstreamUnavailable,
 )
 from holdfast.kernel.limits import MCP_UNTOLD_S
-from holdfast.primitives.locks import Grant, Mode
+from holdfast.operations.locks import Acquire
+from holdfast.primitives.locks import Grant
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp import lines
-from holdfast.surfaces.mcp.cancellation import Call, Stop
-from holdfast.surfaces.mcp.claims import Hand
+from holdfast.surfaces.mcp.call import Call, Stop
+from holdfast.surfaces.mcp.claims import Session
 from holdfast.surfaces.mcp.identity import identify
-from holdfast.surfaces.mcp.job_claim import JobClaim
+from holdfast.surfaces.mcp.jobs import JobClaim
 from holdfast.surfaces.mcp.lines import Lines
-from holdfast.surfaces.mcp.lock_claim import LockClaim
-from holdfast.surfaces.mcp.recipe_claims import SwapClaim
-from holdfast.surfaces.mcp.server import Desk
-from holdfast.surfaces.mcp.tool import Tool
+from holdfast.surfaces.mcp.locks import LockClaim
+from holdfast.surfaces.mcp.recipes import SwapClaim
+from holdfast.surfaces.mcp.server import Calls
+from holdfast.surfaces.mcp.tool import Answer, Tool
 from holdfast.surfaces.mcp.tools import TOOLS
-from holdfast.surfaces.mcp.tools.locks import AcquireArguments, WaitArguments, acquire, wait
-from holdfast.surfaces.mcp.tools.recipes import YieldOrSwapArguments, yield_or_swap
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
 
@@ -52,10 +52,15 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
 
 
 @pytest.fixture
-def hand(hf: Holdfast) -> Iterator[Hand]:
-    made = Hand(hf, identify("a", (), None))
+def session(hf: Holdfast) -> Iterator[Session]:
+    made = Session(hf, identify("a", (), None))
     yield made
     made.close()
+
+
+def ask(session: Session, tool: str, call: Call | None = None, /, **arguments: Any) -> Answer:
+    """What a tool answers, without the notices that the server adds."""
+    return TOOLS[tool](session, call or Call(), arguments)
 
 
 def _job_claim(hf: Holdfast, *, idle_s: float = 30, timeout_s: float = 600) -> JobClaim:
@@ -69,17 +74,17 @@ def _job_claim(hf: Holdfast, *, idle_s: float = 30, timeout_s: float = 600) -> J
 
 def test_a_job_lives_while_the_model_thinks(hf: Holdfast, clock: ManualClock) -> None:
     claim = _job_claim(hf, idle_s=30)
-    assert claim.attend(5.0) == 10.0
+    assert claim.renew(5.0) == 10.0
     for second in range(10, 120, 10):
         clock.advance(10)
-        assert claim.attend(float(second)) == second + 10.0
+        assert claim.renew(float(second)) == second + 10.0
         assert hf.jobs.reap() == []
     assert list(claim.notices()) == []
     # And the proof that it was the signs of life: without them it is over.
     clock.advance(31)
     assert [job.error_code for job in hf.jobs.reap()] == ["timed_out"]
     assert [notice.kind for notice in claim.notices()] == ["job_timed_out"]
-    assert claim.attend(1000.0) is None
+    assert claim.renew(1000.0) is None
 
 
 def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(
@@ -96,24 +101,24 @@ def test_a_job_is_beaten_for_again_when_the_store_was_away(
     claim = _job_claim(hf)
     with monkeypatch.context() as patch:
         patch.setattr(hf.jobs, "heartbeat", _away)
-        assert claim.attend(10.0) == 11.0
-    assert claim.attend(11.0) == 21.0
+        assert claim.renew(10.0) == 11.0
+    assert claim.renew(11.0) == 21.0
 
 
 def test_a_job_that_was_given_back_is_told_as_lost_and_not_put_back_twice(hf: Holdfast) -> None:
     claim = _job_claim(hf)
     hf.jobs.requeue(claim.job.job_id)
     assert [notice.kind for notice in claim.notices()] == ["job_lost"]
-    assert claim.let_go(1) is False
+    assert claim.release(1) is False
     picked = hf.jobs.pick_pending("a")
     assert picked is not None
-    assert claim.let_go(1) is False
+    assert claim.release(1) is False
     assert hf.jobs.get_job(picked.job_id).status is JobStatus.RUNNING
 
 
 def _lock_claim(hf: Holdfast) -> tuple[LockClaim, threading.Event]:
     ended = threading.Event()
-    claim = LockClaim(hf, "lock:1", ("x",), "a#1", Mode.EXCLUSIVE, None)
+    claim = LockClaim(hf, "lock:1", Acquire(names=["x"], by="a#1"))
     claim.begin(ended.set)
     return claim, ended
 
@@ -121,19 +126,19 @@ def _lock_claim(hf: Holdfast) -> tuple[LockClaim, threading.Event]:
 def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
     held = hf.locks.acquire("x", by="other")
     claim, ended = _lock_claim(hf)
-    assert claim.attend(1e12) is None
+    assert claim.renew(1e12) is None
     hf.locks.release(held)
     assert ended.wait(PATIENCE_S)
-    due_s = claim.attend(0.0)
+    due_s = claim.renew(0.0)
     assert due_s is not None
-    assert claim.attend(due_s - 0.001) == due_s
-    assert claim.attend(due_s) is None
+    assert claim.renew(due_s - 0.001) == due_s
+    assert claim.renew(due_s) is None
     assert hf.locks.status("x").holds == ()
     [notice] = claim.notices()
     assert notice.kind == "lease_lost"
     assert f"{MCP_UNTOLD_S:g} s" in notice.message
     with pytest.raises(LeaseLost):
-        claim.grant()
+        claim.result()
 
 
 def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(
@@ -152,7 +157,7 @@ def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(
         return release(grant)
 
     monkeypatch.setattr(hf.locks, "release", release_late)
-    assert claim.attend(1e12) is None
+    assert claim.renew(1e12) is None
     assert (told, hf.locks.status("x").holds) == (["lease_lost"], ())
 
 
@@ -161,10 +166,10 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
     assert ended.wait(PATIENCE_S)
     assert [notice.kind for notice in claim.notices()] == ["lock_granted"]
     assert list(claim.notices()) == []
-    assert claim.attend(1e12) is None
+    assert claim.renew(1e12) is None
     assert len(hf.locks.status("x").holds) == 1
-    assert claim.let_go(1) is True
-    assert claim.let_go(1) is False
+    assert claim.release(1) is True
+    assert claim.release(1) is False
 
 
 def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
@@ -182,7 +187,7 @@ def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
     monkeypatch.setattr(hf.locks, "try_acquire", slowly)
     claim, ended = _lock_claim(hf)
     with pytest.raises(StoreUnavailable, match="release it again"):
-        claim.let_go(0)
+        claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.locks.status("x").holds == ()
@@ -194,12 +199,12 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
     assert ended.wait(PATIENCE_S)
-    due_s = claim.attend(0.0)
+    due_s = claim.renew(0.0)
     assert due_s is not None
-    assert claim.attend(due_s) is None
+    assert claim.renew(due_s) is None
     assert hf.workflows.swap_status().marker is None
     with pytest.raises(LeaseLost):
-        claim.loaded()
+        claim.finish(None)
     # Nobody was told to load, so nobody did.
     assert hf.workflows.swap_status() == (None, None, [], None)
 
@@ -219,88 +224,84 @@ def test_a_swap_whose_way_is_free_as_it_is_given_up_is_nobodys(
     claim = SwapClaim(hf, "swap:1", "large", grace_s=1, timeout_s=60)
     claim.begin(ended.set)
     with pytest.raises(StoreUnavailable, match="release it again"):
-        claim.let_go(0)
+        claim.release(0)
     slow.set()
     assert ended.wait(PATIENCE_S)
     assert hf.workflows.swap_status().marker is None
     assert [event.event for event in hf.workflows.swap_log()] == ["swap_started", "swap_failed"]
     with pytest.raises(LeaseLost, match="given up"):
-        claim.swap()
+        claim.result()
 
 
-def test_a_swap_to_what_is_loaded_is_over_at_once(hand: Hand) -> None:
-    with hand.hf.workflows.swap("large"):
-        waiting = yield_or_swap(hand, YieldOrSwapArguments(action="swap", recipe="large"), Call())
-        assert waiting.state == "waiting"
-    claim = hand.of(waiting.handle, SwapClaim)
+def test_a_swap_to_what_is_loaded_is_over_at_once(session: Session) -> None:
+    with session.hf.workflows.swap("large"):
+        waiting = ask(session, "yield_or_swap", Call(), action="swap", recipe="large")
+        assert waiting["state"] == "waiting"
+    claim = session.claim(waiting["handle"], SwapClaim)
     claim.wait(PATIENCE_S, Call())
-    assert hand.hf.workflows.swap_status().marker is None
+    assert session.hf.workflows.swap_status().marker is None
     assert [notice.kind for notice in claim.notices()] == ["swap_not_needed"]
-    assert claim.attend(1e12) is None
-    assert wait(hand, WaitArguments(handle=waiting.handle), Call()).state == "loaded"
-    assert hand.claims() == []
-    asked = YieldOrSwapArguments(action="swap", recipe="large", wait_s=20)
-    assert yield_or_swap(hand, asked, Call()).state == "loaded"
-    assert yield_or_swap(hand, msgspec.structs.replace(asked, reload=True), Call()).state == "ready"
+    assert claim.renew(1e12) is None
+    assert ask(session, "wait", handle=waiting["handle"])["state"] == "loaded"
+    assert session.claims() == []
+    again = {"action": "swap", "recipe": "large", "wait_s": 20}
+    assert ask(session, "yield_or_swap", **again)["state"] == "loaded"
+    assert ask(session, "yield_or_swap", **again, reload=True)["state"] == "ready"
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(
-    hand: Hand, told: bool
+    session: Session, told: bool
 ) -> None:
-    with hand.hf.workflows.swap("small"):
+    with session.hf.workflows.swap("small"):
         pass
-    call = Call() if told else _taken_back()
-    handle = yield_or_swap(
-        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), call
-    ).handle
-    hand.of(handle, SwapClaim).wait(PATIENCE_S, Call())
-    assert hand.let_go(handle) is True
-    status = hand.hf.workflows.swap_status()
+    call = Call() if told else _cancelled()
+    handle = ask(session, "yield_or_swap", call, action="swap", recipe="large", wait_s=20)["handle"]
+    session.claim(handle, SwapClaim).wait(PATIENCE_S, Call())
+    assert session.release(handle) is True
+    status = session.hf.workflows.swap_status()
     assert (status.current is None, status.unknown is None) == (told, not told)
 
 
-def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(hand: Hand) -> None:
-    handle = yield_or_swap(
-        hand, YieldOrSwapArguments(action="swap", recipe="large"), _taken_back()
-    ).handle
-    claim = hand.of(handle, SwapClaim)
+def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(session: Session) -> None:
+    handle = ask(session, "yield_or_swap", _cancelled(), action="swap", recipe="large")["handle"]
+    claim = session.claim(handle, SwapClaim)
     claim.wait(PATIENCE_S, Call())
-    assert claim.attend(1e12) is None
+    assert claim.renew(1e12) is None
     with pytest.raises(LeaseLost):
-        wait(hand, WaitArguments(handle=handle), Call())
-    assert hand.claims() == []
+        ask(session, "wait", handle=handle)
+    assert session.claims() == []
 
 
 def test_a_swap_is_not_given_up_by_a_store_that_does_not_answer(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = yield_or_swap(
-        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()
-    ).handle
+    handle = ask(session, "yield_or_swap", Call(), action="swap", recipe="large", wait_s=20)[
+        "handle"
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(Swap, "check", _away)
         with pytest.raises(StoreUnavailable):
-            wait(hand, WaitArguments(handle=handle), Call())
-    assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
+            ask(session, "wait", handle=handle)
+    assert ask(session, "wait", handle=handle)["state"] == "ready"
 
 
 def test_a_swap_whose_giving_up_failed_can_be_given_up_again(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handle was dropped as that of one that is over, and the swap stood in everybody's way
     until the agent ended.
     """
-    handle = yield_or_swap(
-        hand, YieldOrSwapArguments(action="swap", recipe="large", wait_s=20), Call()
-    ).handle
+    handle = ask(session, "yield_or_swap", Call(), action="swap", recipe="large", wait_s=20)[
+        "handle"
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(Swap, "fail", _away)
         with pytest.raises(StoreUnavailable):
-            hand.let_go(handle)
-    assert wait(hand, WaitArguments(handle=handle), Call()).state == "ready"
-    assert hand.let_go(handle) is True
-    assert hand.hf.workflows.swap_status().marker is None
+            session.release(handle)
+    assert ask(session, "wait", handle=handle)["state"] == "ready"
+    assert session.release(handle) is True
+    assert session.hf.workflows.swap_status().marker is None
 
 
 def test_to_let_go_of_what_was_refused_frees_nothing(
@@ -310,27 +311,27 @@ def test_to_let_go_of_what_was_refused_frees_nothing(
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)
     assert [notice.kind for notice in claim.notices()] == ["lock_refused"]
-    assert claim.let_go(1) is False
+    assert claim.release(1) is False
 
 
 def test_what_is_being_given_back_is_not_told_as_held(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = acquire(hand, AcquireArguments(names=("x",)), _taken_back()).handle
-    claim, check = hand.of(handle, LockClaim), hand.hf.locks.check
+    handle = ask(session, "acquire", _cancelled(), names=["x"])["handle"]
+    claim, check = session.claim(handle, LockClaim), session.hf.locks.check
     claim.wait(PATIENCE_S, Call())
 
     def check_and_give_back(grant: Grant) -> None:
         check(grant)
-        claim.attend(1e12)
+        claim.renew(1e12)
 
-    monkeypatch.setattr(hand.hf.locks, "check", check_and_give_back)
+    monkeypatch.setattr(session.hf.locks, "check", check_and_give_back)
     with pytest.raises(LeaseLost, match="given back"):
-        wait(hand, WaitArguments(handle=handle), Call())
-    assert hand.hf.locks.status("x").holds == ()
+        ask(session, "wait", handle=handle)
+    assert session.hf.locks.status("x").holds == ()
 
 
-def _taken_back() -> Call:
+def _cancelled() -> Call:
     call = Call()
     call.cancel()
     return call
@@ -340,30 +341,30 @@ def _away(*_: object, **__: object) -> None:
     raise StoreUnavailable("it is away", outcome="none")
 
 
-def test_what_was_made_in_a_call_that_is_taken_back_is_undone(hand: Hand) -> None:
+def test_what_was_made_in_a_call_that_is_taken_back_is_undone(session: Session) -> None:
     call = Call()
     call.cancel()
-    assert acquire(hand, AcquireArguments(names=("x",)), call).state in ("held", "waiting")
+    assert ask(session, "acquire", call, names=["x"])["state"] in ("held", "waiting")
     call.settle(failed=False)
-    assert hand.claims() == []
-    assert hand.hf.locks.status("x").holds == ()
+    assert session.claims() == []
+    assert session.hf.locks.status("x").holds == ()
     kept = Call()
-    acquire(hand, AcquireArguments(names=("x",), wait_s=20), kept)
+    ask(session, "acquire", kept, names=["x"], wait_s=20)
     kept.settle(failed=False)
     kept.cancel()
-    assert len(hand.hf.locks.status("x").holds) == 1
+    assert len(session.hf.locks.status("x").holds) == 1
 
 
-def test_what_is_told_once_is_not_told_to_a_call_that_was_taken_back(hand: Hand) -> None:
-    held = hand.hf.locks.acquire("x", by="other")
-    handle = acquire(hand, AcquireArguments(names=("x",)), Call()).handle
+def test_what_is_told_once_is_not_told_to_a_call_that_was_taken_back(session: Session) -> None:
+    held = session.hf.locks.acquire("x", by="other")
+    handle = ask(session, "acquire", Call(), names=["x"])["handle"]
     held.release()
-    hand.of(handle, LockClaim).wait(PATIENCE_S, Call())
+    session.claim(handle, LockClaim).wait(PATIENCE_S, Call())
     for tool, arguments in (("whoami", {}), ("wait", {"handle": handle})):
         call = Call()
         call.cancel()
-        assert not Desk(hand)._called(tool, arguments, call).is_error
-    heard = Desk(hand)._called("whoami", {}, Call()).structured_content
+        assert not Calls(session).run_here(tool, arguments, call).is_error
+    heard = Calls(session).run_here("whoami", {}, Call()).structured_content
     assert heard is not None and [notice["kind"] for notice in heard["pending"]] == ["lock_granted"]
 
 
@@ -386,46 +387,50 @@ class SlowGateway:
 
 
 def test_a_prompt_that_was_accepted_is_told_as_that_though_its_gateway_does_not_answer_then(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told as refused, it was sent again, and done twice if it had begun."""
     gateway = SlowGateway()
-    monkeypatch.setattr(hand.hf, "gateway", lambda _: gateway)
-    told = Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, Call())
+    monkeypatch.setattr(session.hf, "gateway", lambda _: gateway)
+    told = Calls(session).run_here(
+        "send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, Call()
+    )
     assert not told.is_error and told.structured_content is not None
     assert (told.structured_content["request_id"], told.structured_content["state"]) == (
         "r-1",
         "accepted",
     )
     assert gateway.cancelled == []
-    Desk(hand)._called("send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, _taken_back())
+    Calls(session).run_here(
+        "send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, _cancelled()
+    )
     assert gateway.cancelled == ["r-1"]
 
 
 def test_a_hand_that_is_closed_takes_nothing(hf: Holdfast) -> None:
-    hand = Hand(hf, identify("a", (), None))
-    acquire(hand, AcquireArguments(names=("x",), wait_s=20), Call())
-    hand.close()
+    session = Session(hf, identify("a", (), None))
+    ask(session, "acquire", Call(), names=["x"], wait_s=20)
+    session.close()
     assert hf.locks.status("x").holds == ()
     with pytest.raises(Unavailable):
-        acquire(hand, AcquireArguments(names=("y",), wait_s=20), Call())
+        ask(session, "acquire", Call(), names=["y"], wait_s=20)
     assert hf.locks.status("y").holds == ()
 
 
-def test_a_handle_is_for_what_it_is_for(hand: Hand) -> None:
-    handle = acquire(hand, AcquireArguments(names=("x",)), Call()).handle
+def test_a_handle_is_for_what_it_is_for(session: Session) -> None:
+    handle = ask(session, "acquire", Call(), names=["x"])["handle"]
     with pytest.raises(NotFound, match="lock on x"):
-        hand.of(handle, JobClaim)
+        session.claim(handle, JobClaim)
     with pytest.raises(NotFound):
-        hand.any_of("lock:99")
+        ask(session, "release", handle="lock:99")
 
 
 def test_a_stop_may_be_asked_for_when_it_is_over() -> None:
     stop = Stop()
-    stop.ask()
+    stop.set()
     stop.close()
     stop.close()
-    stop.ask()
+    stop.set()
 
 
 def test_two_identities_of_one_label_differ_and_no_label_is_a_part_of_another() -> None:
@@ -467,6 +472,6 @@ def test_a_call_that_cannot_be_read_is_answered(message: str, known: int | str |
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=list(TOOLS))
-def test_a_tool_takes_no_field_that_it_does_not_know(tool: Tool) -> None:
+def test_a_tool_takes_no_field_that_it_does_not_know(tool: Tool, session: Session) -> None:
     with pytest.raises(ValueError, match="unknown field"):
-        tool.arguments({"surprise": 1})
+        tool(session, Call(), {"surprise": 1})

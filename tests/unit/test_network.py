@@ -532,13 +532,13 @@ def test_signs_of_life_come_from_the_background(world: World, registry: Registry
     lease(far, "far")
     far.acquire_neighbor_lease("far", "h1", "10.9.9.9")
     world.clock.advance(HOLD_LEASE_S * 0.9)
-    mine = list(far._renewing._keeper._held.values())
-    assert far._renewing.renew(mine) == []
+    mine = list(far._renewer._keeper._held.values())
+    assert far._renewer.renew(mine) == []
     world.clock.advance(HOLD_LEASE_S * 0.9)
     assert runs(registry) == ["far"]
     assert registry.sweep() == Swept(0, 0)
     registry.unregister_host("h1", force=True)
-    assert [one.key for one in far._renewing.renew(mine)] == ["h1"]
+    assert [one.key for one in far._renewer.renew(mine)] == ["h1"]
 
 
 # --- routers ---

@@ -64,28 +64,28 @@ def _publish(hf: Holdfast, name: str, **more: Any) -> Any:
     )
 
 
-def test_an_agent_is_alive_dead_over_or_believed(hf: Holdfast, clock: ManualClock) -> None:
+def test_an_agent_is_alive_dead_expired_or_presumed(hf: Holdfast, clock: ManualClock) -> None:
     here = hf.processes.current()
     _publish(hf, "alive", holder=here)
-    _publish(hf, "believed")
+    _publish(hf, "presumed")
     _publish(hf, "dead", holder=replace(here, start_ticks=here.start_ticks + 1))
     _publish(hf, "elsewhere", holder=replace(here, host_id="other"))
-    _publish(hf, "over", lease_s=5)
+    _publish(hf, "expired", lease_s=5)
     clock.advance(10)
     page = agent_page(hf.agents, hf.processes)
     states = {line.name.removeprefix("HOLDFAST-"): line.state for line in page.lines}
     assert states == {
         "alive": "alive",
-        "believed": "believed",
+        "presumed": "presumed",
         "dead": "dead",
         "elsewhere": "unseen",
-        "over": "over",
+        "expired": "expired",
     }
     census = agent_census(hf.agents, hf.processes)
-    assert census.states == dict.fromkeys(["alive", "believed", "unseen", "dead", "over"], 1)
+    assert census.states == dict.fromkeys(["alive", "presumed", "unseen", "dead", "expired"], 1)
     needs = [need.words.partition(":")[0] for need in _overview(hf).needs]
-    assert needs == ["agent dead", "agent over"]
-    dead = why_agent(hf.agents.get(page.lines[2].agent_id), hf.agents, hf.processes)
+    assert needs == ["agent dead", "agent expired"]
+    dead = why_agent(hf.agents.get(page.lines[1].agent_id), hf.agents, hf.processes)
     assert (dead.state, "its process is gone" in dead.words[1]) == ("dead", True)
     assert "holdfast agents start dead" in dead.advice[0]
 
@@ -148,7 +148,7 @@ def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(
     assert hf.locks.explain("router-1").behind == {job: ("no worker, as the job is pending",)}
     hf.jobs.pick_pending("tmux:claude-a")
     assert hf.locks.explain("router-1").behind == {job: ("worker tmux:claude-a",)}
-    for name, lease_s in (("gpu", 60), ("over", 5)):
+    for name, lease_s in (("gpu", 60), ("expired", 5)):
         _publish(hf, name, session_name="claude-a", lease_s=lease_s)
     clock.advance(10)
     assert hf.locks.explain("router-1").behind == {job: ("worker tmux:claude-a", "agent gpu")}

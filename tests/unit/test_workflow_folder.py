@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from holdfast.adapters.journal_mirror import swap_log_file
 from holdfast.adapters.signal_files import workflows_in_folder
 from holdfast.domains.workflows import (
     CurrentRecipe,
@@ -25,12 +26,18 @@ from holdfast.domains.workflows import (
     Workflow,
     Workflows,
 )
-from holdfast.domains.workflows import wire as wires
-from holdfast.domains.workflows.wire import CURRENT_RECIPE, SWAP_MARKER, UNKNOWN_RECIPE, WORKFLOWS
+from holdfast.domains.workflows.wire import (
+    CURRENT_RECIPE,
+    SCOPE,
+    SWAP_LOG,
+    SWAP_MARKER,
+    UNKNOWN_RECIPE,
+    WORKFLOWS,
+)
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.holder import Holder
-from holdfast.kernel.layout import OneFile
+from holdfast.kernel.layout import OneFile, Wire
 from holdfast.kernel.space import Space
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
@@ -148,6 +155,11 @@ def test_the_parts_of_the_file_are_a_list_and_three_that_may_be_null() -> None:
     assert single.gather(dict(single.spread({"x": 1}))) == {"x": 1}
 
 
+def _wire(space: Space[Any]) -> Wire[Any]:
+    assert isinstance(space.layout, OneFile)
+    return space.layout.wire
+
+
 def test_a_file_of_the_source_system_is_read() -> None:
     document = {
         "name": "train",
@@ -159,7 +171,7 @@ def test_a_file_of_the_source_system_is_read() -> None:
         "ttl_seconds": 60,
         "gpu": 0,
     }
-    workflow = wires.workflow_from_file("train", document)
+    workflow = _wire(WORKFLOWS).read("train", document)
     assert (workflow.owner.pid, workflow.owner.start_ticks, workflow.owner.host_id) == (
         4242,
         12345,
@@ -167,7 +179,7 @@ def test_a_file_of_the_source_system_is_read() -> None:
     )
     assert workflow.started_at == datetime(2026, 1, 1, 12, 0, 0, 500_000, UTC)
     assert workflow.others == {"gpu": 0}
-    marker = wires.marker_from_file(
+    marker = _wire(SWAP_MARKER).read(
         "only",
         {
             "target_recipe": "q",
@@ -190,17 +202,17 @@ def test_only_a_process_tree_is_written_as_one() -> None:
         token=7,
         others={"gpu": 0},
     )
-    assert "owner_tree" not in wires.workflow_to_file(workflow)
+    assert "owner_tree" not in _wire(WORKFLOWS).write(workflow)
     marker = SwapMarker(
         recipe="r", holder=replace(OWNER, tree="0-5-678-00112233445566ff"), begun_at=AT, token=7
     )
-    document = wires.marker_to_file(marker)
+    document = _wire(SWAP_MARKER).write(marker)
     assert document["holder_tree"] == "0-5-678-00112233445566ff"
-    assert wires.marker_from_file("only", {**document, "holder_tree": None}) == replace(
+    assert _wire(SWAP_MARKER).read("only", {**document, "holder_tree": None}) == replace(
         marker, holder=OWNER
     )
     with pytest.raises(TypeError):
-        wires.marker_from_file("only", {**document, "holder_tree": 5})
+        _wire(SWAP_MARKER).read("only", {**document, "holder_tree": 5})
 
 
 def test_records_of_an_earlier_version_are_read() -> None:
@@ -222,9 +234,9 @@ def test_records_of_an_earlier_version_are_read() -> None:
     }
     read = SWAP_MARKER.decode("only", json.dumps(marker))
     assert (read.recipe, read.token, read.phase, read.reload) == ("q", 7, None, False)
-    in_a_file = wires.marker_to_file(read)
+    in_a_file = _wire(SWAP_MARKER).write(read)
     del in_a_file["phase"], in_a_file["reload"]
-    assert wires.marker_from_file("only", in_a_file) == read
+    assert _wire(SWAP_MARKER).read("only", in_a_file) == read
 
 
 def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
@@ -237,7 +249,7 @@ def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
         "last_renewed_at": 253402300799,
     }
     with pytest.raises(ValueError, match="calendar"):
-        wires.workflow_from_file("train", document)
+        _wire(WORKFLOWS).read("train", document)
 
 
 @given(
@@ -260,14 +272,9 @@ def test_a_workflow_that_would_end_beyond_the_calendar_is_none() -> None:
 def test_a_document_that_is_none_raises_what_a_layout_may_raise(
     document: dict[str, object],
 ) -> None:
-    for read in (
-        wires.workflow_from_file,
-        wires.marker_from_file,
-        wires.current_from_file,
-        wires.unknown_from_file,
-    ):
+    for space in SCOPE:
         try:
-            read("w", document)
+            _wire(space).read("w", document)
         except (ValueError, TypeError, KeyError, msgspec.MsgspecError):
             continue
 
@@ -278,8 +285,15 @@ class Folder:
     def __init__(self, path: Path, store: SqliteStore) -> None:
         self.path = path
         self.journal = Journal(store, actor="tester")
+        own = path / ".holdfast"
         self.workflows: Workflows = workflows_in_folder(
-            path / "workflows", path / ".holdfast", store, self.journal, Procfs(), label="me"
+            path / "workflows",
+            own,
+            store,
+            self.journal,
+            Procfs(),
+            mirror=swap_log_file(path / "workflows" / SWAP_LOG, own, self.journal),
+            label="me",
         )
 
     def log(self) -> list[dict[str, Any]]:
@@ -332,14 +346,15 @@ def test_no_line_is_missing_or_there_twice_when_its_writer_died_in_between(
     with folder.workflows.swap("llama"):
         pass
     before = folder.log()
-    with mock.patch.object(folder.workflows._context, "_mirror"):
+    with mock.patch.object(folder.workflows._context, "mirror"):
         with folder.workflows.swap("qwen"):
             pass
     assert folder.log() == before
     written, mark = log.read_bytes(), cursor.read_bytes()
     if lost in ("line", "both"):
         # Cut off in the middle of a line: a power loss, or a kill between two writes.
-        folder.workflows._context._mirror.catch_up()
+        assert folder.workflows.mirror is not None
+        folder.workflows.mirror.catch_up()
         log.write_bytes(log.read_bytes()[: len(written) + 20])
         cursor.write_bytes(mark)
     if lost in ("cursor", "both"):

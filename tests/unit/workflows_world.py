@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.journal_mirror import swap_log_file
 from holdfast.adapters.signal_files import SignalFiles, workflows_in_folder
 from holdfast.domains.workflows import Workflows
 from holdfast.domains.workflows.ports import SwapLock
-from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK
+from holdfast.domains.workflows.wire import FOLDER, SWAP_LOCK, SWAP_LOG
 from holdfast.kernel.holder import Processes
 from holdfast.kernel.store import Entry, Store
 from holdfast.primitives.journal import Journal
@@ -53,12 +54,14 @@ def seen_by(
     user.
     """
     if isinstance(real, FilesStore):
+        folder = real.folders.of(FOLDER)
         return workflows_in_folder(
-            real.folders.of(FOLDER),
+            folder,
             signals.parent,
             store,
             journal,
             seat,
+            mirror=swap_log_file(folder / SWAP_LOG, signals.parent, journal),
             label=label,
             within=within,
         )

@@ -12,15 +12,12 @@ from holdfast.system.access import PRIVATE, Access, make_folder
 
 
 class ManifestFiles:
-    """The files of this machine."""
+    """The files of this machine, as the port `Files` says."""
 
     def __init__(self, access: Access = PRIVATE) -> None:
         self._access = access
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file, up to one byte more than a manifest may have; None when there is
-        no file. Raises OSError.
-        """
         try:
             # Not blocking: a FIFO at the manifest's path must not block the reader.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

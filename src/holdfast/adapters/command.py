@@ -55,8 +55,8 @@ class CommandAgent:
     backend = "command"
 
     def __init__(self, spec: CommandSpec, *, note: Path, processes: Procfs) -> None:
-        if not spec.argv:
-            raise InvalidValue("there is no command: give the program behind --", field="argv")
+        if not spec.command:
+            raise InvalidValue("there is no command: give the program behind --", field="command")
         self._spec = spec
         self._note = ProcessNote(note, processes)
         self._processes = processes
@@ -78,17 +78,17 @@ class CommandAgent:
                 )
             self._processes.trees.sweep()
             self._begun = True
-        program = shutil.which(self._spec.argv[0], path=os.environ.get("PATH"))
+        program = shutil.which(self._spec.command[0], path=os.environ.get("PATH"))
         if program is None:
             return Sighting(
                 None,
-                detail=f"there is no program {self._spec.argv[0]}: install it, or give its path",
+                detail=f"there is no program {self._spec.command[0]}: install it, or give its path",
             )
         folder = self._spec.working_directory
         if folder is not None and not os.path.isdir(folder):
             return Sighting(None, detail=f"there is no folder {folder} to run it in")
         # No process lives between prompts, so the instance is identified by the command line.
-        identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.argv[1:]])
+        identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.command[1:]])
         digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return Sighting(
             f"command:{digest}", Surface.READY if self._run is None else Surface.NOT_READY
@@ -103,7 +103,7 @@ class CommandAgent:
             )
 
     def deliver(self, prompt: str, instance_id: str) -> Delivery:  # noqa: ARG002 - the program that starts here is the instance
-        argv = list(self._spec.argv)
+        argv = list(self._spec.command)
         try:
             with tempfile.TemporaryFile() as stdin:
                 if self._spec.prompt_as == "argument":
@@ -197,8 +197,8 @@ class CommandAgent:
             now_s, why = time.monotonic(), ""
             if stop.is_set():
                 why = "stopped"
-            elif now_s - run.begun_s > self._spec.answer_timeout_s:
-                why = f"it did not end within {self._spec.answer_timeout_s:g} s"
+            elif now_s - run.begun_s > self._spec.timeout_s:
+                why = f"it did not end within {self._spec.timeout_s:g} s"
             elif any(
                 os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX
                 for file in (run.output, run.errors)

@@ -17,9 +17,8 @@ import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.agents.records import Gateway
-from holdfast.domains.gateway.gateway import Action
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
-from holdfast.domains.gateway.records import left_by
+from holdfast.domains.gateway.records import Action, left_by
 from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
@@ -31,6 +30,7 @@ from holdfast.kernel.limits import (
     GATEWAY_WAIT_MAX_S,
     HTTP_KEEP_ALIVE_S,
 )
+from holdfast.kernel.names import check_id
 from holdfast.system.access import read_file
 
 _TIMEOUT_S = 10.0
@@ -79,6 +79,7 @@ class GatewayClient:
                 "an address needs a token, and a token needs an address: give both or neither"
             )
         self.agent = agent
+        self._advice = f"start it with `holdfast gateway serve {agent}`"
         self.folder = GatewayFolder(root)
         self._token = ""
         self._timeout_s = timeout_s
@@ -95,7 +96,7 @@ class GatewayClient:
             left = self.folder.state()
             if left is None:
                 raise NotFound(
-                    f"there never was a gateway of {self.agent} here: {self._advice()}",
+                    f"there never was a gateway of {self.agent} here: {self._advice}",
                     agent=self.agent,
                 ) from None
         plain: Document = msgspec.to_builtins(left_by(left))
@@ -137,12 +138,8 @@ class GatewayClient:
         deadline = time.monotonic() + wait_s
         while True:
             left_s = min(max(deadline - time.monotonic(), 0), GATEWAY_WAIT_MAX_S)
-            found = self._ask(
-                "GET",
-                _path_of(request_id),
-                params={"wait_s": f"{left_s:.3f}"},
-                more_s=left_s,
-            )
+            params = {"wait_s": f"{left_s:.3f}"}
+            found = self._ask("GET", _path_of(request_id), params=params, more_s=left_s)
             if found["state"] in ("completed", "failed") or time.monotonic() >= deadline:
                 return found
 
@@ -290,7 +287,7 @@ class GatewayClient:
         if not is_proof(proof, address.token, challenge, address.port):
             raise Unavailable(
                 f"another program listens at {address.host} port {address.port}, where the "
-                f"gateway of {self.agent} was: {self._advice()}",
+                f"gateway of {self.agent} was: {self._advice}",
                 agent=self.agent,
                 outcome="none",
             )
@@ -320,7 +317,7 @@ class GatewayClient:
             token = ""
         if instance is None or not token:
             raise Unavailable(
-                f"no gateway of {self.agent} runs here: {self._advice()}",
+                f"no gateway of {self.agent} runs here: {self._advice}",
                 agent=self.agent,
                 outcome="none",
             )
@@ -329,14 +326,10 @@ class GatewayClient:
 
     def _away(self, error: Exception, outcome: str = "none") -> Unavailable:
         return Unavailable(
-            f"the gateway of {self.agent} does not answer ({type(error).__name__}): "
-            f"{self._advice()}",
+            f"the gateway of {self.agent} does not answer ({type(error).__name__}): {self._advice}",
             agent=self.agent,
             outcome=outcome,
         )
-
-    def _advice(self) -> str:
-        return f"start it with `holdfast gateway serve {self.agent}`"
 
 
 def _address(url: str, token: str) -> Address:
@@ -355,8 +348,6 @@ def _address(url: str, token: str) -> Address:
 
 
 def _path_of(request_id: str) -> str:
-    from holdfast.kernel.names import check_id
-
     return f"/v1/requests/{check_id(request_id, 'request id')}"
 
 
@@ -375,12 +366,11 @@ def _error(status: int, content: bytes) -> HoldfastError:
 
 
 class GatewayHealth:
-    """Probes gateways by `GET /health`."""
+    """Probes gateways by `GET /health`, as the port `Gateways` says: ALIVE when a gateway of that
+    protocol answers.
+    """
 
     def liveness(self, gateway: Gateway) -> Liveness:
-        """ALIVE when a gateway of that protocol answers, DEAD when nothing listens there, UNKNOWN
-        for anything else.
-        """
         try:
             connection = http.client.HTTPConnection(
                 gateway.host, gateway.port, timeout=GATEWAY_PROBE_S

@@ -94,7 +94,11 @@ class JobLog:
             reason = getattr(error, "strerror", None) or error
             why = f"the audit log {self.folder} cannot be written: {reason}"
             if why != self._warned:
-                _log.warning("%s", why)
+                _log.warning(
+                    "%s. The job itself is not affected; `holdfast jobs logs --rebuild` writes the "
+                    "log again",
+                    why,
+                )
             self._warned = why
             return why
         self._warned = ""

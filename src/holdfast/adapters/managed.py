@@ -5,7 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, ManagedSpec, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, ManagedAdapter
 from holdfast.kernel.errors import NotFound, UpstreamUnavailable
 
 _DONE = ("completed", "succeeded", "success")
@@ -17,9 +18,11 @@ _TEXTS = ("answer", "output", "text", "history_summary")
 class ManagedAgent:
     backend = "managed"
 
-    def __init__(self, spec: ManagedSpec) -> None:
+    def __init__(self, spec: ManagedAdapter) -> None:
         self._spec = spec
-        self._upstream = Upstream(spec.managed_api_base_url, timeout_s=spec.timeout_s)
+        self._upstream = Upstream(
+            spec.managed_api_base_url, timeout_s=spec.timeout_s or HTTP_TIMEOUT_S
+        )
         self._path = f"/houmao/agents/{quote(spec.managed_agent_ref, safe='')}"
 
     def inspect(self) -> Sighting:
@@ -71,7 +74,7 @@ class ManagedAgent:
             lambda: _dict(self._upstream.get(path)),
             lambda turn: _judge(turn, turn_id),
             stop,
-            timeout_s=self._spec.answer_timeout_s,
+            timeout_s=self._spec.answer_timeout_s or ANSWER_TIMEOUT_S,
         )
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above

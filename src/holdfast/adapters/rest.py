@@ -4,11 +4,14 @@ import threading
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import UNSET
+
 from holdfast.adapters.upstream import Upstream, poll_answer
-from holdfast.domains.gateway.adapter import Answer, Delivery, RestSpec, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, HTTP_TIMEOUT_S, RestAdapter
 from holdfast.kernel.errors import InvalidValue, NotFound, UpstreamUnavailable
 
-PREFIXES = {"cao_rest": "", "houmao_server_rest": "/cao"}
+PREFIXES = {"cao": "", "houmao_server": "/cao"}
 PATHS = {
     "terminal": "/terminals/{id}",
     "input": "/terminals/{id}/input",
@@ -31,18 +34,18 @@ _MESSAGE_BYTES_MAX = 48 << 10
 
 
 class RestAgent:
-    def __init__(self, spec: RestSpec) -> None:
-        self.backend = spec.preset
+    def __init__(self, spec: RestAdapter) -> None:
+        self.backend = f"{spec.preset}_rest"
         self._spec = spec
-        self._upstream = Upstream(spec.url, timeout_s=spec.timeout_s)
-        prefix = PREFIXES[spec.preset] if spec.prefix is None else spec.prefix
+        self._upstream = Upstream(spec.base_url, timeout_s=spec.timeout_s or HTTP_TIMEOUT_S)
+        prefix = PREFIXES[spec.preset] if spec.prefix is UNSET else spec.prefix
         if unknown := sorted(set(spec.paths) - set(PATHS)):
             raise InvalidValue(
                 f"{unknown[0][:40]!a} is not a known path: use {', '.join(PATHS)}",
                 field="paths",
             )
         templates = {name: prefix + path for name, path in PATHS.items()} | spec.paths
-        terminal = quote(spec.terminal, safe="")
+        terminal = quote(spec.terminal_id, safe="")
         self._paths = {name: path.replace("{id}", terminal) for name, path in templates.items()}
 
     def inspect(self) -> Sighting:
@@ -92,10 +95,11 @@ class RestAgent:
                 return None
             return Answer(self._last_output(), "output", facts={"status": status})
 
-        return poll_answer(self._state, judge, stop, timeout_s=self._spec.answer_timeout_s)
+        timeout_s = self._spec.answer_timeout_s or ANSWER_TIMEOUT_S
+        return poll_answer(self._state, judge, stop, timeout_s=timeout_s)
 
     def interrupt(self, instance_id: str) -> bool:  # noqa: ARG002 - as above
-        self._upstream.post(self._paths["key"], {"key": self._spec.interrupt_key})
+        self._upstream.post(self._paths["key"], {"key": self._spec.interrupt_key or "C-c"})
         return True
 
     def close(self) -> None:

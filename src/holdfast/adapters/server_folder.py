@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.adapters.durable_write import atomic_durable_write
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
-from holdfast.system.access import make_private_folder, read_file, remove_file
+from holdfast.system.access import make_private_folder, read_file, remove_file, replace_file
 
 _TIMEOUT_S = 5.0
 _REFUSED = 401
@@ -62,12 +61,13 @@ class ServerFolder:
             ) from None
 
     def write_instance(self, instance: ServerInstance, processes: Processes) -> None:
-        """Record who serves, and remove the records of dead servers."""
+        """Record who serves, and remove the records of dead servers. Raises OSError."""
         for other in self.instances():
             if probe(other.process, processes, embedded=True) is Liveness.DEAD:
                 self.remove_instance(other)
         content = msgspec.json.format(to_json(instance), indent=2) + b"\n"
-        atomic_durable_write(self._record(instance), content, mode=0o600)
+        # Not durable: a server does not survive the power loss that its record would.
+        replace_file(self._record(instance), content, private=True)
 
     def remove_instance(self, instance: ServerInstance) -> None:
         """Remove the record of a server, but not that of a later one at the same port."""

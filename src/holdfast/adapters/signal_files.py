@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.adapters.durable_write import make_whole
-from holdfast.adapters.journal_mirror import swap_log_file
 from holdfast.domains.workflows import Workflows
-from holdfast.domains.workflows.wire import SWAP_LOCK, SWAP_LOG
+from holdfast.domains.workflows.ports import Mirror
+from holdfast.domains.workflows.wire import SWAP_LOCK
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.kernel.holder import Processes
@@ -40,8 +40,8 @@ class Note(Plain, frozen=True, kw_only=True):
 
 
 class SignalFiles:
-    """The signal files of this machine, see `Signals`. `folder` is for those whose owners chose no
-    path; it is made when needed.
+    """The signal files of this machine, as the port `Signals` says. `folder` is for those whose
+    owners chose no path; it is made when needed.
     """
 
     def __init__(self, folder: Path, access: Access = PRIVATE) -> None:
@@ -49,11 +49,9 @@ class SignalFiles:
         self._folder = Path(resolve(folder))
 
     def path_of(self, name: str, token: int) -> str:
-        """The default path of a registration's signal."""
         return str(self._folder / f"{name}-{token}.preempt")
 
     def checked(self, path: str, name: str) -> str:
-        """The caller's own path, resolved. Raises InvalidValue."""
         if (
             not isinstance(path, str)
             or "\0" in path
@@ -73,7 +71,6 @@ class SignalFiles:
         return resolved
 
     def give(self, path: str, name: str, token: int, swap: int = 0) -> str | None:
-        """Make the signal file; return what is wrong when that fails."""
         note = to_json(Note(holdfast_preempt=name, token=token, swap=swap)) + b"\n"
         # An earlier registration of that name may have left its signal there.
         self.clear(path, name, token - 1)
@@ -95,13 +92,9 @@ class SignalFiles:
         return None
 
     def given(self, path: str) -> bool:
-        """Whether there is a signal."""
         return os.path.lexists(path)
 
     def clear(self, path: str, name: str, token: int) -> bool:
-        """Remove the signal file if it was made for that workflow, for this registration or an
-        earlier one.
-        """
         note = _read(path)
         if note is None or note.holdfast_preempt != name or note.token > token:
             return False
@@ -113,7 +106,6 @@ class SignalFiles:
         return True
 
     def swap_of(self, path: str, name: str, token: int) -> int:
-        """The token of the swap for which a registration's signal was made; 0 without one."""
         note = _read(path)
         return note.swap if note is not None and _is_for(note, name, token) else 0
 
@@ -164,6 +156,7 @@ def workflows_in_folder(
     journal: Journal,
     processes: Processes,
     *,
+    mirror: Mirror | None = None,
     label: str = "",
     within: tuple[str, int] | None = None,
     access: Access = PRIVATE,
@@ -171,8 +164,8 @@ def workflows_in_folder(
     """The workflows of a store that keeps `workflows.json` in `folder`; `own` is for what that
     layout has no place for. Makes both folders. Raises StoreUnavailable when that fails.
 
-    Another system may use the same folder: its swap lock is our swap lock, and its swap log is our
-    mirror. The files store takes its lock around each change, as the layout says.
+    Another system may use the same folder: its swap lock is our swap lock, and `mirror` is its swap
+    log. The files store takes its lock around each change, as the layout says.
     """
     for path in (folder, own):
         try:
@@ -185,7 +178,7 @@ def workflows_in_folder(
         processes,
         swap_lock=FlockLock(folder / SWAP_LOCK, access),
         signals=SignalFiles(own / "signals", access),
-        mirror=swap_log_file(folder / SWAP_LOG, own, journal, access),
+        mirror=mirror,
         label=label,
         within=within,
     )

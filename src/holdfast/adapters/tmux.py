@@ -104,8 +104,8 @@ def _ask_again(words: Sequence[str], limit_s: float) -> TmuxAnswer:
 
 
 class Tmux:
-    """The tmux server of this user. Looking never starts a server, and takes no longer than its
-    limit.
+    """The tmux server of this user, as the port `TmuxSessions` says. Reading never starts a server,
+    and takes no longer than its limit.
     """
 
     def __init__(self, *, limit_s: float = TMUX_ANSWER_S) -> None:
@@ -113,9 +113,6 @@ class Tmux:
         self._silent_until_s: dict[Sequence[str], float] = {}
 
     def liveness(self, session_name: str) -> Liveness:
-        """Is there a tmux session of exactly this name? UNKNOWN when tmux is not installed, or does
-        not answer this user in time.
-        """
         if not session_name or _FORBIDDEN & set(session_name):
             # No session has such a name: tmux would take it for a window or a pane.
             return Liveness.UNKNOWN
@@ -130,9 +127,6 @@ class Tmux:
         return Liveness.DEAD if answer.complains(_NO_SERVER) else Liveness.UNKNOWN
 
     def panes(self, session_name: str, server: TmuxAddress | None = None) -> list[int] | None:
-        """The pids of the live panes of the tmux session of exactly this name; empty when there is
-        no such session. None when tmux is not installed, or does not answer this user in time.
-        """
         try:
             answer = self._look(
                 "list-panes", "-a", "-F", "#{pane_pid} #{pane_dead} #{session_name}", server=server

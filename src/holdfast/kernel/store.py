@@ -14,6 +14,7 @@ or a property here. No code above decides by a store's kind.
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -509,6 +510,9 @@ class Store(Debris, Protocol):
 
 def spaces_of(scope: Scope) -> list[Space[Any]]:
     """The spaces of a scope in the global order of latches."""
-    named = {s.space.name: s.space for s in scope if isinstance(s, Rows)}
-    named.update({s.name: s for s in scope if isinstance(s, Space)})
-    return sorted(named.values(), key=lambda space: space.order)
+    spaces = [one.space if isinstance(one, Rows) else one for one in scope]
+    # Most scopes have one space, and every transaction asks.
+    if len(spaces) > 1:
+        named = {space.name: space for space in spaces}
+        spaces = sorted(named.values(), key=attrgetter("order"))
+    return spaces

@@ -4,6 +4,7 @@ operation.py  what an operation is: the decorator, `Request`, `Flag`, `Positiona
 fields.py     the types that requests are made of, with their bounds and descriptions
 claims.py     claims of callers that have no process of their own here
 job_claim.py  claiming a job, apart from the rest so that `jobs pick` starts fast
+job_requests.py, job_views.py  what the job operations take and return
 lock_flags.py how the command line offers a lock, apart so that `locks run` starts fast
 page/         what the page shows: read-only views over several domains
 agents.py, gateways.py, holds.py, jobs.py, locks.py, log.py, network.py, store.py, workflows.py

@@ -2,17 +2,18 @@
 
 from typing import Annotated
 
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent, Reason
 from holdfast.domains.agents.cleanup import Report
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.liveness import Parts, process_liveness
 from holdfast.domains.agents.records import TMUX_BACKED
 from holdfast.domains.agents.resolution import Resolution
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Ambiguous, Fenced, Held, LeaseLost, NotFound, Untrusted
-from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX
+from holdfast.kernel.limits import AGENT_GRACE_S, LABEL_CHARS_MAX, LIST_MAX, MCP_LIST_MAX
 from holdfast.kernel.store import Damage
 from holdfast.operations.claims import claimant
 from holdfast.operations.fields import (
@@ -26,7 +27,7 @@ from holdfast.operations.fields import (
     Ttl,
     described,
 )
-from holdfast.operations.operation import Flag, Positional, Request, operation
+from holdfast.operations.operation import Argument, Flag, Positional, Request, operation
 from holdfast.runtime.connection import Holdfast
 
 GENERATION_VARIABLE = "HOLDFAST_AGENT_GENERATION"
@@ -105,7 +106,16 @@ class ListAgents(Request, frozen=True, kw_only=True):
     ] = LIST_MAX
 
 
-class OfAgent(Request, frozen=True, kw_only=True):
+class FindAgents(Request, frozen=True, kw_only=True):
+    """A live agent, by its name or id; without one all of them."""
+
+    name: Annotated[AgentName | None, Argument("Its name, id or handle.", handle="agent")] = None
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=MCP_LIST_MAX)], Argument("At most this many.")
+    ] = 20
+
+
+class AgentKey(Request, frozen=True, kw_only=True):
     """An agent, by its name or id."""
 
     agent: _Agent
@@ -215,6 +225,19 @@ class AgentView(Agent, frozen=True, kw_only=True):
     liveness: Parts
 
 
+class LiveAgent(Plain, frozen=True, kw_only=True):
+    """A live agent in short. `process` is alive, dead, unknown, or none where none is recorded."""
+
+    agent_name: str
+    agent_id: str
+    tool: str
+    backend: str
+    tmux_session: str | None
+    lease_expires_at: Instant
+    process: str
+    has_gateway: bool
+
+
 class Removed(Plain, frozen=True, kw_only=True):
     """Whose record was taken out."""
 
@@ -229,18 +252,42 @@ def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
 
 
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
-def get(hf: Holdfast, request: OfAgent) -> AgentView:
+def get(hf: Holdfast, request: AgentKey) -> AgentView:
     """One agent, fresh or not, and the state of its lease, process, tmux session and gateway."""
     agent = hf.agents.get(agent_id_of(hf, request.agent))
     return AgentView(**asdict(agent), liveness=hf.agents.liveness(agent))
 
 
 @operation("GET /v1/agents/{agent}/resolve", cli="agents resolve", errors=(NotFound, Ambiguous))
-def resolve(hf: Holdfast, request: OfAgent) -> Resolution:
+def resolve(hf: Holdfast, request: AgentKey) -> Resolution:
     """The live agent of a name or an id; the error's `reason` says why there is none."""
     found = hf.agents.resolve(request.agent)
     found.unwrap()
     return found
+
+
+@operation(mcp="find_agents", errors=(NotFound, Ambiguous))
+def find(hf: Holdfast, request: FindAgents) -> list[LiveAgent]:
+    """The live agents in short, or the one of a name or an id."""
+    if request.name is None:
+        found = hf.agents.list_agents(fresh=True, limit=request.limit, damaged=[])
+    else:
+        found = [hf.agents.resolve(request.name).unwrap()]
+    return [_live_agent(hf, agent) for agent in found]
+
+
+def _live_agent(hf: Holdfast, agent: Agent) -> LiveAgent:
+    alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
+    return LiveAgent(
+        agent_name=agent.agent_name,
+        agent_id=agent.agent_id,
+        tool=agent.identity.tool,
+        backend=agent.identity.backend,
+        tmux_session=agent.session_name,
+        lease_expires_at=agent.lease_expires_at,
+        process="none" if alive is None else alive.value,
+        has_gateway=agent.gateway is not None,
+    )
 
 
 @operation(
@@ -318,4 +365,4 @@ def agent_id_of(hf: Holdfast, name_or_id: str) -> str:
     return found.agent_ids[0] if found.agent_ids else name_or_id
 
 
-OPERATIONS = [list_, get, resolve, control_target, publish, refresh, remove, cleanup]
+OPERATIONS = [list_, get, resolve, find, control_target, publish, refresh, remove, cleanup]

@@ -85,8 +85,8 @@ WaitSeconds = Annotated[
 
 def items(description: str, item: Any, most: int, least: int = 0) -> Meta:
     """A list of texts of one of the types above."""
-    said = get_args(item)[1].extra_json_schema["extra"]
-    schema = {_OPENAPI.get(name, name): value for name, value in said.items()}
+    shown = get_args(item)[1].extra_json_schema["extra"]
+    schema = {_OPENAPI.get(name, name): value for name, value in shown.items()}
     extra = {"items": {"type": "string", **schema}, "min_items": least}
     return Meta(
         min_length=least,
@@ -98,3 +98,6 @@ def items(description: str, item: Any, most: int, least: int = 0) -> Meta:
 _OPENAPI = {"min_length": "minLength", "max_length": "maxLength"}
 
 Names = Annotated[list[str], items("The resources' names.", Resource, LOCK_NAMES_MAX, 1)]
+
+QUEUE = ("--queue", "--agent-session")
+"""The option of a queue on the command line. The second name is that of the source system."""

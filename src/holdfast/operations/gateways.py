@@ -1,15 +1,29 @@
 """Gateways of agents, each called with its own token."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.errors import Fenced, NotFound, Refused, Unavailable
-from holdfast.kernel.limits import LIST_MAX, QUEUE_KEEP_LEAST, QUEUE_KEEP_REQUESTS, QUEUE_KEEP_S
+from holdfast.kernel.errors import (
+    Fenced,
+    HoldfastError,
+    InvalidValue,
+    NotFound,
+    Refused,
+    Unavailable,
+)
+from holdfast.kernel.limits import (
+    LIST_MAX,
+    PROMPT_BYTES_MAX,
+    QUEUE_KEEP_LEAST,
+    QUEUE_KEEP_REQUESTS,
+    QUEUE_KEEP_S,
+)
 from holdfast.operations.fields import (
     AgentName,
     Count,
@@ -20,7 +34,7 @@ from holdfast.operations.fields import (
     WaitSeconds,
     described,
 )
-from holdfast.operations.operation import Flag, Positional, Request, operation
+from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.primitives.queue import RequestState
 
 if TYPE_CHECKING:
@@ -49,7 +63,7 @@ class Gateways(Protocol):
         """The agents that have, or had, a gateway here."""
 
 
-class OfGateway(Request, frozen=True, kw_only=True):
+class GatewayKey(Request, frozen=True, kw_only=True):
     """An agent that has a gateway."""
 
     agent: _Agent
@@ -77,6 +91,23 @@ class InterruptAgent(Request, frozen=True, kw_only=True):
     idempotency_key: Label | None = None
 
 
+class SendRequest(Request, frozen=True, kw_only=True):
+    """A prompt for an agent, or an interrupt. The same key again is the same request."""
+
+    agent: Annotated[AgentName, Argument("Its name, id or handle.", handle="agent")]
+    kind: Annotated[Literal["prompt", "interrupt"], Argument()] = "prompt"
+    prompt: Annotated[
+        _Prompt | None,
+        Argument(
+            f"What to say to the agent, in at most {PROMPT_BYTES_MAX} bytes of UTF-8.",
+            max_length=PROMPT_BYTES_MAX,
+        ),
+    ] = None
+    idempotency_key: Annotated[
+        Label | None, Argument("The same key again is the same request.")
+    ] = None
+
+
 class ListRequests(Request, frozen=True, kw_only=True):
     """Which requests of an agent, the newest."""
 
@@ -93,24 +124,25 @@ class ListRequests(Request, frozen=True, kw_only=True):
     ] = 100
 
 
-class GetRequest(Request, frozen=True, kw_only=True):
+class RequestKey(Request, frozen=True, kw_only=True):
+    """A request of an agent."""
+
+    agent: Annotated[
+        _Agent, Argument("Whom it was sent to, unless by handle.", default=None, handle="agent")
+    ]
+    request_id: Annotated[
+        _RequestId, Argument("Its id or handle, from send_request.", handle="request")
+    ]
+
+
+class GetRequest(RequestKey, frozen=True, kw_only=True):
     """A request of an agent, and how long to wait for its end."""
 
-    agent: _Agent
-    request_id: _RequestId
     wait_s: WaitSeconds = 0.0
 
 
-class CancelRequest(Request, frozen=True, kw_only=True):
-    """A request of an agent."""
-
-    agent: _Agent
-    request_id: _RequestId
-
-
 class ReconcileGateway(Request, frozen=True, kw_only=True):
-    """What becomes of the requests that wait for an earlier instance of the agent: all, or those
-    named."""
+    """What becomes of all requests, or of some, that wait for an agent that was replaced."""
 
     agent: _Agent
     action: Annotated[Literal["replay", "discard"], Positional()]
@@ -129,8 +161,7 @@ class ReconcileGateway(Request, frozen=True, kw_only=True):
 
 
 class PruneRequests(Request, frozen=True, kw_only=True):
-    """How many finished requests of an agent to keep, and for how long; as the queue does by
-    default."""
+    """How many finished requests of an agent to keep, and for how long; the queue has defaults."""
 
     agent: _Agent
     keep_finished: Annotated[
@@ -182,6 +213,18 @@ class RequestView(Plain, frozen=True, kw_only=True):
     idempotency_key: str | None
 
 
+class SentRequest(Plain, frozen=True, kw_only=True):
+    """A request in short, as far as it has got, and the agent's answer."""
+
+    agent: str
+    request_id: str
+    state: str
+    epoch: int
+    answer: str | None = None
+    error_code: str | None = None
+    error: str | None = None
+
+
 class RequestsPruned(Plain, frozen=True, kw_only=True):
     """How many finished requests were removed."""
 
@@ -201,7 +244,7 @@ def list_(hf: Gateways) -> list[str]:
 
 
 @operation("GET /v1/gateways/{agent}", cli="gateway status", errors=(NotFound,), outside=True)
-def status(hf: Gateways, request: OfGateway) -> Status:
+def status(hf: Gateways, request: GatewayKey) -> Status:
     """How an agent's gateway and the agent itself are doing.
 
     When no gateway answers: what the last one left.
@@ -237,6 +280,44 @@ def interrupt(hf: Gateways, request: InterruptAgent) -> Accepted:
     return _converted(accepted, Accepted)
 
 
+def _unsend(hf: Gateways, sent: SentRequest, _: Wait) -> None:
+    with suppress(HoldfastError):
+        # It has begun, or the gateway is away: it takes its course.
+        hf.gateway(sent.agent).cancel(sent.request_id)
+
+
+@operation(mcp="send_request", errors=(NotFound, Refused, Fenced), outside=True, undo=_unsend)
+def send(hf: Gateways, request: SendRequest) -> SentRequest:
+    """Send a prompt or an interrupt to an agent. It is stored, durably, before this returns."""
+    if (request.prompt is None) != (request.kind == "interrupt"):
+        raise InvalidValue("a prompt needs its text, and an interrupt has none", field="prompt")
+    gateway = hf.gateway(request.agent)
+    if request.prompt is None:
+        sent = gateway.interrupt(idempotency_key=request.idempotency_key)
+    else:
+        sent = gateway.prompt(request.prompt, idempotency_key=request.idempotency_key)
+    return _in_short(request.agent, sent)
+
+
+@operation(mcp="request_status", errors=(NotFound,), outside=True)
+def progress(hf: Gateways, request: GetRequest) -> SentRequest:
+    """A request in short, with the agent's answer; with `wait_s` when it has ended."""
+    found = hf.gateway(request.agent).request(request.request_id, wait_s=request.wait_s)
+    return _in_short(request.agent, found)
+
+
+def _in_short(agent: str, request: dict[str, Any]) -> SentRequest:
+    return SentRequest(
+        agent=agent,
+        request_id=request["request_id"],
+        state=request["state"],
+        epoch=request["epoch"],
+        answer=(request.get("result") or {}).get("text"),
+        error_code=request.get("error_code") or None,
+        error=request.get("error_detail") or None,
+    )
+
+
 @operation(
     "GET /v1/gateways/{agent}/requests", cli="gateway requests", errors=(NotFound,), outside=True
 )
@@ -260,7 +341,7 @@ def request(hf: Gateways, request: GetRequest) -> RequestView:
     errors=(NotFound, Refused),
     outside=True,
 )
-def cancel(hf: Gateways, request: CancelRequest) -> RequestView:
+def cancel(hf: Gateways, request: RequestKey) -> RequestView:
     """Cancel a request that was not begun."""
     return _converted(hf.gateway(request.agent).cancel(request.request_id), RequestView)
 
@@ -298,7 +379,7 @@ def prune(hf: Gateways, request: PruneRequests) -> RequestsPruned:
 @operation(
     "POST /v1/gateways/{agent}/detach", cli="gateway detach", errors=(NotFound,), outside=True
 )
-def detach(hf: Gateways, request: OfGateway) -> Detaching:
+def detach(hf: Gateways, request: GatewayKey) -> Detaching:
     """Stop an agent's gateway.
 
     What was accepted waits for the next one; the agent itself is left alone.
@@ -316,5 +397,6 @@ def _converted(answer: dict[str, Any], kind: type[T]) -> T:
 
 
 OPERATIONS = [
-    *(list_, status, prompt, interrupt, requests, request, cancel, reconcile, prune, detach),
+    *(list_, status, prompt, interrupt, send, requests, request, progress, cancel, reconcile),
+    *(prune, detach),
 ]

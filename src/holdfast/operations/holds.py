@@ -26,13 +26,13 @@ class TakeHold(Request, frozen=True, kw_only=True):
 
 
 class DropHold(Request, frozen=True, kw_only=True):
-    """A subject to let go of."""
+    """A subject to release."""
 
     subject: _Subject
     by: _By
 
 
-class OfSubject(Request, frozen=True, kw_only=True):
+class HoldSubject(Request, frozen=True, kw_only=True):
     """A subject."""
 
     subject: _Subject
@@ -59,7 +59,7 @@ def list_(hf: Holdfast) -> dict[str, int]:
 
 
 @operation("GET /v1/holds/{subject}", cli="holds list")
-def holders(hf: Holdfast, request: OfSubject) -> tuple[Hold, ...]:
+def holders(hf: Holdfast, request: HoldSubject) -> tuple[Hold, ...]:
     """The holders of a subject, in the order they came."""
     return hf.holds.holders(request.subject)
 
@@ -79,7 +79,7 @@ def take(hf: Holdfast, request: TakeHold) -> HoldCount:
 
 @operation("POST /v1/holds/{subject}/drop", cli="holds drop", errors=(NotFound,))
 def drop(hf: Holdfast, request: DropHold) -> HoldCount:
-    """Let go of a subject, and return how many hold it still."""
+    """Release a subject, and return how many hold it still."""
     count = hf.holds.drop(request.subject, by=request.by)
     return HoldCount(subject=request.subject, by=request.by, count=count)
 

@@ -3,7 +3,10 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
+
+from msgspec import convert
+from msgspec.structs import asdict
 
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import DeadlockDetected, Fenced, LeaseLost, LockTimeout, NotFound
@@ -14,7 +17,14 @@ from holdfast.kernel.names import check_label
 from holdfast.operations.claims import ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
-from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
+from holdfast.operations.operation import (
+    Argument,
+    Flag,
+    Positional,
+    Request,
+    Wait,
+    operation,
+)
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
@@ -28,13 +38,17 @@ _Name = Annotated[Resource, Positional()]
 class LockClaim(Request, frozen=True, kw_only=True):
     """What every claim of locks says; `ttl_s` or `pid` says what ends it."""
 
-    names: Annotated[Names, NAMES]
+    names: Annotated[Names, NAMES, Argument("Everything you need at the same time, in any order.")]
     by: Annotated[By, Flag("--by", metavar="JOB", help="The job that holds it.")]
-    mode: ModeSwitch = Mode.EXCLUSIVE
-    timeout_s: Annotated[WaitSeconds, timeout_flag(LOCK_TIMEOUT_S)] = SERVER_WAIT_MAX_S
-    ttl_s: Annotated[Ttl | None, Flag("--ttl", help="It ends after this long, unless renewed.")] = (
-        None
+    mode: Annotated[ModeSwitch, Argument(name="shared", choose=(Mode.EXCLUSIVE, Mode.SHARED))] = (
+        Mode.EXCLUSIVE
     )
+    timeout_s: Annotated[WaitSeconds, timeout_flag(LOCK_TIMEOUT_S)] = SERVER_WAIT_MAX_S
+    ttl_s: Annotated[
+        Ttl | None,
+        Flag("--ttl", help="It ends after this long, unless renewed."),
+        Argument("It ends after this many seconds, whatever you do."),
+    ] = None
     pid: ClaimPid = None
 
 
@@ -61,7 +75,7 @@ class Release(Request, frozen=True, kw_only=True):
 
 
 class FreeNames(Request, frozen=True, kw_only=True):
-    """What a job is to let go of."""
+    """What a job is to release."""
 
     names: Annotated[Names, NAMES]
     by: Annotated[By, Flag("--by", metavar="JOB", help="The job that holds them.")]
@@ -104,7 +118,7 @@ class Kick(Request, frozen=True, kw_only=True):
     ] = False
 
 
-class OfName(Request, frozen=True, kw_only=True):
+class ResourceName(Request, frozen=True, kw_only=True):
     """A resource."""
 
     name: _Name
@@ -152,7 +166,7 @@ class Released(Plain, frozen=True, kw_only=True):
 
 
 class Freed(Plain, frozen=True, kw_only=True):
-    """The names that a job let go of."""
+    """The names that a job released."""
 
     released: tuple[str, ...]
 
@@ -229,15 +243,7 @@ def granted(
         entered = [token for name, token in grant.tokens.items() if name not in grant.taken]
         withdrawn = wait.issue(entered)
         if not withdrawn:
-            return GrantView(
-                token=grant.token,
-                names=grant.names,
-                by=grant.by,
-                mode=grant.mode,
-                tokens=dict(grant.tokens),
-                ttl_s=grant.ttl_s,
-                reentered=grant.reentered,
-            )
+            return convert(grant, GrantView, from_attributes=True)
         for token in withdrawn | ({grant.token} if grant.taken else set()):
             hf.locks.release_token(token)
         if timeout_s is not None:
@@ -253,6 +259,7 @@ def give_back(hf: Holdfast, grant: GrantView, wait: Wait) -> None:
 @operation(
     "POST /v1/locks/acquire",
     cli="locks acquire",
+    mcp="acquire",
     errors=(NotFound, DeadlockDetected, LockTimeout),
     undo=give_back,
 )
@@ -310,7 +317,7 @@ def release(hf: Holdfast, request: Release) -> Released:
 
 @operation("POST /v1/locks/free", cli="locks release", errors=(NotFound,))
 def free(hf: Holdfast, request: FreeNames) -> Freed:
-    """Let go of what a job holds of some names; returns those that it did hold."""
+    """Release what a job holds of some names; returns those that it did hold."""
     found = hf.locks.free(request.names, by=request.by)
     if not found:
         raise not_held(request.names, request.by)
@@ -360,12 +367,7 @@ def kick(hf: Holdfast, request: Kick) -> Kicked:
     The reason goes into the journal.
     """
     kicked = hf.locks.kick(request.name, why=request.why, by=request.by, end_tree=request.end_tree)
-    return Kicked(
-        kicked=[
-            KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process)
-            for hold in kicked
-        ]
-    )
+    return convert({"kicked": kicked}, Kicked, from_attributes=True)
 
 
 @operation("GET /v1/locks", cli="locks status")
@@ -375,13 +377,13 @@ def list_(hf: Holdfast) -> list[LockStatus]:
 
 
 @operation("GET /v1/locks/{name}/status", cli="locks status")
-def status(hf: Holdfast, request: OfName) -> LockStatus:
+def status(hf: Holdfast, request: ResourceName) -> LockStatus:
     """Who holds a resource and who waits for it."""
     return hf.locks.status(request.name)
 
 
 @operation("GET /v1/locks/{name}/explain", cli="locks explain")
-def explain(hf: Holdfast, request: OfName) -> Explanation:
+def explain(hf: Holdfast, request: ResourceName) -> Explanation:
     """Why a resource is not free: its holder, what that waits for, the queue, and what to do."""
     return hf.locks.explain(request.name)
 
@@ -414,35 +416,23 @@ def statistics_of(hf: Holdfast, names: Sequence[str]) -> list[StatisticsView]:
 
 
 def _statistics_view(name: str, one: LockStatistics) -> StatisticsView:
-    counts = {field: getattr(one, field) for field in one.__struct_fields__}
-    waits, holds = _times(one.wait_s, one.wait_counts), _times(one.hold_s, one.hold_counts)
-    return StatisticsView(
-        resource=name,
-        buckets_s=tuple(BUCKETS_S),
-        wait_mean_s=waits[0],
-        wait_p50_s=waits[1],
-        wait_p95_s=waits[2],
-        hold_mean_s=holds[0],
-        hold_p50_s=holds[1],
-        hold_p95_s=holds[2],
-        **counts,
-    )
+    counts = asdict(one)
+    times: dict[str, Any] = {}
+    for what in ("wait", "hold"):
+        number = sum(counts[f"{what}_counts"])
+        times[f"{what}_mean_s"] = counts[f"{what}_s"] / number if number else None
+        for percent in (50, 95):
+            bound_s = _within(counts[f"{what}_counts"], number * percent / 100)
+            times[f"{what}_p{percent}_s"] = bound_s if number else None
+    return StatisticsView(resource=name, buckets_s=BUCKETS_S, **counts, **times)
 
 
-def _times(
-    total_s: float, counts: Sequence[int]
-) -> tuple[float | None, float | None, float | None]:
-    """Mean, p50 and p95; None where there were none, or they were beyond the last bucket."""
-    number = sum(counts)
-    mean_s = total_s / number if number else None
-    return mean_s, _within(counts, number, 0.5), _within(counts, number, 0.95)
-
-
-def _within(counts: Sequence[int], number: int, share: float) -> float | None:
+def _within(counts: Sequence[int], number: float) -> float | None:
+    """The bound that so many durations stayed within; None if it is beyond the last bucket."""
     reached = 0
     for bound_s, count in zip(BUCKETS_S, counts, strict=False):
         reached += count
-        if number and reached >= share * number:
+        if reached >= number:
             return bound_s
     return None
 

@@ -90,7 +90,7 @@ class RemoveHost(Request, frozen=True, kw_only=True):
     force: Annotated[bool, Flag("--force", help="End the leases on it too.")] = False
 
 
-class OfHost(Request, frozen=True, kw_only=True):
+class HostName(Request, frozen=True, kw_only=True):
     """A host."""
 
     host: _Host
@@ -172,7 +172,7 @@ class LockRouters(locks.LockClaim, frozen=True, kw_only=True):
 
 
 class UnlockRouters(locks.FreeNames, frozen=True, kw_only=True):
-    """Routers that a job lets go of."""
+    """Routers that a job unlocks."""
 
 
 class WaitForRouters(locks.WaitFor, frozen=True, kw_only=True):
@@ -269,7 +269,7 @@ def list_hosts(hf: Holdfast, request: ListHosts, damaged: Damage) -> dict[str, H
 
 
 @operation("GET /v1/network/hosts/{host}", cli="network hosts get", errors=(RegistryNotFound,))
-def get_host(hf: Holdfast, request: OfHost) -> HostInfo:
+def get_host(hf: Holdfast, request: HostName) -> HostInfo:
     """What is known of a host."""
     return hf.network.get_host(request.host)
 

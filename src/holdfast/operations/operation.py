@@ -12,9 +12,9 @@
         return view_of(hf.jobs.requeue(request.job_id, token=request.token))
 
 HTTP takes the fields that the path names from the path, and the others from the body of a POST or
-from the query. The command line offers the fields that are annotated with `Flag` or `Positional`.
-The docstring describes the operation on every surface. A handler with a parameter `wait` may wait;
-one with `damaged` skips damaged records and reports them there.
+from the query. The command line offers the fields that are annotated with `Flag` or `Positional`,
+an MCP tool those with `Argument`. The docstring describes the operation on every surface. A handler
+with a parameter `wait` may wait; one with `damaged` skips damaged records and reports them there.
 
 Nothing here imports a web framework or a command line parser, and annotations are read on demand:
 a command imports one area, and must start fast.
@@ -40,7 +40,7 @@ _FROM_FIELD: Any = object()
 
 
 class Request(Plain, frozen=True, kw_only=True):
-    """What an operation is asked. Surfaces check its bounds; the domain checks everything else."""
+    """What an operation takes. Surfaces check its bounds; the domain checks everything else."""
 
 
 class Nothing(Request, frozen=True, kw_only=True):
@@ -98,8 +98,39 @@ class Flag:
         return (least, most) if self.within is _FROM_FIELD else self.within
 
 
+class Argument:
+    """A field that an MCP tool takes.
+
+    `name`, `help` and `default` replace those of the field: a tool says `queue` and `timeout_s`
+    where records of other programs say `agent_session` and `timeout_sec`. `choose` makes it a
+    switch, as with `Flag`. `handle` is the kind of thing whose handle is accepted as well, such as
+    `job`. `max_length` is shown and not enforced: the domain counts bytes.
+    """
+
+    def __init__(
+        self,
+        help: str | None = None,
+        *,
+        name: str | None = None,
+        default: Any = _FROM_FIELD,
+        choose: tuple[Any, Any] | None = None,
+        handle: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        self.help = help
+        self.name = name
+        self.default = default
+        self.choose = choose
+        self.handle = handle
+        self.max_length = max_length
+
+    def default_of(self, field: msgspec.structs.FieldInfo) -> Any:
+        """The default for a tool, or NODEFAULT for an argument that must be given."""
+        return field.default if self.default is _FROM_FIELD else self.default
+
+
 class Wait:
-    """How a handler waits: what ends the wait early, and who is told that it has begun."""
+    """How a handler waits: what ends the wait early, and who learns that it has begun."""
 
     def __init__(
         self, *, stop_fd: int | None = None, on_wait: Callable[[Any], None] | None = None
@@ -126,20 +157,25 @@ class Operation:
     def __init__(
         self,
         handler: Callable[..., Any],
-        http: str,
+        http: str | None,
         *,
         cli: str | None,
+        mcp: str | None,
         errors: tuple[type[HoldfastError], ...],
         outside: bool,
         undo: Undo | None,
     ) -> None:
-        method, _, self.path = http.partition(" ")
+        method, _, self.path = (http or "POST ").partition(" ")
+        self.served = http is not None
+        """HTTP has a route for it."""
         self.method = cast("Method", method)
         self.area = handler.__module__.rpartition(".")[2]
         self.name = f"{self.area}.{handler.__name__.strip('_')}"
         self.handler = handler
         self.cli = cli
         """The command, such as `jobs requeue`; None where the command line has none."""
+        self.mcp = mcp
+        """The tool, such as `retry_job`; None where agents have none."""
         self.errors = errors
         """What it raises beyond what every operation may raise."""
         self.outside = outside
@@ -170,7 +206,7 @@ class Operation:
 
     @property
     def reads(self) -> bool:
-        """It changes nothing that a caller would have to be told of."""
+        """It changes nothing that a caller would have to know of."""
         return self.method == "GET"
 
     @property
@@ -196,16 +232,17 @@ class Operation:
 
 
 def operation(
-    http: str,
+    http: str | None = None,
     *,
     cli: str | None = None,
+    mcp: str | None = None,
     errors: tuple[type[HoldfastError], ...] = (),
     outside: bool = False,
     undo: Undo | None = None,
 ) -> Callable[[Callable[..., Any]], Operation]:
-    """Make an operation of a handler. `http` is a method and a path."""
+    """Make an operation of a handler. `http` is a method and a path; None without a route."""
 
     def make(handler: Callable[..., Any]) -> Operation:
-        return Operation(handler, http, cli=cli, errors=errors, outside=outside, undo=undo)
+        return Operation(handler, http, cli=cli, mcp=mcp, errors=errors, outside=outside, undo=undo)
 
     return make

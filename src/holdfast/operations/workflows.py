@@ -11,12 +11,20 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.workflows import CurrentRecipe, SwapEvent, SwapMarker, UnknownRecipe, Workflow
+from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Blocked, Fenced, LeaseLost, NotFound
 from holdfast.kernel.limits import LIST_MAX, WORKFLOW_TTL_S
 from holdfast.kernel.store import Damage
 from holdfast.operations.fields import Id, Label, Pid, Token, Ttl, WaitSeconds
-from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
+from holdfast.operations.operation import (
+    Argument,
+    Flag,
+    Positional,
+    Request,
+    Wait,
+    operation,
+)
 from holdfast.runtime.connection import Holdfast
 
 Name = Annotated[Id, Positional()]
@@ -41,7 +49,7 @@ class RegisterWorkflow(Request, frozen=True, kw_only=True):
     """Work of a process on the server's machine that needs a recipe."""
 
     name: Name
-    recipe: Annotated[Label, recipe_flag]
+    recipe: Annotated[Label, recipe_flag, Argument()]
     pid: Annotated[
         Pid,
         Flag("--pid", help="The process that does the work, such as a script's own: $$."),
@@ -54,13 +62,22 @@ class RegisterWorkflow(Request, frozen=True, kw_only=True):
             help="It ends this long after its last renewal, even if its process lives.",
         ),
     ] = WORKFLOW_TTL_S
-    preemptible: Annotated[bool, preemptible_flag] = False
+    preemptible: Annotated[
+        bool,
+        preemptible_flag,
+        Argument("May a swap ask you to yield? Then read pending.", default=True),
+    ] = False
     loaded_only: Annotated[
         bool,
         Flag(
             "--loaded-only",
             help="Refuse unless its recipe is loaded, or nothing was ever loaded: "
             "for work that begins at once.",
+        ),
+        Argument(
+            "Begin on whatever is loaded, not only on this recipe.",
+            name="any_recipe",
+            choose=(True, False),
         ),
     ] = False
     wait_s: Annotated[WaitSeconds, wait_flag] = 0.0
@@ -81,7 +98,7 @@ class OwnWorkflow(Request, frozen=True, kw_only=True):
     token: _Token
 
 
-class OfWorkflow(Request, frozen=True, kw_only=True):
+class WorkflowKey(Request, frozen=True, kw_only=True):
     """A workflow."""
 
     name: Name
@@ -96,7 +113,7 @@ class SwapLog(Request, frozen=True, kw_only=True):
     ] = LIST_MAX
 
 
-class Asked(Plain, frozen=True, kw_only=True):
+class PreemptRequested(Plain, frozen=True, kw_only=True):
     """Whether a workflow was asked to yield."""
 
     requested: bool
@@ -121,6 +138,28 @@ class SwapView(Plain, frozen=True, kw_only=True):
     workflows: list[Workflow]
 
 
+class RecipeUse(Plain, frozen=True, kw_only=True):
+    """Work that needs a recipe, in short."""
+
+    name: str
+    recipe: str
+    pid: int
+    preemptible: bool
+    preempt: str
+
+
+class Recipes(Plain, frozen=True, kw_only=True):
+    """The names of what is loaded and of what is being loaded, and who works with what.
+
+    `unknown` says why nobody knows what is loaded: a load failed, or has not ended.
+    """
+
+    current: str | None
+    unknown: str | None
+    swapping_to: str | None
+    workflows: list[RecipeUse]
+
+
 class SwapReconciled(Plain, frozen=True, kw_only=True):
     """The swap that lives, and the dead one that was cleared."""
 
@@ -135,12 +174,14 @@ def list_(hf: Holdfast, damaged: Damage) -> list[Workflow]:
 
 
 @operation("GET /v1/workflows/{name}", errors=(NotFound,))
-def get(hf: Holdfast, request: OfWorkflow) -> Workflow:
+def get(hf: Holdfast, request: WorkflowKey) -> Workflow:
     """A workflow that lives."""
     return hf.workflows.get(request.name)
 
 
-@operation("POST /v1/workflows", cli="workflows register", errors=(NotFound, Blocked))
+@operation(
+    "POST /v1/workflows", cli="workflows register", mcp="use_recipe", errors=(NotFound, Blocked)
+)
 def register(hf: Holdfast, request: RegisterWorkflow, wait: Wait) -> RegisteredView:
     """Register the work of a process, and wait up to `wait_s` for the end of a swap in the way.
 
@@ -186,15 +227,15 @@ def release(hf: Holdfast, request: OwnWorkflow) -> Workflow:
 
 
 @operation("POST /v1/workflows/{name}/preempt", errors=(NotFound,))
-def preempt(hf: Holdfast, request: OfWorkflow) -> Workflow:
-    """Ask a preemptible workflow to yield, as a swap does. Asking twice is asking once."""
+def preempt(hf: Holdfast, request: WorkflowKey) -> Workflow:
+    """Ask a preemptible workflow to yield, as a swap does. A second request changes nothing."""
     return hf.workflows.request_preempt(request.name)
 
 
 @operation("GET /v1/workflows/{name}/preempt", errors=(LeaseLost, Fenced))
-def preempt_requested(hf: Holdfast, request: OwnWorkflow) -> Asked:
+def preempt_requested(hf: Holdfast, request: OwnWorkflow) -> PreemptRequested:
     """Was the caller's workflow asked to yield?"""
-    return Asked(requested=hf.workflows.preempt_requested(request.name, request.token))
+    return PreemptRequested(requested=hf.workflows.preempt_requested(request.name, request.token))
 
 
 @operation("POST /v1/workflows/{name}/yield", errors=(NotFound, LeaseLost, Fenced))
@@ -218,6 +259,26 @@ def swap_status(hf: Holdfast, damaged: Damage) -> SwapView:
         unknown=found.unknown,
         swap=found.marker,
         workflows=found.workflows,
+    )
+
+
+def recipes(hf: Holdfast) -> Recipes:
+    """The same in short, for a reader that only needs names."""
+    found = hf.workflows.swap_status(damaged=[])
+    return Recipes(
+        current=None if found.current is None else found.current.recipe,
+        unknown=None if found.unknown is None else describe_unknown(found.unknown),
+        swapping_to=None if found.marker is None else found.marker.recipe,
+        workflows=[
+            RecipeUse(
+                name=one.name,
+                recipe=one.recipe,
+                pid=one.owner.pid,
+                preemptible=one.preemptible,
+                preempt=one.preempt.value,
+            )
+            for one in found.workflows
+        ],
     )
 
 

@@ -69,15 +69,8 @@ class Journal:
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
-        before = self.ago(tx, age_s, asked=keep_s is not None)
+        before = retention_limit(self, tx, age_s, asked=keep_s is not None)
         return tx.trim(keep=keep, before=before, least=JOURNAL_KEEP_LEAST if keep_s is None else 1)
-
-    def ago(self, tx: Tx, age_s: float, *, asked: bool = False) -> datetime:
-        """The instant before which records are removed for their age: see
-        `SteadyClock.for_retention`.
-        """
-        now = steady_clock(self._store).for_retention(tx.now, asked=asked)
-        return clock.BEGINNING if now is None else clock.ago(now, age_s)
 
     def tail(self, limit: int) -> tuple[list[Entry], Cursor]:
         """The last entries, oldest first, and the cursor to follow on from."""
@@ -126,13 +119,13 @@ class Journal:
                     return
                 listener.wait(left_s)
 
-    def lag(self, cursor: Cursor, handles: Callable[[Entry], bool]) -> Lag:
+    def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
         """How far a follower at a cursor is behind, counting the entries that it handles.
 
         Scans JOURNAL_LAG_SCAN_MAX entries at most, so a greater lag is reported as that.
         """
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
-        missing = [entry.at for entry in islice(behind, JOURNAL_LAG_SCAN_MAX) if handles(entry)]
+        missing = [entry.at for entry in islice(behind, JOURNAL_LAG_SCAN_MAX) if tells(entry)]
         return Lag(len(missing), missing[0] if missing else None)
 
     def oldest(self) -> Entry | None:
@@ -145,6 +138,14 @@ class Journal:
         return self._store.transact(
             lambda tx: self.trim(tx, keep_entries=keep_entries, keep_s=keep_s), scope=[]
         )
+
+
+def retention_limit(journal: Journal, tx: Tx, age_s: float, *, asked: bool = False) -> datetime:
+    """The instant before which records are removed for their age: see
+    `SteadyClock.for_retention`.
+    """
+    now = steady_clock(journal._store).for_retention(tx.now, asked=asked)
+    return clock.BEGINNING if now is None else clock.ago(now, age_s)
 
 
 def matches(entry: Entry, begin: datetime | None, subject: str | None) -> bool:

@@ -122,11 +122,9 @@ class Keeper(Generic[K]):
         return self._held.pop(kept.id, None) is not None
 
     def kept(self) -> list[K]:
-        """All claims that are kept."""
         return list(self._held.values())
 
     def keeps(self, one: K) -> bool:
-        """True when the claim is kept."""
         return one.id in self._held
 
     def wake(self) -> None:

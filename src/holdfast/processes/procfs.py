@@ -268,10 +268,10 @@ class Procfs:
         except OSError as error:
             raise PermissionError(error.errno, "pidfd_open") from None
         try:
-            said = Path(self._root, "self/fdinfo", str(pidfd)).read_text()
+            info = Path(self._root, "self/fdinfo", str(pidfd)).read_text()
         finally:
             os.close(pidfd)
-        shown = next((int(line[4:]) for line in said.splitlines() if line.startswith("Pid:")), 0)
+        shown = next((int(line[4:]) for line in info.splitlines() if line.startswith("Pid:")), 0)
         if shown < 0:
             raise ProcessLookupError(pid)
         if shown == 0:

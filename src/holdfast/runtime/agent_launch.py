@@ -11,12 +11,12 @@ from holdfast.adapters.tmux import socket_path
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents.manifest import (
     FILE_NAME,
-    CommandAdapter,
     TmuxHandle,
     as_json,
     tmux_adapter,
 )
 from holdfast.domains.agents.records import canonical, id_of
+from holdfast.kernel.agent_adapter import CommandAdapter
 from holdfast.kernel.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import AGENT_RESERVED_S

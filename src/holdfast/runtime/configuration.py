@@ -15,16 +15,15 @@ from holdfast.kernel.settings import Settings
 from holdfast.stores.url import StoreUrl, user_path
 
 VARIABLE = "HOLDFAST_CONFIG"
-"""Names the settings' file, whose owner is not checked; without it, the nearest one upwards is
-read.
+"""Names the settings file, whose owner is not checked. Without it, the nearest one upwards is read.
 """
 
 
 def load_settings(*, store: str | None = None, namespace: str | None = None) -> Settings:
-    """The settings in force here, with what the caller gave before everything else.
+    """The settings in force here; what the caller gave comes first.
 
-    Raises InvalidValue for wrong ones, an empty text from the caller included: it is more often a
-    variable that was not set than a wish for the default.
+    Raises InvalidValue for wrong ones, also for an empty text from the caller: that is mostly a
+    shell variable that was not set.
     """
     for name, value in (("store", store), ("namespace", namespace)):
         if value == "":
@@ -44,9 +43,7 @@ def load_settings(*, store: str | None = None, namespace: str | None = None) -> 
 
 
 def store_origin() -> str:
-    """What chooses the store here when the caller does not: a variable, a file's path, or
-    `default`.
-    """
+    """What chooses the store unless the caller does: a variable, a file's path, or `default`."""
     if os.environ.get("HOLDFAST_STORE"):
         return "HOLDFAST_STORE"
     path, document = _file() or (None, {})
@@ -66,15 +63,15 @@ def default_store(environment: Mapping[str, str]) -> str:
 def state_folder(environment: Mapping[str, str]) -> Path:
     """The user's state folder, by the platform's convention. Raises InvalidValue without a home."""
     state = environment.get("XDG_STATE_HOME", "")
-    # The convention says that a relative path there is to be ignored.
+    # The convention says to ignore a relative path there.
     if not os.path.isabs(state):
         state = "~/.local/state"
     return user_path(state) / "holdfast"
 
 
 def _file() -> tuple[Path, dict[str, Any]] | None:
-    """The settings' file and what it says: the one that is named, else the nearest one upwards.
-    Raises InvalidValue.
+    """The settings file and its content: the named one, else the nearest one upwards. Raises
+    InvalidValue.
     """
     try:
         folder = Path.cwd()
@@ -98,7 +95,7 @@ def _file() -> tuple[Path, dict[str, Any]] | None:
                 source=str(path),
             ) from None
         if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-            # A link too says which file is obeyed.
+            # The owner of a link chooses the file, so both are checked.
             _refuse_foreign(path, found)
             if (content := _content(path, trusted=False)) is not None:
                 return path, _parsed(path, content)
@@ -106,11 +103,11 @@ def _file() -> tuple[Path, dict[str, Any]] | None:
 
 
 def _content(path: Path, *, trusted: bool) -> bytes | None:
-    """What is in a file, which is opened once; None where there is no plain file. Raises
-    InvalidValue.
+    """The content of a file, which is opened once: between a check and a second open it could be
+    replaced. None where there is no plain file. Raises InvalidValue.
     """
     try:
-        # A FIFO that is named is waited for, and one that was found is none of ours.
+        # Opening a FIFO waits for its writer: wanted if the user named it, and not if it was found.
         fd = os.open(
             path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if trusted else os.O_NONBLOCK)
         )
@@ -141,9 +138,8 @@ def _unreadable(path: Path, error: OSError) -> InvalidValue:
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:
-    """Raise InvalidValue for a file that was found and is not this user's, nor root's: it chooses
-    the store, and so which prompts and commands are run. Under sudo, the files of who called it are
-    as good.
+    """Raise InvalidValue for a found file that is neither this user's nor root's: it chooses the
+    store, and so which prompts and commands are run. Under sudo, files of the caller count as well.
     """
     mine = {os.geteuid(), 0}
     if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
@@ -184,15 +180,13 @@ def workflow_here(environment: Mapping[str, str]) -> tuple[str, int] | None:
     """Name and token of the workflow under whose `holdfast workflows run` this process was started;
     None without one.
     """
-    name, token = (
-        environment.get("HOLDFAST_WORKFLOW", ""),
-        environment.get("HOLDFAST_WORKFLOW_TOKEN", ""),
-    )
+    name = environment.get("HOLDFAST_WORKFLOW", "")
+    token = environment.get("HOLDFAST_WORKFLOW_TOKEN", "")
     return (name, int(token)) if name and token.isascii() and token.isdigit() else None
 
 
 def actor_here() -> str:
-    """Whom the journal names unless told: the user and process."""
+    """The actor that the journal names by default: the user and process."""
     for name in (os.environ.get("USER"), os.environ.get("LOGNAME")):
         if name:
             try:

@@ -1,4 +1,4 @@
-"""The one place where a store, a clock, adapters and domains are wired together."""
+"""`connect()`: the one place where a store, a clock, adapters and domains are wired together."""
 
 import os
 import sys
@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.errors import Corrupt, HoldfastError
+from holdfast.kernel.errors import (
+    BrokerUnavailable,
+    Corrupt,
+    HoldfastError,
+    InvalidName,
+    InvalidValue,
+)
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
@@ -32,9 +38,11 @@ from holdfast.system.access import Access, access_for
 if TYPE_CHECKING:
     from holdfast.adapters.gateway_client import GatewayClient
     from holdfast.adapters.job_log import JobLog
+    from holdfast.adapters.journal_mirror import JournalMirror
     from holdfast.domains.agents import Agents
     from holdfast.domains.jobs import Job, Jobs
     from holdfast.domains.jobs.event_stream import JobEvents
+    from holdfast.domains.jobs.events import Event
     from holdfast.domains.jobs.work import WorkReport, WorkRequest
     from holdfast.domains.network import Registry
     from holdfast.domains.workflows import Workflows
@@ -49,9 +57,9 @@ _JOB_PARTS = ("jobs", "job_events")
 
 
 class _Part(Generic[T]):
-    """A part that is made when it is first asked for. Of threads that ask at once each may make
-    one, and all get the same: they cannot wait for each other, since a forked child would wait for
-    a thread that it does not have.
+    """A part that is made when it is first used. Threads that use it at once may each make one, and
+    all get the same one. They do not wait for each other: a forked child would wait for a thread
+    that it does not have.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -88,6 +96,7 @@ class Holdfast:
         self.settings = settings
         self.processes = processes
         self._jobs_folder = jobs_folder
+        self._mirrors: list[JournalMirror] = []
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -98,6 +107,15 @@ class Holdfast:
     @_Part
     def _access(self) -> Access:
         return access_in(self.settings, self.store)
+
+    @property
+    def _base(self) -> tuple[Store, Journal, Procfs]:
+        """What every part is built on."""
+        return self.store, self.log, self.processes
+
+    @property
+    def _label(self) -> str:
+        return self.settings.actor or ""
 
     @_Part
     def log(self) -> Journal:
@@ -116,14 +134,8 @@ class Holdfast:
             self.store.layout_folder("jobs") is not None and "jobs" in self.settings.files.folders
         )
         limits = FOLDER_LIMITS if shared else NEW_JOB_LIMITS
-        return Jobs(
-            self.store,
-            self.log,
-            self.processes,
-            self.settings.jobs,
-            limits=limits,
-            worker=self._work,
-        )
+        jobs = self.settings.jobs
+        return Jobs(*self._base, jobs, limits=limits, worker=self._work)
 
     def _work(self, request: "WorkRequest") -> "WorkReport":
         from holdfast.runtime.worker import work
@@ -132,10 +144,10 @@ class Holdfast:
 
     @_Part
     def job_events(self) -> "JobEvents":
-        """What jobs tell of themselves."""
+        """The events that jobs send while they run."""
         from holdfast.domains.jobs.event_stream import JobEvents
 
-        return JobEvents(self.store, self.log, self.processes)
+        return JobEvents(*self._base)
 
     @_Part
     def job_log(self) -> "JobLog | None":
@@ -173,68 +185,77 @@ class Holdfast:
         """Locks on resources of any name."""
         from holdfast.primitives.locks import Locks
 
-        label = self.settings.actor or ""
-        return Locks(
-            self.store,
-            self.log,
-            self.processes,
-            self.settings.locks,
-            label=label,
-            behind=self._behind,
-        )
+        locks = self.settings.locks
+        return Locks(*self._base, locks, label=self._label, behind=self._behind)
 
     def _behind(self, by: str) -> tuple[str, ...]:
-        from holdfast.runtime.attribution import behind
+        """Who works on the job that holds a lock: `worker tmux:claude-a`, `agent gpu`. Empty for a
+        job that is not registered here.
 
-        return behind(self.jobs, self.agents, by)
+        Only reads: a job whose worker is dead may not be requeued yet. Damaged records are left
+        out.
+        """
+        from holdfast.domains.agents.records import bare
+        from holdfast.domains.jobs import JobStatus
+        from holdfast.primitives.locks.records import root_of
+
+        job = None
+        # The holder of a lock may have any name, also one that no job can have.
+        with suppress(InvalidName, Corrupt):
+            job = self.jobs.peek(root_of(by))
+        if job is None:
+            return ()
+        if job.status is not JobStatus.RUNNING:
+            return (f"no worker, as the job is {job.status.value}",)
+        label = job.agent_session
+        session = label.removeprefix("tmux:")
+        agents = self.agents.in_tmux_session(session) if session != label else []
+        return (f"worker {label}", *(f"agent {bare(agent.agent_name)}" for agent in agents))
 
     @_Part
     def holds(self) -> "Holds":
         """Counted holds on subjects of any name."""
         from holdfast.primitives.holds import Holds
 
-        return Holds(self.store, self.log, self.processes, label=self.settings.actor or "")
+        return Holds(*self._base, label=self._label)
 
     @_Part
     def network(self) -> "Registry":
         """Hosts, routers and neighbours of a network under test."""
         from holdfast.domains.network import Registry
 
-        label = self.settings.actor or ""
-        return Registry(
-            self.store, self.log, self.processes, self.locks, self.settings.network, label=label
-        )
+        return Registry(*self._base, self.locks, self.settings.network, label=self._label)
 
     @_Part
     def workflows(self) -> "Workflows":
         """Workflows and model swaps."""
+        from holdfast.adapters.signal_files import SignalFiles, workflows_in_folder
+        from holdfast.domains.workflows import Workflows
         from holdfast.runtime.configuration import workflow_here
 
-        label, within = self.settings.actor or "", workflow_here(os.environ)
+        within = workflow_here(os.environ)
         own = self.store.side_folder("workflows")
         if (folder := self.store.layout_folder("workflows")) is not None and own is not None:
-            from holdfast.adapters.signal_files import workflows_in_folder
+            from holdfast.adapters.journal_mirror import swap_log_file
+            from holdfast.domains.workflows.wire import SWAP_LOG
 
+            own /= self.store.namespace
+            swap_log = swap_log_file(folder / SWAP_LOG, own, self.log, self._access)
+            self._mirrors.append(swap_log)
             return workflows_in_folder(
                 folder,
-                own / self.store.namespace,
-                self.store,
-                self.log,
-                self.processes,
-                label=label,
+                own,
+                *self._base,
+                mirror=swap_log,
+                label=self._label,
                 within=within,
                 access=self._access,
             )
-        from holdfast.adapters.signal_files import SignalFiles
-        from holdfast.domains.workflows import Workflows
-
         return Workflows(
-            self.store,
-            self.log,
-            self.processes,
+            *self._base,
             swap_lock=self.store.session_lock("swap"),
             signals=SignalFiles(signal_folder_of(self.store), self._access),
-            label=label,
+            label=self._label,
             within=within,
         )
 
@@ -245,38 +266,39 @@ class Holdfast:
         Raises InvalidName.
         """
         from holdfast.adapters.gateway_client import GatewayClient
-        from holdfast.runtime.gateway_identity import gateway_place
+        from holdfast.runtime.gateway_identity import gateway_key, gateway_place
 
-        root = gateway_place(self.settings, agent, lambda: self._gateway_key(agent))
+        def key() -> str:
+            with suppress(HoldfastError):
+                record = self.agents.resolve(agent).record
+                return gateway_key(agent, record, self.settings, self.store)
+            return gateway_agent(agent)
+
+        root = gateway_place(self.settings, agent, key)
         return GatewayClient(agent, root=root, url=url, token=token)
-
-    def _gateway_key(self, agent: str) -> str:
-        from holdfast.runtime.gateway_identity import gateway_key
-
-        with suppress(HoldfastError):
-            return gateway_key(agent, self.agents.resolve(agent).record, self.settings, self.store)
-        return gateway_agent(agent)
 
     def gateways(self) -> list[str]:
         """The agents that have, or had, a gateway on this machine. Raises StoreUnavailable when
-        that cannot be read.
+        their folder cannot be read.
         """
         return gateways_here(self.settings)
 
     def check_token(self, resource: str, token: int) -> None:
-        """Is this the token of a grant that is in force on the resource? Raises Fenced when it is
-        not.
-        """
+        """Raise Fenced unless this is the token of a grant in force on the resource."""
         self.locks.check_token(resource, token)
 
     def catch_up(self, *, wait: bool = False) -> list[str]:
-        """Bring the files that follow the journal up to date: the audit log of jobs. Return what
-        went wrong, in words; it is logged and breaks nothing. If another process is writing them,
-        it is left to that one, or waited for with `wait`.
+        """Bring the files that follow the journal up to date: the audit log of jobs, and the swap
+        log and transaction log of this connection, which each change brings up to date too. Return
+        what went wrong with the audit log, in words; every failure is logged and breaks nothing. If
+        another process is writing them, that process goes on alone; with `wait`, this one waits for
+        it.
 
-        Closing a connection that changed jobs does this too. What is missing in the files because a
-        process was killed, the next call adds, in any process.
+        Closing a connection that changed jobs does this too. The next call, in any process, adds
+        what is missing because a process was killed.
         """
+        for mirror in self._mirrors:
+            mirror.catch_up()
         return self._catch_up(wait=wait)
 
     def _catch_up(self, *, wait: bool = False, batches: int | None = None) -> list[str]:
@@ -288,16 +310,40 @@ class Holdfast:
         trouble = self.job_log.catch_up(self.log, self._job, wait=wait, batches=batches)
         return [] if trouble is None else [trouble]
 
+    def send_events(self, event: "Event | None" = None) -> int:
+        """Send the stored events of an event's job, or of all jobs; return how many were sent.
+
+        Raises BrokerUnavailable, and InvalidValue for a topic that nothing can be sent to. What is
+        not sent stays stored.
+        """
+        from holdfast.adapters.event_sender import EventSender
+
+        unsent = ""
+        if event is not None:
+            unsent = f"event {event.seq} of job {event.job_id} is kept and not sent yet: "
+        sender = EventSender(self.job_events)
+        try:
+            return sender.send(None if event is None else [event.job_id])
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"{unsent}{error.message}. `holdfast jobs publish --unsent` sends what is kept",
+                **error.fields,
+            ) from None
+        except InvalidValue as error:
+            raise InvalidValue(f"{unsent}{error.message}", **error.fields) from None
+        finally:
+            sender.close()
+
     def _job(self, job_id: str) -> "Job | None":
         with suppress(Corrupt):
             return self.jobs.peek(job_id)
         return None
 
     def close(self) -> None:
-        """Release the store. Calling it again is harmless."""
+        """Close the store. Calling it again is harmless."""
         for name in _JOB_PARTS:
             if name in self.__dict__ and self.__dict__[name].unlogged:
-                # One batch: a log that is far behind must not hold up this process.
+                # One batch: a log that is far behind must not delay this process.
                 self._catch_up(batches=1)
                 break
         for part in ("network", "locks", "holds"):
@@ -317,14 +363,13 @@ def connect(
     """Connect to a store: `sqlite:PATH`, `files:DIR`, `postgresql://...` or `memory:`.
 
     Without one: HOLDFAST_STORE, else the nearest holdfast.toml upwards from the working folder,
-    else a SQLite file in the user's state folder. A file or folder that is not there is made,
-    unless `create` is False: then it is read as an empty store, and a change raises NotFound.
-    `folders` says where a files store has the files of a domain, from its root on, as `{"jobs":
-    "."}`. Raises InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
+    else a SQLite file in the user's state folder. A missing file or folder is made, unless `create`
+    is False: then it is read as an empty store, and a change raises NotFound. `folders` says where
+    a files store has the files of a domain, relative to its root, as `{"jobs": "."}`. Raises
+    InvalidValue for wrong settings, StoreUnavailable, StoreCorrupt or SchemaTooNew.
     """
-    return connected(
-        load_settings(store=store, namespace=namespace), clock=clock, create=create, folders=folders
-    )
+    settings = load_settings(store=store, namespace=namespace)
+    return connected(settings, clock=clock, create=create, folders=folders)
 
 
 def connected(
@@ -350,9 +395,10 @@ def connected(
     )
     processes.watch_boots(opened.boot_in_use)
     processes.trees = Trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
-    # Without `logging` nobody listens, and loading it costs a short command too much.
-    if "logging" in sys.modules:
-        log = sys.modules["logging"].getLogger("holdfast.runtime.connection")
+    # A program that has not loaded `logging` listens to no log, and loading it would cost a short
+    # command several milliseconds.
+    if (logging := sys.modules.get("logging")) is not None:
+        log = logging.getLogger("holdfast.runtime.connection")
         log.info("connected store=%s namespace=%s", opened.kind, opened.namespace)
     jobs_folder = url.path / folders["jobs"] if url.path and folders and "jobs" in folders else None
     return Holdfast(opened, settings, processes, jobs_folder=jobs_folder)

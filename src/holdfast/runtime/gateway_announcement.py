@@ -24,8 +24,14 @@ from holdfast.kernel.lease import due
 from holdfast.kernel.limits import GATEWAY_ANNOUNCE_EVERY_S
 from holdfast.kernel.settings import Settings
 from holdfast.runtime.connection import Holdfast, connected
-from holdfast.runtime.gateway_address import Adapt, adapter_of, process_of
-from holdfast.runtime.gateway_identity import gateway_key, owner_for, owner_of
+from holdfast.runtime.gateway_identity import (
+    Adapt,
+    adapter_of,
+    gateway_key,
+    owner_for,
+    owner_of,
+    process_of,
+)
 
 PROTOCOL = "v1"
 _AGAIN_S = 1.0
@@ -35,12 +41,11 @@ class Announcement:
     """Keeps the record of a gateway's agent in step with the gateway, through every generation.
 
     `agent_id` is the agent that is served, if known. `spec` is the gateway's adapter, and
-    `by_manifest` says that the agent's manifest named it. A generation with another adapter is not
-    this gateway's: when one takes the id over, the gateway must end, as it no longer reaches the
-    agent. `seen` returns the instance of the agent that is there, if any; `belong` records the
-    queue's owner; `bind` sets the process that the gateway may type to; `adapt` applies the user's
-    options to a manifest. Without a record, or while the store does not answer, the gateway serves
-    all the same, and that is logged.
+    `by_manifest` says that the agent's manifest named it. When a generation with another adapter
+    takes the id, the gateway must end: it no longer reaches the agent. `seen` returns the instance
+    of the agent that is there, if any; `belong` records the queue's owner; `bind` sets the process
+    that the gateway may type to; `adapt` applies the user's options to a manifest. Without a
+    record, or while the store does not answer, the gateway serves all the same, and that is logged.
     """
 
     def __init__(
@@ -99,9 +104,11 @@ class Announcement:
         """
         record = self._record(hf)
         if record is not None:
-            names = [record.agent_id]
-            if not _name_is_anothers(hf, record):
-                names.append(bare(record.agent_name))
+            names = [record.agent_id, bare(record.agent_name)]
+            with suppress(NotFound):
+                # If another agent's id is derived from this name, a gateway under it is that one's.
+                if hf.agents.get(id_of(record.agent_name)).agent_id != record.agent_id:
+                    names = [record.agent_id]
             for name in names:
                 if owner_of(name, self._settings, hf.store) in (None, owner_for(record)):
                     self._refuse_another(record, self._folder.root.with_name(name))
@@ -197,9 +204,9 @@ class Announcement:
         )
 
     def _lives(self, hf: Holdfast, record: Agent) -> bool:
-        """Is the agent that is seen surely the one in the record? Not when its process is dead, and
-        not when another instance replaced the one that was first seen under this publish, also if
-        the gateway restarted in between.
+        """Is the agent that is seen certainly the one in the record? Not when its process is dead,
+        and not when another instance replaced the one that was first seen under this publish, also
+        if the gateway restarted in between.
         """
         seen = self._seen()
         if seen is None:
@@ -212,65 +219,6 @@ class Announcement:
             known = Vouched(generation_id=generation_id, token=token, instance_id=seen)
             self._folder.write_vouched(known)
         return known.instance_id == seen
-
-
-class _AnnouncementThread:
-    """Takes the steps of an announcement: when the agent's record changes, and before its lease is
-    over.
-    """
-
-    def __init__(
-        self, announcement: Announcement, settings: Settings, on_lost: Callable[[str], None]
-    ) -> None:
-        self._announcement = announcement
-        self._settings = settings
-        self._on_lost = on_lost
-        self._closing = threading.Event()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="holdfast-announcement", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        os.eventfd_write(self._bell, 1)
-        self._thread.join()
-        os.close(self._bell)
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                with _connected(self._settings) as hf:
-                    self._follow(hf)
-            except Held as error:
-                self._on_lost(error.message)
-                return
-            except NotFound:
-                # There is no store yet, and nothing notifies when it is made.
-                self._closing.wait(_AGAIN_S)
-            except (HoldfastError, OSError) as error:
-                self._announcement.warn(f"its agent's record is not kept in step: {error}")
-                self._closing.wait(_AGAIN_S)
-
-    def _follow(self, hf: Holdfast) -> None:
-        while not self._closing.is_set():
-            topics = self._announcement.topics()
-            with hf.store.listen(topics) as ears:
-                while not self._closing.is_set() and topics == self._announcement.topics():
-                    try:
-                        pause_s = self._announcement.step(hf)
-                    except Lost:
-                        # Another generation took the id during the step.
-                        continue
-                    ears.wait(pause_s, also=[self._bell])
-
-
-def _name_is_anothers(hf: Holdfast, record: Agent) -> bool:
-    """Is there another agent whose id is derived from this one's name? A gateway under that name is
-    the other agent's.
-    """
-    with suppress(NotFound):
-        return hf.agents.get(id_of(record.agent_name)).agent_id != record.agent_id
-    return False
 
 
 @contextmanager
@@ -288,12 +236,49 @@ def announced(
         raise
     except HoldfastError as error:
         announcement.warn(f"its agent's record does not say where the gateway is: {error.message}")
-    thread = _AnnouncementThread(announcement, settings, on_lost)
+    ending, stop_fd = threading.Event(), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def run() -> None:
+        while not ending.is_set():
+            try:
+                with _connected(settings) as hf:
+                    _follow(announcement, hf, ending, stop_fd)
+            except Held as error:
+                on_lost(error.message)
+                return
+            except NotFound:
+                # There is no store yet, and nothing notifies when it is made.
+                ending.wait(_AGAIN_S)
+            except (HoldfastError, OSError) as error:
+                announcement.warn(f"its agent's record is not kept in step: {error}")
+                ending.wait(_AGAIN_S)
+
+    thread = threading.Thread(target=run, name="holdfast-announcement", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        thread.close()
+        ending.set()
+        os.eventfd_write(stop_fd, 1)
+        thread.join()
+        os.close(stop_fd)
         announcement.withdraw()
+
+
+def _follow(
+    announcement: Announcement, hf: Holdfast, ending: threading.Event, stop_fd: int
+) -> None:
+    """Take the steps of an announcement: when the record changes, and before its lease ends."""
+    while not ending.is_set():
+        topics = announcement.topics()
+        with hf.store.listen(topics) as listener:
+            while not ending.is_set() and topics == announcement.topics():
+                try:
+                    pause_s = announcement.step(hf)
+                except Lost:
+                    # Another generation took the id during the step.
+                    continue
+                listener.wait(pause_s, also=[stop_fd])
 
 
 def _connected(settings: Settings) -> "closing[Holdfast]":

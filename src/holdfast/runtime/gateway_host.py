@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
-from holdfast.domains.gateway import adapter as specs
+from holdfast.domains.gateway.adapter import CommandSpec, TmuxSpec
+from holdfast.kernel.agent_adapter import RestAdapter
 from holdfast.kernel.errors import Held
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
@@ -48,7 +49,7 @@ def open_gateway(
     depth_max: int = QUEUE_DEPTH_MAX,
     on_lost: Callable[[], None],
 ) -> GatewayParts:
-    """Wire the gateway of an agent, attach it, and look at the agent. The worker is not started.
+    """Wire the gateway of an agent, attach it, and check the agent. The worker is not started.
 
     The queue lives in the gateway's own folder, so that it works while a shared store is away; with
     PostgreSQL it lives there. `owner` is the agent that the queue belongs to, if known. `process`
@@ -101,15 +102,15 @@ def agent_adapter(
     """The adapter with these settings. Raises InvalidValue for impossible settings, and Unavailable
     when its extra is not installed.
     """
-    if isinstance(spec, specs.TmuxSpec):
-        from holdfast.adapters.tmux_delivery import TmuxAgent
+    if isinstance(spec, TmuxSpec):
+        from holdfast.adapters.tmux_agent import TmuxAgent
 
         return TmuxAgent(spec, agent=agent, folder=folder.run, processes=processes, process=process)
-    if isinstance(spec, specs.CommandSpec):
+    if isinstance(spec, CommandSpec):
         from holdfast.adapters.command import CommandAgent
 
         return CommandAgent(spec, note=folder.agent_process, processes=processes)
-    if isinstance(spec, specs.RestSpec):
+    if isinstance(spec, RestAdapter):
         from holdfast.adapters.rest import RestAgent
 
         return RestAgent(spec)

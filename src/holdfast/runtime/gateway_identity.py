@@ -1,4 +1,5 @@
-"""Which agent a gateway's queue belongs to, and under which key the queue is kept.
+"""Which agent a gateway serves: from a name or an id to the agent's record, how the gateway reaches
+it, and the key under which its queue is kept.
 
 One agent's explicit id may be another agent's name. The agent that is served first gets that word
 as its key, and its queue records the owner. The other agent gets a key of its own, and is addressed
@@ -7,17 +8,32 @@ by its other word. It is here because the domains of agents and gateways do not 
 
 from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
+
+from holdfast.adapters.agent_files import ManifestFiles
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.agents import Agent
+from holdfast.domains.agents import Agent, Reason
+from holdfast.domains.agents.control import (
+    check_generation,
+    check_own,
+    check_session,
+    manifest_in,
+    not_trusted,
+)
 from holdfast.domains.agents.records import bare, id_of
+from holdfast.domains.gateway.adapter import AdapterSpec, TmuxSpec, spec_of_manifest
 from holdfast.domains.gateway.records import ATTACHMENTS
-from holdfast.kernel.errors import Ambiguous, Unavailable
-from holdfast.kernel.limits import ID_CHARS_MAX
+from holdfast.kernel.errors import Ambiguous, InvalidValue, NotFound, Unavailable
+from holdfast.kernel.holder import Holder
+from holdfast.kernel.limits import ID_CHARS_MAX, MANIFEST_BYTES_MAX
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.processes.procfs import Procfs
+from holdfast.runtime.connection import connected
 from holdfast.runtime.paths import gateway_agent, gateway_root
 from holdfast.stores.factory import open_store
 
@@ -32,25 +48,20 @@ def owner_for(record: Agent) -> str:
     return f"name {bare(record.agent_name)}" if derived else f"id {record.agent_id}"
 
 
-def owner_id(owner: str, prefix: str) -> str:
-    """The id of the agent that a queue records as its owner, with the configured prefix."""
-    kind, _, name = owner.partition(" ")
-    return id_of(prefix + name) if kind == "name" else name
-
-
 def owner_of(key: str, settings: Settings, store: Store) -> str | None:
     """The owner that the queue under a key records; None if there is no such queue, or it does not
     know its owner. `store` is the configured one, in which the queue may live. Raises the errors of
     a store that is damaged or does not answer.
     """
-    if not store.embedded:
+    if store.embedded:
+        url = f"sqlite:{GatewayFolder(gateway_root(settings, 'x').with_name(key)).queue}"
+        boot_id = Procfs().boot_id()
+        with closing(
+            open_store(url, namespace=settings.namespace, boot_id=boot_id, create=False)
+        ) as queue:
+            row = queue.get(ATTACHMENTS, key)
+    else:
         row = store.get(ATTACHMENTS, key)
-        return None if row is None else row.record.owner
-    folder = GatewayFolder(gateway_root(settings, "x").with_name(key))
-    url = f"sqlite:{folder.queue}"
-    opened = open_store(url, namespace=settings.namespace, boot_id=Procfs().boot_id(), create=False)
-    with closing(opened) as queue:
-        row = queue.get(ATTACHMENTS, key)
     return None if row is None else row.record.owner
 
 
@@ -84,8 +95,6 @@ def gateway_key(agent: str, record: Agent | None, settings: Settings, store: Sto
             agent=agent,
             agent_id=record.agent_id,
         )
-    from hashlib import sha256
-
     digest = sha256(owner.encode()).hexdigest()[:_DIGEST_CHARS]
     return f"{plain[: ID_CHARS_MAX - _DIGEST_CHARS - 1]}-{digest}"
 
@@ -96,3 +105,110 @@ def gateway_place(settings: Settings, agent: str, key_of: Callable[[], str]) -> 
     """
     root = gateway_root(settings, agent)
     return root if GatewayFolder(root).instance() is not None else root.with_name(key_of())
+
+
+class Served(NamedTuple):
+    """An agent that is to be served: the key of its gateway, its record, its adapter's settings if
+    its manifest has them, and the owner of the queue by its record.
+    """
+
+    key: str
+    record: Agent | None = None
+    spec: AdapterSpec | None = None
+    owner: str | None = None
+
+
+Adapt = Callable[[AdapterSpec], AdapterSpec]
+"""Changes the settings of a manifest's adapter, as the user's options say."""
+
+
+def resolve_served(
+    agent: str, settings: Settings, *, by_manifest: bool, adapt: Adapt = lambda spec: spec
+) -> Served:
+    """The agent of that name, id or key; `by_manifest`, also the settings of its adapter.
+
+    An agent has one key, whether `agent` is its name or its id. Raises Ambiguous for a name that
+    several live agents have, and for a word under which another agent's gateway is kept. With
+    `by_manifest` it raises NotFound when there is no such agent, and the errors of `adapter_of` for
+    a manifest that is invalid or leads to another agent: a prompt would reach the wrong one.
+    """
+    try:
+        with closing(connected(settings, create=False)) as hf:
+            found = hf.agents.resolve(agent)
+            if found.reason is Reason.MISSING:
+                # An agent whose name is another's id has a key of its own. Its queue knows its id.
+                owner = owner_of(gateway_agent(agent), settings, hf.store)
+                if owner is not None:
+                    kind, _, name = owner.partition(" ")
+                    prefix = settings.agents.prefix
+                    found = hf.agents.resolve(id_of(prefix + name) if kind == "name" else name)
+            key = gateway_key(agent, found.record, settings, hf.store)
+    except Unavailable:
+        if by_manifest:
+            raise
+        return Served(gateway_agent(agent))
+    if found.reason is Reason.AMBIGUOUS:
+        found.unwrap()
+    if found.record is None and not by_manifest:
+        return Served(key)
+    if found.record is None:
+        why = f" ({found.reason.value})" if found.reason is not None else ""
+        raise NotFound(
+            f"there is no live agent {agent}{why}: start one with `holdfast agents start {agent} "
+            "-- COMMAND`, or describe yours with --adapter",
+            agent=agent,
+        )
+    spec = adapter_of(found.record, adapt, of_its_generation=True) if by_manifest else None
+    return Served(key, found.record, spec, owner_for(found.record))
+
+
+def process_of(record: Agent | None, spec: AdapterSpec) -> Holder | None:
+    """The process that a gateway with this adapter may type to; None when no record names one."""
+    if (
+        record is None
+        or record.holder is None
+        or not isinstance(spec, TmuxSpec)
+        or record.session_name != spec.session
+    ):
+        return None
+    # Without its tree: what the process started is not the agent.
+    return record.holder.leader
+
+
+def adapter_of(
+    record: Agent, adapt: Adapt = lambda spec: spec, *, of_its_generation: bool = False
+) -> AdapterSpec:
+    """The settings of the adapter in the manifest of a record. An agent is published before its
+    manifest is written, so the manifest of an earlier generation is refused only with
+    `of_its_generation`. Raises one of the errors under Untrusted.
+    """
+    try:
+        document = _document(manifest_in(ManifestFiles(), record))
+        check_own(record, str(document.get("agent_id")), str(document.get("agent_name")))
+        if of_its_generation and "generation_id" in document:
+            check_generation(record, str(document["generation_id"]))
+        spec = spec_of_manifest(document)
+    except InvalidValue as error:
+        raise not_trusted(record, error.message) from None
+    spec = adapt(spec)
+    if isinstance(spec, TmuxSpec):
+        check_session(record, spec.session)
+    return spec
+
+
+def document_in(path: Path) -> dict[str, Any]:
+    """The document in a manifest's file. Raises InvalidValue."""
+    try:
+        data = ManifestFiles().read(str(path))
+        return _document(b"" if data is None else data)
+    except (OSError, InvalidValue) as error:
+        raise InvalidValue(f"the manifest {path} cannot be read: {error}", path=str(path)) from None
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise InvalidValue(f"it has more than {MANIFEST_BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidValue(f"it is no JSON object: {error}") from None

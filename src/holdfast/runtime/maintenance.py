@@ -1,20 +1,20 @@
-"""Looking after a store as a whole: what it is, whether it is sound, copies of it."""
+"""Maintenance of a store as a whole: what it is, whether it is sound, copies of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import Held, InvalidValue, NotFound, StoreUnavailable
 from holdfast.kernel.settings import Settings
+from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration, Store, Tx
 from holdfast.kernel.text import counted
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
 from holdfast.runtime.configuration import actor_here, store_url
 from holdfast.runtime.paths import placed
-from holdfast.runtime.spaces import all_spaces
 from holdfast.stores.factory import open_store, restore, there
 from holdfast.system.access import access_for
 
@@ -23,11 +23,38 @@ if TYPE_CHECKING:
 
 
 _HELD_BYTES_MAX = 16 << 10
-"""How much of a record that was taken out the journal keeps, as JSON."""
+"""How much of a removed record the journal keeps, as JSON."""
+
+
+def all_spaces() -> list[Space[Any]]:
+    """Every kind of record that the program keeps."""
+    from holdfast.domains.agents.records import AGENTS
+    from holdfast.domains.gateway.records import ATTACHMENTS
+    from holdfast.domains.jobs.events import JOB_EVENTS
+    from holdfast.domains.jobs.records import JOBS
+    from holdfast.domains.network.wire import HOST_LEASES, HOSTS, NEIGHBOR_LEASES
+    from holdfast.domains.workflows.wire import (
+        CURRENT_RECIPE,
+        SWAP_MARKER,
+        UNKNOWN_RECIPE,
+        WORKFLOWS,
+    )
+    from holdfast.primitives.holds import HOLDS
+    from holdfast.primitives.locks.grant import LASTING_GRANTS, TABLE_BEGUN
+    from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
+    from holdfast.primitives.locks.statistics import LOCK_STATISTICS
+    from holdfast.primitives.queue.records import HEADS, KEYS, REQUESTS
+    from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
+
+    network: list[Space[Any]] = [HOSTS, HOST_LEASES, NEIGHBOR_LEASES]
+    workflows: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
+    locks: list[Space[Any]] = [LASTING_GRANTS, LOCKS, LOCK_WAITS, LOCK_STATISTICS, TABLE_BEGUN]
+    queues: list[Space[Any]] = [ATTACHMENTS, HEADS, KEYS, REQUESTS]
+    return [AGENTS, JOBS, JOB_EVENTS, *network, *workflows, *queues, HOLDS, *locks, CLOCK_SIGHTINGS]
 
 
 class Upkeep:
-    """Looking after a store as a whole. Works where connecting would fail: a damaged store can be
+    """Maintenance of a store as a whole. Works where connecting would fail: a damaged store can be
     checked and restored.
     """
 
@@ -36,8 +63,7 @@ class Upkeep:
         self._url = store_url(settings)
 
     def facts(self) -> dict[str, str]:
-        """Where the store is, and which part of it is used. A database's URL is told without its
-        password.
+        """Where the store is, and which part of it is used, without the password of a database.
 
         Raises InvalidValue for what is no store's URL.
         """
@@ -70,10 +96,7 @@ class Upkeep:
         from holdfast.stores.copy import copy
 
         def through(everything: "Contents") -> "Contents":
-            refuse(everything.counts)
-            return queues.through(everything)
-
-        def refuse(counts: Mapping[str, int]) -> None:
+            counts = everything.counts
             if held := sum(
                 counts.get(space.name, 0) for space in (LOCKS, LOCK_WAITS, LASTING_GRANTS)
             ):
@@ -83,11 +106,12 @@ class Upkeep:
                     locks=held,
                 )
             if counts.get(SWAP_MARKER.name):
-                # Its lock stays behind, so that in the copy it would count as dead while it loads.
+                # Its lock stays behind: in the copy it would count as dead while it loads.
                 raise Held(
                     "a swap is under way: copy when it has ended (`holdfast swap reconcile` "
                     "clears what a dead one left)"
                 )
+            return queues.through(everything)
 
         processes, files = Procfs(host_id=self._settings.host_id), placed(self._settings.files)
         with (
@@ -106,9 +130,7 @@ class Upkeep:
             )
 
     def begin_era(self) -> int:
-        """Go on with tokens of a new era, and return it: for a database whose files were put back
-        as they once were.
-        """
+        """Begin a new era of tokens, and return it: for a database whose files were restored."""
         if self._url.embedded:
             return Administration(self._url.kind).begin_era()
         with self._opened() as store:
@@ -126,12 +148,12 @@ class Upkeep:
         return there(self._path())
 
     def restore(self, source: Path) -> Path | None:
-        """Put a backup in the store's place, in a new era, for everybody who uses it. Return where
-        the replaced store is saved; None if there was none.
+        """Replace the store with a backup, in a new era. Return where the replaced store is saved;
+        None if there was none.
 
-        The replaced store is saved first: killed at any moment, the old or the new one is in place,
-        and the saved one is whole. Raises StoreUnavailable when it cannot be saved; then nothing
-        was changed.
+        The replaced store is saved first: after a kill at any moment, the old or the new one is in
+        place, and the saved one is whole. Raises StoreUnavailable when it cannot be saved; then
+        nothing was changed.
         """
         self._path()
         return restore(
@@ -145,8 +167,8 @@ class Upkeep:
         )
 
     def remove(self, space_name: str, key: str) -> str:
-        """Take a record out, damaged or not, and return what it held. The journal keeps the first
-        16 kB of it.
+        """Remove a record, damaged or not, and return what it held. The journal keeps the first 16
+        kB of it.
 
         Raises NotFound, and InvalidValue for an unknown space.
         """
@@ -177,7 +199,7 @@ class Upkeep:
 
     @contextmanager
     def _opened(self) -> Iterator[Store]:
-        """The store that is there. Raises NotFound where there is none yet."""
+        """The existing store. Raises NotFound where there is none yet."""
         if self._url.embedded and not there(path := self._path()):
             raise NotFound(
                 f"there is no store {path} yet: any command that writes makes it", path=str(path)

@@ -1,5 +1,5 @@
-"""What lies beside a store: the folders of its files, signal files, the audit log of jobs,
-gateways, its server's folder.
+"""The paths beside a store: folders of its files, signal files, the audit log of jobs, gateways,
+and its server's folder.
 """
 
 import os
@@ -20,21 +20,19 @@ from holdfast.stores.url import user_path
 from holdfast.system.access import Access, access_for, access_like
 
 PLACES = {"agents": ".", "network": ".", "network_locks": "locks", "workflows": "."}
-"""Where a files store has the folders of layouts, from its root on; every other has one of its own
-name there.
+"""Where a files store has the folders of layouts, relative to its root. Any other layout has a
+folder of its own name.
 """
 
 
 def placed(files: FilesSettings) -> FilesSettings:
-    """The settings of a files store with those folders in their places, unless it is said that they
-    are elsewhere.
-    """
+    """The settings of a files store with the default folders, where they name no others."""
     return replace(files, folders={**PLACES, **files.folders})
 
 
 def shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
-    """What of the lock table is shown to people who read the folder. Locks are a primitive's, and
-    routers a domain's.
+    """The records of the lock table that are also files, for people who read the folder. It is here
+    because locks are a primitive's, and routers a domain's.
     """
     from holdfast.domains.network.wire import ROUTER_SIGN
     from holdfast.primitives.locks.records import LOCKS
@@ -43,15 +41,13 @@ def shown_in_files() -> Mapping[Space[Any], Sign[Any]]:
 
 
 def signal_folder_of(store: Store) -> Path:
-    """Where signal files lie whose owners chose no place: beside the store, else in the user's
-    state folder.
-    """
+    """The default folder of signal files: beside the store, else in the user's state folder."""
     return (store.side_folder("signals") or state_folder(os.environ) / "signals") / store.namespace
 
 
 def tree_folder_of(store: Store) -> Path | None:
-    """Where the FIFOs of process trees lie: beside the store, else in the user's state folder;
-    nowhere for a store that ends with its process.
+    """The folder of the FIFOs of process trees: beside the store, else in the user's state folder;
+    None for a store that ends with its process.
     """
     if store.ephemeral:
         return None
@@ -59,8 +55,8 @@ def tree_folder_of(store: Store) -> Path | None:
 
 
 def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path | None:
-    """Where the audit log of jobs lies: as the environment or the settings say, else beside the
-    store, or beside a folder of jobs where programs that share such folders look for it.
+    """The folder of the audit log of jobs: as the environment or the settings say, else beside the
+    store, or beside a shared folder of jobs, where other programs expect it.
     """
     chosen = os.environ.get("DELEGATE_JOB_LOGS_DIR") or settings.jobs.logs
     if chosen:
@@ -75,15 +71,15 @@ def job_logs(settings: Settings, store: Store, jobs_folder: Path | None) -> Path
 
 
 def access_in(settings: Settings, store: Store) -> Access:
-    """Who may use what is made beside a store: those who may use the store or, where it has no
-    files, those whom the settings name.
+    """Who may use new files beside a store: the users of the store or, where it has no files, those
+    whom the settings name.
     """
     return access_for(settings.group) if store.anchor is None else access_like(store.anchor)
 
 
 def gateway_agent(agent: str) -> str:
-    """What an agent's gateway is kept under: of all forms of one name the same, or one agent could
-    have two gateways. Raises InvalidName.
+    """The name of an agent's gateway, the same for all forms of the agent's name: otherwise one
+    agent could have two gateways. Raises InvalidName.
     """
     from holdfast.domains.agents.records import inner
 
@@ -92,13 +88,13 @@ def gateway_agent(agent: str) -> str:
 
 def gateway_root(settings: Settings, agent: str) -> Path:
     """The folder of an agent's gateway. Raises InvalidName."""
-    return _gateways(settings) / gateway_agent(agent)
+    return gateways_folder(settings) / settings.namespace / gateway_agent(agent)
 
 
 def gateways_here(settings: Settings) -> list[str]:
     """The agents that have, or had, a gateway on this machine, by name."""
     try:
-        with os.scandir(_gateways(settings)) as found:
+        with os.scandir(gateways_folder(settings) / settings.namespace) as found:
             return sorted(folder.name for folder in found if folder.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
@@ -126,7 +122,3 @@ def gateways_folder(settings: Settings) -> Path:
         return user_path(settings.gateway_root).absolute()
     url = store_url(settings)
     return url.gateways_folder() or state_folder(os.environ) / "gateways" / url.state_name()
-
-
-def _gateways(settings: Settings) -> Path:
-    return gateways_folder(settings) / settings.namespace

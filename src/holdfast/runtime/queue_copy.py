@@ -1,8 +1,8 @@
 """The queues of gateways, when a store is copied.
 
-Beside an embedded store each gateway has its queue in a file of its own; in PostgreSQL all of them
-live in the database. So on the way from one to the other they are taken in or put apart, and what
-was accepted is there for whoever serves the agent next.
+Beside an embedded store each gateway has its queue in a file of its own; in PostgreSQL all queues
+live in the database. A copy from one to the other merges or separates them, so that the next
+gateway of an agent finds every accepted request.
 """
 
 import os
@@ -36,12 +36,10 @@ from holdfast.system.folder_walk import resolve
 
 QUEUE_SPACES: Sequence[Space[Any]] = (ATTACHMENTS, HEADS, KEYS, REQUESTS)
 _FILE_SPACES: Sequence[Space[Any]] = (*QUEUE_SPACES, CLOCK_SIGHTINGS)
-"""What the file of a queue holds: it is a store of its own, and so has its own word on how its
-clock runs.
-"""
+"""What the file of a queue holds: it is a store of its own, with its own sightings of the clock."""
 
 
-class _Whose(NamedTuple):
+class _QueueKey(NamedTuple):
     namespace: str
     agent: str
 
@@ -49,11 +47,11 @@ class _Whose(NamedTuple):
 class Queues:
     """The queues that go from one store to another, for the block.
 
-    Promised: every request that was accepted is in the copy, or nothing was copied. A queue that
-    lies in one folder for both stores stays where it is. What was seen of a store's clock goes
-    along only from one embedded store to another, for both go by the machine's: a database has its
-    own, which would seem to have been set. Raises Held for a gateway that serves, Collision for a
-    queue that is already where one would go.
+    Every accepted request is in the copy, or nothing was copied. A queue that lies in one folder
+    for both stores stays where it is. Sightings of the clock are copied only between embedded
+    stores, which both use the machine's clock: a database has its own, which would seem to have
+    been set. Raises Held for a gateway that serves, Collision for a queue that is already where one
+    would go.
     """
 
     def __init__(
@@ -67,8 +65,8 @@ class Queues:
         self._now = now
         self._open = ExitStack()
         self._era = 0
-        self._queues: dict[_Whose, Contents] = {}
-        self._apart: dict[_Whose, tuple[list[StoredRecord], list[StoredEntry]]] = {}
+        self._queues: dict[_QueueKey, Contents] = {}
+        self._apart: dict[_QueueKey, tuple[list[StoredRecord], list[StoredEntry]]] = {}
         self._placed: list[Path] = []
 
     def __enter__(self) -> "Queues":
@@ -86,8 +84,8 @@ class Queues:
                 path.unlink(missing_ok=True)
 
     def through(self, everything: Contents) -> Contents:
-        """What goes into the other store itself, of what one holds; the queues beside it are read,
-        or put apart.
+        """What goes into the other store itself. The queues beside the store are merged into it,
+        and those inside it are set apart where they become files.
         """
         everything = everything._replace(records=self._checked(everything.records))
         if not self._one_clock:
@@ -97,131 +95,121 @@ class Queues:
         self._era = everything.era
         if self._from is None:
             return everything._replace(
-                records=self._kept(everything.records), journal=self._told(everything.journal)
+                records=self._set_apart(everything.records),
+                journal=self._copied(everything.journal),
             )
         self._queues = dict(self._found(self._from))
-        counted = everything._replace(counts=self._counts(everything))
-        return counted if self._to is not None else self._taken_in(counted)
+        counts = dict(everything.counts)
+        for queue in self._queues.values():
+            for space in QUEUE_SPACES:
+                counts[space.name] = counts.get(space.name, 0) + queue.counts.get(space.name, 0)
+        everything = everything._replace(counts=counts)
+        if self._to is not None:
+            return everything
+        parts = [everything, *self._queues.values()]
+        return Contents(
+            era=max(part.era for part in parts),
+            counts=counts,
+            records=chain.from_iterable(part.records for part in parts),
+            journal=_distinct(merge(*(part.journal for part in parts))),
+        )
 
     def place(self) -> None:
-        """Put the queues where the gateways of the other store look for them."""
-        for whose, (records, told) in self._apart.items():
-            self._queues[whose] = Contents(self._era, {}, iter(records), iter(told))
-        for whose, queue in self._queues.items():
-            if self._to is not None:
-                self._place(self._to, whose, queue)
-
-    def _place(self, folder: Path, whose: _Whose, queue: Contents) -> None:
+        """Write the queues where the gateways of the other store expect them."""
         from holdfast.stores.sqlite import copy
 
-        own = GatewayFolder(folder / whose.namespace / whose.agent)
-        if os.path.lexists(own.queue):
-            raise Collision(
-                f"{own.queue} is there already, and the queue of gateway {whose.agent} is to be "
-                "copied to it: move it away if "
-                "all of its requests are done, or lie in the store that is copied",
-                path=str(own.queue),
-            )
-        own.prepare()
-        copy.fill(own.queue, queue, _FILE_SPACES)
-        self._placed.append(own.queue)
+        if self._to is None:
+            return
+        for key, (records, journal) in self._apart.items():
+            self._queues[key] = Contents(self._era, {}, iter(records), iter(journal))
+        for key, queue in self._queues.items():
+            own = GatewayFolder(self._to / key.namespace / key.agent)
+            if os.path.lexists(own.queue):
+                raise Collision(
+                    f"{own.queue} is there already, and the queue of gateway {key.agent} is to be "
+                    "copied to it: move it away if all of its requests are done, or are in the "
+                    "store that is copied",
+                    path=str(own.queue),
+                )
+            own.prepare()
+            copy.fill(own.queue, queue, _FILE_SPACES)
+            self._placed.append(own.queue)
 
-    def _found(self, folder: Path) -> Iterator[tuple[_Whose, Contents]]:
+    def _found(self, folder: Path) -> Iterator[tuple[_QueueKey, Contents]]:
         """The queues in a folder, each as of one moment."""
         from holdfast.stores.sqlite import copy
         from holdfast.stores.sqlite.store import SqliteStore
 
         boot_id = self._processes.boot_id()
         for path in sorted(folder.glob("*/*/queue.sqlite")):
-            whose = _Whose(check_id(path.parent.parent.name, "namespace"), path.parent.name)
+            key = _QueueKey(check_id(path.parent.parent.name, "namespace"), path.parent.name)
             store = self._open.enter_context(
-                closing(SqliteStore(path, boot_id=boot_id, namespace=whose.namespace))
+                closing(SqliteStore(path, boot_id=boot_id, namespace=key.namespace))
             )
             self._processes.watch_boots(store.boot_in_use)
             found = self._open.enter_context(copy.contents(store, _FILE_SPACES))
-            yield whose, found._replace(records=self._checked(found.records))
+            yield key, found._replace(records=self._checked(found.records))
 
-    def _counts(self, everything: Contents) -> dict[str, int]:
-        counts = dict(everything.counts)
-        for queue in self._queues.values():
-            for space in QUEUE_SPACES:
-                counts[space.name] = counts.get(space.name, 0) + queue.counts.get(space.name, 0)
-        return counts
+    def _set_apart(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
+        """All but the records of queues, which are set apart."""
+        for record in records:
+            if record.space not in QUEUE_SPACES:
+                yield record
+                continue
+            agent = record.key.partition("/")[0]
+            if record.space is REQUESTS:
+                agent = REQUESTS.decode(record.key, record.value).queue
+            queue = self._apart.setdefault(_QueueKey(record.namespace, agent), ([], []))
+            queue[0].append(record)
 
-    def _taken_in(self, everything: Contents) -> Contents:
-        parts = [everything, *self._queues.values()]
-        return Contents(
-            era=max(part.era for part in parts),
-            counts=everything.counts,
-            records=chain.from_iterable(part.records for part in parts),
-            journal=_distinct(merge(*(part.journal for part in parts))),
-        )
-
-    def _kept(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """All but the records of queues, which are put apart."""
-        for kept in records:
-            if kept.space in QUEUE_SPACES:
-                self._of(_Whose(kept.namespace, _agent_of(kept)))[0].append(kept)
-            else:
-                yield kept
-
-    def _told(self, journal: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
-        """All entries; those that tell of a queue go to it too."""
-        for told in journal:
-            agent = msgspec.json.decode(told.data, type=dict[str, Any]).get("agent")
-            if (whose := _Whose(told.namespace, str(agent))) in self._apart:
-                self._of(whose)[1].append(told)
-            yield told
-
-    def _of(self, whose: _Whose) -> tuple[list[StoredRecord], list[StoredEntry]]:
-        return self._apart.setdefault(whose, ([], []))
+    def _copied(self, journal: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
+        """All entries; those about a queue are copied to it too."""
+        for entry in journal:
+            agent = msgspec.json.decode(entry.data, type=dict[str, Any]).get("agent")
+            if queue := self._apart.get(_QueueKey(entry.namespace, str(agent))):
+                queue[1].append(entry)
+            yield entry
 
     def _checked(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """The records that go along, as long as none of them is of a gateway that would go on
-        accepting requests into the store it has.
+        """The records that are copied. Raises Held for a gateway that would go on accepting
+        requests into the copied store.
         """
-        for kept in records:
-            if kept.space is CLOCK_SIGHTINGS and not self._one_clock:
+        for record in records:
+            if record.space is CLOCK_SIGHTINGS and not self._one_clock:
                 continue
-            if kept.space is ATTACHMENTS:
-                self._refuse_served(kept)
-            yield kept
+            if record.space is ATTACHMENTS:
+                self._refuse_served(record)
+            yield record
 
-    def _refuse_served(self, kept: StoredRecord) -> None:
-        server = ATTACHMENTS.decode(kept.key, kept.value).server
+    def _refuse_served(self, record: StoredRecord) -> None:
+        server = ATTACHMENTS.decode(record.key, record.value).server
         if server is None:
             return
-        alive = probe(server.process, self._processes, embedded=self._embedded)
+        process = server.process
+        alive = probe(process, self._processes, embedded=self._embedded)
         if not leases.reclaimable(server.lease, alive, self._now):
             raise Held(
-                f"the gateway of {kept.key} runs, as pid {server.process.pid} on "
-                f"{server.process.host_id}: stop it with "
-                f"`holdfast gateway detach {kept.key}`, so that no request is accepted behind the "
-                "copy's back",
-                agent=kept.key,
-                pid=server.process.pid,
-                host_id=server.process.host_id,
+                f"the gateway of {record.key} runs, as pid {process.pid} on {process.host_id}: "
+                f"stop it with `holdfast gateway detach {record.key}`; the copy would miss the "
+                "requests that it still accepts",
+                agent=record.key,
+                pid=process.pid,
+                host_id=process.host_id,
             )
 
 
 def _folder(settings: Settings, url: str) -> Path | None:
-    """Where the queues of a store are files; None: they live in the database."""
+    """The folder of a store's queues; None when they live in the database."""
     if not StoreUrl(url).embedded:
         return None
     return Path(resolve(gateways_folder(replace(settings, store=url))))
 
 
-def _agent_of(kept: StoredRecord) -> str:
-    if kept.space is REQUESTS:
-        return REQUESTS.decode(kept.key, kept.value).queue
-    return kept.key.partition("/")[0]
-
-
 def _distinct(journal: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
-    """Entries in the order of their revisions. Stores that were made in one moment may have given
-    the same ones: the later of two gets the next that is free.
+    """Entries in the order of their revisions. Two stores may have given the same revision: the
+    later entry gets the next free one.
     """
     last = 0
-    for told in journal:
-        last = max(told.revision, last + 1)
-        yield told._replace(revision=last)
+    for entry in journal:
+        last = max(entry.revision, last + 1)
+        yield entry._replace(revision=last)

@@ -135,6 +135,8 @@ def _transaction_log(
         return None
     # All processes of the registry write it, so it gets the registry's access.
     access = access_in(connection.settings, connection.store)
-    return transaction_log(
+    log = transaction_log(
         Path(os.path.expanduser(chosen.transaction_log_path)), connection.log, logger, access
     )
+    connection._mirrors.append(log)
+    return log

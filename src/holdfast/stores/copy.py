@@ -134,10 +134,10 @@ def copy(
     """
 
     def fill(contents: Contents) -> dict[str, int]:
-        passed = through(contents)
-        _fill(target, passed, spaces, boot_id, files, access, ready)
+        chosen = through(contents)
+        _fill(target, chosen, spaces, boot_id, files, access, ready)
         return {
-            space.name: passed.counts.get(space.name, 0) for space in spaces if not space.volatile
+            space.name: chosen.counts.get(space.name, 0) for space in spaces if not space.volatile
         }
 
     return _use_contents(source, spaces, fill)

@@ -92,7 +92,7 @@ class Switchboard:
         self._mutex = threading.RLock()
 
     def notify_all(self) -> None:
-        """Wake every listener to look again, as after a lost connection."""
+        """Wake every listener to read again, as after a lost connection."""
         with self._mutex:
             for fd in {fd for fds in tuple(self._fds.values()) for fd in tuple(fds)}:
                 os.eventfd_write(fd, 1)

@@ -98,7 +98,7 @@ class MemoryStore(EmbeddedStore):
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it has no place for any
         return None
 
-    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look costs nothing
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - reading costs nothing
         return True
 
     def session_lock(self, name: str) -> ThreadLock:
@@ -185,7 +185,7 @@ class MemoryStore(EmbeddedStore):
 
 
 class AbsentStore(MemoryStore):
-    """Stands for a SQLite file or a folder that does not exist: looking at it makes nothing.
+    """Stands for a SQLite file or a folder that does not exist: reading it makes nothing.
 
     It reads as an empty store, and does not notice when the store is made. Raises NotFound for a
     change, and for listening, which no process could end.

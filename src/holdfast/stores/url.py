@@ -118,7 +118,7 @@ class StoreUrl:
             return f"{self.kind}-{sha256(bytes(path)).hexdigest()[:12]}"
         from holdfast.stores.postgres.address import Address
 
-        # One folder for a database, whoever connects to it: the password is no part of this text.
+        # One folder for a database and all its users: the password is no part of this text.
         return f"postgres-{sha256(str(Address(self.text)).encode()).hexdigest()[:12]}"
 
     def _looks_like_a_path(self) -> bool:

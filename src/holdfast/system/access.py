@@ -121,7 +121,7 @@ def in_folder(path: AnyPath, work: Callable[[int, str], T], *, private: bool = F
         except FileNotFoundError:
             if os.fstat(folder).st_nlink:
                 raise
-            # Another process has just replaced this empty folder by its own: look again.
+            # Another process has just replaced this empty folder by its own: try again.
         finally:
             os.close(folder)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from holdfast.domains.agents.ownership import incarnation_of, topic_of
-from holdfast.domains.agents.records import AGENTS, Agent
+from holdfast.domains.agents.records import AGENTS, Agent, stored_agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Corrupt, HoldfastError, InvalidValue, SchemaTooNew
 from holdfast.kernel.limits import RETENTION_JUMP_IGNORED_S
@@ -168,7 +168,7 @@ class Cleanup:
             )
         # A dead process stays dead, so it is probed outside of the transaction. Inside, the verdict
         # counts only for the same incarnation.
-        seen = self._store.read(lambda tx: _record(tx, item.agent_id), scope=[AGENTS])
+        seen = self._store.read(lambda tx: stored_agent(tx, item.agent_id), scope=[AGENTS])
         gone = (
             incarnation_of(seen)
             if isinstance(seen, Agent) and self._is_gone is not None and self._is_gone(seen)
@@ -176,7 +176,7 @@ class Cleanup:
         )
 
         def body(tx: Tx) -> Agent | Corrupt | None:
-            found = _record(tx, item.agent_id)
+            found = stored_agent(tx, item.agent_id)
             if found is None:
                 return None
             now = self._believed(tx.now)
@@ -194,11 +194,3 @@ class Cleanup:
         if isinstance(removed, Agent):
             after_removal(removed)
         return removed is not None
-
-
-def _record(tx: ReadTx, agent_id: str) -> Agent | Corrupt | None:
-    try:
-        row = tx.get(AGENTS, agent_id)
-    except Corrupt as damage:
-        return damage
-    return None if row is None else row.record

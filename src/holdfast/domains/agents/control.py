@@ -39,6 +39,10 @@ from holdfast.kernel.store import Store
 _ANCESTORS_MAX = 64
 
 
+def _pointer(record: Agent) -> dict[str, Any]:
+    return {"agent_id": record.agent_id, "manifest_path": record.runtime.manifest_path}
+
+
 class Target(Plain, frozen=True, kw_only=True):
     """What may be controlled: the record, the manifest that agrees with it, and the definition
     folder, if one is needed.
@@ -83,29 +87,30 @@ def control_target(
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
     if needs_agent_def_dir or manifest.agent_def_dir is not None or folder is not None:
         folder = _checked_folder(outside.files, record, folder)
-    check_process(record, session_name, manifest.tmux_server, outside, embedded=store.embedded)
+    check_process(record, session_name, manifest.tmux_server, outside)
     return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
+
+
+def claimants(store: Store, session_name: str) -> list[Agent]:
+    """The readable records that name a tmux session, fresh or not."""
+    rows = store.read(
+        lambda tx: tx.find(AGENTS, "tmux_session", (session_name,), damaged=[]), scope=[AGENTS]
+    )
+    return [row.record for row in rows]
 
 
 def _refuse_session_names(store: Store, asked: str) -> None:
     """An agent's name is never inferred from a tmux session. Raises NameNotStated when the text
     names a session only.
     """
-    rows = store.read(
-        lambda tx: tx.find(AGENTS, "tmux_session", (asked,), damaged=[]), scope=[AGENTS]
-    )
-    if rows:
-        names = ", ".join(f"{row.record.agent_name} ({row.record.agent_id})" for row in rows)
+    if found := claimants(store, asked):
+        names = ", ".join(f"{agent.agent_name} ({agent.agent_id})" for agent in found)
         raise NameNotStated(
             f"{asked} names a tmux session and no agent, and an agent's name is not inferred from "
             f"that: use {names}",
             asked=asked,
-            agent_ids=[row.record.agent_id for row in rows],
+            agent_ids=[agent.agent_id for agent in found],
         )
-
-
-def _pointer(record: Agent) -> dict[str, Any]:
-    return {"agent_id": record.agent_id, "manifest_path": record.runtime.manifest_path}
 
 
 def manifest_in(files: Files, record: Agent) -> bytes:
@@ -178,12 +183,7 @@ def check_session(record: Agent, session_name: str | None) -> str:
 
 
 def check_process(
-    record: Agent,
-    session_name: str,
-    server: TmuxAddress | None,
-    outside: Outside,
-    *,
-    embedded: bool,
+    record: Agent, session_name: str, server: TmuxAddress | None, outside: Outside
 ) -> None:
     """Check that the process in the record is alive, and that it or one of its ancestors is the
     process of a pane of the tmux session.
@@ -192,7 +192,7 @@ def check_process(
     record that names no process, only the tmux session must exist. Raises ProcessDead,
     TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it cannot be seen.
     """
-    holder, name = record.holder, record.agent_name
+    holder, name, embedded = record.holder, record.agent_name, outside.embedded
     facts: dict[str, Any] = {
         "agent_id": record.agent_id,
         "session_name": session_name,

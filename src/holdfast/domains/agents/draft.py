@@ -14,8 +14,8 @@ from holdfast.domains.agents.records import (
     Identity,
     Runtime,
     Terminal,
-    Text,
 )
+from holdfast.kernel.agent_adapter import Text
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder

@@ -30,43 +30,42 @@ class Parts(Plain, frozen=True, kw_only=True):
     tree: Liveness | UnsetType = UNSET
 
 
-def look_at(agent: Agent, outside: Outside, *, embedded: bool, now: datetime) -> Parts:
+def probe_parts(agent: Agent, outside: Outside, now: datetime) -> Parts:
     """Probe every part. Does I/O: never call it inside a transaction."""
-    process = process_liveness(agent, outside.processes, embedded=embedded)
+    process = process_liveness(agent, outside.processes, embedded=outside.embedded)
     tree: Liveness | UnsetType = UNSET
     if process is Liveness.DEAD and agent.holder is not None and agent.holder.tree:
-        tree = probe(agent.holder, outside.processes, embedded=embedded)
+        tree = probe(agent.holder, outside.processes, embedded=outside.embedded)
     gateway = None
     if agent.gateway is not None:
         loopback = agent.gateway.host.startswith(_LOOPBACK)
-        beyond_reach = loopback and not _is_here(agent, outside, embedded=embedded)
+        beyond_reach = loopback and not _is_here(agent, outside)
         gateway = Liveness.UNKNOWN if beyond_reach else outside.gateways.liveness(agent.gateway)
     return Parts(
         lease=Liveness.ALIVE if agent.fresh(now) else Liveness.DEAD,
         process=process,
-        tmux_session=_tmux_session(agent, outside, embedded=embedded),
+        tmux_session=_tmux_session(agent, outside),
         gateway=gateway,
         tree=tree,
     )
 
 
-def is_gone(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is it proved that nothing of the agent is left: its process tree is dead, and so is its tmux
-    session, if it had one?
+def is_gone(agent: Agent, outside: Outside) -> bool:
+    """Is it verified that nothing of the agent is left: its process tree is dead, and its tmux
+    session, if it had one, too?
 
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be
     renamed. A process that was not named, or cannot be seen from here, proves nothing.
     """
-    if not is_dead(agent, outside, embedded=embedded):
-        return False
-    return _tmux_session(agent, outside, embedded=embedded) in (None, Liveness.DEAD)
+    return is_dead(agent, outside) and _tmux_session(agent, outside) in (None, Liveness.DEAD)
 
 
-def is_dead(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
-    """Is its process proved dead, and every process that it started?"""
-    if agent.holder is None:
-        return False
-    return probe(agent.holder, outside.processes, embedded=embedded) is Liveness.DEAD
+def is_dead(agent: Agent, outside: Outside) -> bool:
+    """Is its process verified to be dead, and every process that it started?"""
+    holder, embedded = agent.holder, outside.embedded
+    return (
+        holder is not None and probe(holder, outside.processes, embedded=embedded) is Liveness.DEAD
+    )
 
 
 def process_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
@@ -81,19 +80,19 @@ def survivors_of(agent: Agent, processes: Processes, *, embedded: bool) -> list[
     return [] if agent.holder is None else orphaned(agent.holder, processes, embedded=embedded)
 
 
-def _tmux_session(agent: Agent, outside: Outside, *, embedded: bool) -> Liveness | None:
+def _tmux_session(agent: Agent, outside: Outside) -> Liveness | None:
     if agent.session_name is None:
         return None
-    if not _is_here(agent, outside, embedded=embedded):
+    if not _is_here(agent, outside):
         return Liveness.UNKNOWN
     return outside.sessions.liveness(agent.session_name)
 
 
-def _is_here(agent: Agent, outside: Outside, *, embedded: bool) -> bool:
+def _is_here(agent: Agent, outside: Outside) -> bool:
     """Does the agent run on this machine and in this container? Else a tmux session or a loopback
     port of the same name is not the agent's. Without a holder only an embedded store says so.
     """
     if agent.holder is None:
-        return embedded
+        return outside.embedded
     here = outside.processes.here()
     return (agent.holder.host_id, agent.holder.pid_ns) == (here.host_id, here.pid_ns)

@@ -3,85 +3,31 @@
 It lies at `<session_root>/manifest.json`. `holdfast agents run` and `start` write it, or a person.
 """
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.domains.agents.ports import TmuxAddress
-from holdfast.domains.agents.records import AgentKey, PathText, Text
+from holdfast.domains.agents.records import AgentKey
+from holdfast.kernel.agent_adapter import (
+    AgentAdapter,
+    PathText,
+    Text,
+    TmuxAdapter,
+    convert_settings,
+)
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, MANIFEST_BYTES_MAX
+from holdfast.kernel.limits import MANIFEST_BYTES_MAX
 
 FILE_NAME = "manifest.json"
-
-Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)]
-Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
-Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
-
-InterruptKey = Literal["C-c", "Escape"]
-INTERRUPT_KEYS = get_args(InterruptKey)
 
 
 class TmuxHandle(Plain, frozen=True, kw_only=True):
     """The tmux session that the agent was started in."""
 
     session_name: Text
-
-
-class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """The agent is reached by typing into its tmux session."""
-
-    interrupt: InterruptKey = "C-c"
-    quiet_ms: Milliseconds = 400
-    ready_regex: Text | None = None
-    socket_name: Text | msgspec.UnsetType = msgspec.UNSET
-    socket_path: PathText | msgspec.UnsetType = msgspec.UNSET
-    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
-    settle_s: Patience | msgspec.UnsetType = msgspec.UNSET
-
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.ready_regex or "")
-        except re.error as error:
-            raise ValueError(
-                f"ready_regex {self.ready_regex!r} is no regular expression: {error}"
-            ) from None
-
-
-class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
-    """The agent is a program that runs once for each prompt."""
-
-    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    prompt_as: Literal["stdin", "argument"] = "stdin"
-    timeout_s: Patience = 600.0
-
-
-class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """The agent is reached through a terminal that another server serves."""
-
-    base_url: Url
-    terminal_id: Text
-    preset: Literal["cao", "houmao_server"] = "cao"
-    paths: dict[str, str] = msgspec.field(default_factory=dict)
-    prefix: str | msgspec.UnsetType = msgspec.UNSET
-    interrupt_key: Text | msgspec.UnsetType = msgspec.UNSET
-    timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
-    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
-
-
-class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
-    """The agent is reached through the server that owns it."""
-
-    managed_api_base_url: Url
-    managed_agent_ref: Text
-    timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
-    answer_timeout_s: Patience | msgspec.UnsetType = msgspec.UNSET
-
-
-Adapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter
 
 
 class Manifest(Plain, frozen=True, kw_only=True):
@@ -94,7 +40,7 @@ class Manifest(Plain, frozen=True, kw_only=True):
     backend: Text
     tool: Text
     working_directory: PathText
-    adapter: Adapter
+    adapter: AgentAdapter
     tmux: TmuxHandle | None = None
     agent_def_dir: PathText | None = None
 
@@ -130,17 +76,9 @@ def from_json(data: bytes) -> Manifest:
 
 def tmux_adapter(settings: Mapping[str, Any]) -> TmuxAdapter:
     """The adapter of an agent in tmux. Raises InvalidValue, naming the wrong setting."""
-    if settings.get("interrupt", "C-c") not in INTERRUPT_KEYS:
-        keys = " or ".join(INTERRUPT_KEYS)
-        raise InvalidValue(
-            f"the interrupt key is {settings['interrupt']!r}: use {keys}",
-            field="interrupt",
-        )
-    try:
-        return msgspec.convert({"kind": "tmux", **settings}, TmuxAdapter)
-    except msgspec.ValidationError as error:
-        why = f"these settings cannot reach an agent in tmux: {error}"
-        raise InvalidValue(why, field="adapter") from None
+    if (key := settings.get("interrupt", "C-c")) not in ("C-c", "Escape"):
+        raise InvalidValue(f"the interrupt key is {key!r}: use C-c or Escape", field="interrupt")
+    return convert_settings({"kind": "tmux", **settings}, TmuxAdapter)
 
 
 def as_json(manifest: Manifest) -> bytes:

@@ -57,10 +57,11 @@ class Gateways(Protocol):
 
 
 class Outside(NamedTuple):
-    """All ports together."""
+    """All ports together. `embedded`: the store is on this machine, and so are its processes."""
 
     processes: Processes
     sessions: TmuxSessions
     files: Files
     folders: Folders
     gateways: Gateways
+    embedded: bool = False

@@ -12,16 +12,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from holdfast.kernel.agent_adapter import PathText, Text
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Instant, Plain, Record, to_plain
-from holdfast.kernel.errors import InvalidName, InvalidValue, SchemaTooNew
+from holdfast.kernel.errors import Corrupt, InvalidName, InvalidValue, SchemaTooNew
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
 from holdfast.kernel.lease import Lease
-from holdfast.kernel.limits import LABEL_CHARS_MAX, PATH_CHARS_MAX
 from holdfast.kernel.names import check_agent_name
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx
 
 VERSION = 2
 PREFIXES = ("HOLDFAST-", "HOUMAO-")
@@ -63,12 +64,6 @@ def id_of(canonical_name: str) -> str:
     return md5(canonical_name.encode(), usedforsecurity=False).hexdigest()
 
 
-# The cheapest pattern that refuses blank texts: it runs for every text of every record that is
-# read. `draft.py` checks the rest, once, before a record is published.
-_NOT_BLANK = r"\S"
-
-Text = Annotated[str, msgspec.Meta(pattern=_NOT_BLANK, max_length=LABEL_CHARS_MAX)]
-PathText = Annotated[str, msgspec.Meta(pattern=_NOT_BLANK, max_length=PATH_CHARS_MAX)]
 AgentKey = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")]
 
 
@@ -208,6 +203,15 @@ AGENTS = Space(
     indexes={"name": _by_name, "tmux_session": _by_tmux_session},
     layout=FilePerRecord("agents", "live_agents/{key}/record.json", Wire(to_file, from_file)),
 )
+
+
+def stored_agent(tx: ReadTx, agent_id: str) -> Agent | Corrupt | None:
+    """The record of an id, or what is wrong with it."""
+    try:
+        row = tx.get(AGENTS, agent_id)
+    except Corrupt as damage:
+        return damage
+    return None if row is None else row.record
 
 
 TMUX_BACKED: Mapping[str, bool] = {

@@ -2,13 +2,13 @@
 
 import uuid
 from datetime import datetime
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.domains.agents import cleanup as cleanup_
 from holdfast.domains.agents import control, liveness, ownership, resolution
-from holdfast.domains.agents.cleanup import Report
+from holdfast.domains.agents.cleanup import Cleanup, Report
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.draft import Draft, check_backend, check_draft, check_fields
 from holdfast.domains.agents.liveness import Parts
@@ -62,7 +62,7 @@ class Agents:
         self.store = store
         self._steady = steady_clock(store)
         self._journal = journal
-        self._outside = outside
+        self._outside = outside._replace(embedded=store.embedded)
         self._debris = debris
         self._exclusive = self.settings.names == "exclusive"
 
@@ -122,19 +122,20 @@ class Agents:
         self._steady.compare()
         # tmux and /proc are probed before the transaction, which must not wait for them. Inside, a
         # probe counts only for the very incarnation that it saw.
-        others = self.store.read(lambda tx: self._fresh_rivals(tx, draft), scope=[AGENTS])
-        embedded = self.store.embedded
-        gone = {
-            incarnation_of(one)
-            for one in others
-            if liveness.is_gone(one, self._outside, embedded=embedded)
-        }
+        others = self.store.read(
+            lambda tx: [
+                other
+                for other in self._rivals(tx, draft, record_of(tx, draft.agent_id)[0])
+                if other.fresh(self._steady.without_jump(tx.now))
+            ],
+            scope=[AGENTS],
+        )
+        gone = {incarnation_of(one) for one in others if liveness.is_gone(one, self._outside)}
         survivors = {
             incarnation_of(one): liveness.survivors_of(
-                one, self._outside.processes, embedded=embedded
+                one, self._outside.processes, embedded=self.store.embedded
             )
             for one in others
-            if incarnation_of(one) not in gone
         }
 
         def body(tx: Tx) -> Agent:
@@ -159,25 +160,16 @@ class Agents:
                 if why is None:
                     processes = survivors.get(incarnation_of(other), [])
                     raise ownership.held_by(other, draft, tx.now, processes)
+                taken = {"from_generation_id": other.generation_id, "why": why}
                 self._append(
-                    tx,
-                    "agent.taken_over",
-                    other,
-                    from_generation_id=other.generation_id,
-                    why=why,
-                    to_generation_id=draft.generation_id,
+                    tx, "agent.taken_over", other, **taken, to_generation_id=draft.generation_id
                 )
                 if other.agent_id != draft.agent_id:
                     tx.delete(AGENTS, other.agent_id)
                     tx.notify(topic_of(other.agent_id))
             if damaged:
-                self._append(
-                    tx,
-                    "agent.taken_over",
-                    agent,
-                    why="damaged",
-                    to_generation_id=draft.generation_id,
-                )
+                to = draft.generation_id
+                self._append(tx, "agent.taken_over", agent, why="damaged", to_generation_id=to)
             tx.put(AGENTS, agent.agent_id, agent)
             self._append(
                 tx,
@@ -205,11 +197,6 @@ class Agents:
             rivals += ownership.fresh_namesakes(tx, draft.agent_id, draft.agent_name, now)
         return rivals
 
-    def _fresh_rivals(self, tx: ReadTx, draft: Draft) -> list[Agent]:
-        before, _ = record_of(tx, draft.agent_id)
-        now = self._steady.without_jump(tx.now)
-        return [other for other in self._rivals(tx, draft, before) if other.fresh(now)]
-
     def refresh(
         self,
         agent_id: str,
@@ -234,12 +221,9 @@ class Agents:
             renewed = leases.renew(lease_of(agent), tx.now, length_s)
             after = replace(agent, lease_expires_at=renewed.expires_at)
             tx.put(AGENTS, agent_id, after)
+            until = render(after.lease_expires_at)
             self._append(
-                tx,
-                "agent.refreshed",
-                after,
-                generation_id=generation_id,
-                lease_expires_at=render(after.lease_expires_at),
+                tx, "agent.refreshed", after, generation_id=generation_id, lease_expires_at=until
             )
             return after
 
@@ -289,9 +273,7 @@ class Agents:
         )
 
     def get(self, agent_id: str) -> Agent:
-        """The record of an id, fresh or not. Raises NotFound, and RecordInvalid for a damaged
-        record.
-        """
+        """The record of an id, fresh or not. Raises NotFound, and RecordInvalid."""
         row = self.store.get(AGENTS, check_agent_name(agent_id, "agent id"))
         if row is None:
             raise NotFound(
@@ -346,11 +328,8 @@ class Agents:
         """The fresh records that name this tmux session, without the damaged ones. A record's claim
         alone proves nothing: see `control_target`.
         """
-        found = self.store.read(
-            lambda tx: tx.find(AGENTS, "tmux_session", (name,), damaged=[]), scope=[AGENTS]
-        )
         now = self.store.now()
-        return [row.record for row in found if row.record.fresh(now)]
+        return [one for one in control.claimants(self.store, name) if one.fresh(now)]
 
     def resolve(self, name_or_id: str) -> Resolution:
         """The live record of a name or an id, or the reason why there is none. Raises InvalidName
@@ -392,9 +371,7 @@ class Agents:
 
     def liveness(self, agent: Agent) -> Parts:
         """What is known of its lease, process, tmux session and gateway, each by itself."""
-        return liveness.look_at(
-            agent, self._outside, embedded=self.store.embedded, now=self.store.now()
-        )
+        return liveness.probe_parts(agent, self._outside, self.store.now())
 
     def cleanup(
         self, *, grace_s: float = AGENT_GRACE_S, dry_run: bool = False, tmux_check: bool = True
@@ -407,30 +384,17 @@ class Agents:
         that comes in between. One failure does not stop the rest. Raises InvalidValue for a
         negative grace.
         """
-
-        def is_gone(agent: Agent) -> bool:
-            return liveness.is_gone(agent, self._outside, embedded=self.store.embedded)
-
-        cleanup = cleanup_.Cleanup(
-            self.store,
-            self._journal,
-            self._debris,
-            grace_s=grace_s,
-            is_gone=is_gone if tmux_check else None,
-        )
+        is_gone = partial(liveness.is_gone, outside=self._outside) if tmux_check else None
+        cleanup = Cleanup(self.store, self._journal, self._debris, grace_s=grace_s, is_gone=is_gone)
         return cleanup.run(dry_run=dry_run, after_removal=self.clear_after)
 
     def clear_after(self, agent: Agent) -> None:
         """Remove the folder that Holdfast made for a killed agent, which could not do so itself.
         The folder stays if the agent may be alive, or if a person named it.
         """
-        if (
-            liveness.is_dead(agent, self._outside, embedded=self.store.embedded)
-            and agent.runtime.session_root is not None
-        ):
-            self._outside.folders.remove(
-                agent.runtime.session_root, agent.agent_id, agent.generation_id
-            )
+        root = agent.runtime.session_root
+        if root is not None and liveness.is_dead(agent, self._outside):
+            self._outside.folders.remove(root, agent.agent_id, agent.generation_id)
 
 
 def _check_limit(limit: int) -> None:

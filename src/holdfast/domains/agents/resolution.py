@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.domains.agents.records import AGENTS, Agent, id_of, inner
+from holdfast.domains.agents.records import AGENTS, Agent, id_of, inner, stored_agent
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Ambiguous, Corrupt, NotFound
@@ -68,12 +68,12 @@ def resolve(store: Store, asked: str, prefix: str) -> Resolution:
     name = prefix + bare_name
 
     def look(tx: ReadTx) -> _Found:
-        now, by_id = tx.now, _record(tx, asked)
+        now, by_id = tx.now, stored_agent(tx, asked)
         if isinstance(by_id, Agent) and by_id.fresh(now):
             return _Found(by_id, now)
         # Some stores do not know the name of a damaged record: only its id tells if it is meant.
         named = [row.record for row in tx.find(AGENTS, "name", (bare_name,), damaged=[])]
-        return _Found(by_id, now, named, None if named else _record(tx, id_of(name)))
+        return _Found(by_id, now, named, None if named else stored_agent(tx, id_of(name)))
 
     found = store.read(look, scope=[AGENTS])
     if isinstance(found.by_id, Agent) and found.by_id.fresh(found.now):
@@ -83,14 +83,6 @@ def resolve(store: Store, asked: str, prefix: str) -> Resolution:
         return Resolution(asked=asked, record=fresh[0])
     reason, detail, ids = _why_none(asked, name, fresh, found)
     return Resolution(asked=asked, reason=reason, detail=detail, agent_ids=tuple(ids))
-
-
-def _record(tx: ReadTx, key: str) -> Agent | Corrupt | None:
-    try:
-        row = tx.get(AGENTS, key)
-    except Corrupt as damage:
-        return damage
-    return None if row is None else row.record
 
 
 def _why_none(

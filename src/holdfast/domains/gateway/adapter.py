@@ -1,4 +1,4 @@
-"""The port to an agent, and the settings of each kind of adapter.
+"""The port to an agent, and the settings of an agent that a gateway serves.
 
 An adapter has no rules. It reports what it sees, and does what it is asked once: it never repeats a
 delivery that may have happened. Its settings come from the command line or the agent's manifest.
@@ -7,13 +7,19 @@ delivery that may have happened. Its settings come from the command line or the 
 import enum
 import threading
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 import msgspec
 
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.agent_adapter import (
+    CommandAdapter,
+    ManagedAdapter,
+    RestAdapter,
+    TmuxAdapter,
+    Word,
+    convert_settings,
+)
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S
 
 
 class Surface(enum.StrEnum):
@@ -99,77 +105,19 @@ class Adapter(Protocol):
         ...
 
 
-ANSWER_TIMEOUT_S = 3600.0
-QUIET_MS = 400
-SETTLE_S = 10.0
-
-Patience = Annotated[float, msgspec.Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
-Word = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
-"""A program's argument ends at a zero byte."""
-
-
-class TmuxSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
-    """An agent in a tmux session. It is ready when the last line matches `ready_regex` and the
-    screen did not change for `quiet_ms`.
-
-    Without `ready_regex` the end of its work cannot be seen: a request ends with its delivery, and
-    the next prompt is typed when the screen did not change for `settle_s`.
-    """
+class TmuxSpec(TmuxAdapter, frozen=True, kw_only=True, tag="tmux"):
+    """An agent in the tmux session `session`."""
 
     session: str
-    socket_name: str | None = None
-    socket_path: str | None = None
-    interrupt_key: Literal["C-c", "Escape"] = "C-c"
-    quiet_ms: Annotated[int, msgspec.Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)] = QUIET_MS
-    ready_regex: str | None = None
-    settle_s: Patience = SETTLE_S
-    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
-class CommandSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
-    """A program that runs once for each prompt. It gets the prompt on standard input or as its last
-    argument.
-    """
+class CommandSpec(CommandAdapter, frozen=True, kw_only=True, tag="command"):
+    """A program that runs in `working_directory`, by default in the gateway's own."""
 
-    argv: tuple[Word, ...]
-    prompt_as: Literal["stdin", "argument"] = "stdin"
     working_directory: Word | None = None
-    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
 
 
-class RestSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """A terminal behind CAO's API. `prefix` and `paths` (`terminal`, `input`, `key`, `output`, each
-    with `{id}` for the terminal's id) are for servers that offer the same at other paths.
-    """
-
-    url: str
-    terminal: str
-    preset: Literal["cao_rest", "houmao_server_rest"] = "cao_rest"
-    prefix: str | None = None
-    paths: dict[str, str] = msgspec.field(default_factory=dict)
-    interrupt_key: str = "C-c"
-    timeout_s: Patience = 10.0
-    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
-
-
-class ManagedSpec(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
-    """A headless agent that another server owns."""
-
-    managed_api_base_url: str
-    managed_agent_ref: str
-    timeout_s: Patience = 10.0
-    answer_timeout_s: Patience = ANSWER_TIMEOUT_S
-
-
-AdapterSpec = TmuxSpec | CommandSpec | RestSpec | ManagedSpec
-
-_MANIFEST_NAMES = {
-    "tmux": {"interrupt": "interrupt_key"},
-    "command": {"command": "argv", "timeout_s": "answer_timeout_s"},
-    "rest": {"base_url": "url", "terminal_id": "terminal"},
-}
-"""Settings that have another name in a manifest."""
-_PRESETS = {"cao": "cao_rest", "houmao_server": "houmao_server_rest"}
+AdapterSpec = TmuxSpec | CommandSpec | RestAdapter | ManagedAdapter
 
 
 def needed_by(kind: str) -> frozenset[str]:
@@ -190,23 +138,16 @@ def spec_of_manifest(manifest: Mapping[str, Any]) -> AdapterSpec:
             "the manifest names no adapter: add `adapter` with its kind and settings",
             field="adapter",
         )
-    kind = str(adapter.get("kind"))
-    names = _MANIFEST_NAMES.get(kind, {})
-    settings: dict[str, Any] = {names.get(name) or name: value for name, value in adapter.items()}
-    if kind == "rest" and settings.get("preset") in _PRESETS:
-        settings["preset"] = _PRESETS[settings["preset"]]
+    settings, kind = dict(adapter), adapter.get("kind")
     tmux = manifest.get("tmux")
-    if kind == "tmux" and "session" not in settings and isinstance(tmux, Mapping):
-        settings["session"] = tmux.get("session_name")
-    if kind == "command" and "working_directory" not in settings:
-        settings["working_directory"] = manifest.get("working_directory")
+    if kind == "tmux" and isinstance(tmux, Mapping):
+        settings.setdefault("session", tmux.get("session_name"))
+    if kind == "command":
+        settings.setdefault("working_directory", manifest.get("working_directory"))
     return spec_of(settings)
 
 
 def spec_of(settings: Mapping[str, Any]) -> AdapterSpec:
     """Typed settings of an adapter. Raises InvalidValue for unknown, missing and wrong ones."""
-    try:
-        spec: AdapterSpec = msgspec.convert(dict(settings), AdapterSpec)
-    except msgspec.ValidationError as error:
-        raise InvalidValue(f"the adapter's settings are wrong: {error}", field="adapter") from None
+    spec: AdapterSpec = convert_settings(settings, AdapterSpec)  # type: ignore[arg-type]
     return spec

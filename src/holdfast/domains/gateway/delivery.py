@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface
-from holdfast.domains.gateway.gateway import INTERRUPTED_BY_RESTART, Gateway
+from holdfast.domains.gateway.gateway import Gateway
+from holdfast.domains.gateway.records import INTERRUPTED_BY_RESTART
 from holdfast.kernel import faults
 from holdfast.kernel.errors import Fenced, HoldfastError, Unavailable
 from holdfast.kernel.limits import (

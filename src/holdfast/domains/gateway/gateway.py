@@ -3,22 +3,34 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Adapter, Sighting
-from holdfast.domains.gateway.records import ATTACHMENTS, Attachment, Server, Status, status_of
+from holdfast.domains.gateway.records import (
+    ATTACHMENTS,
+    INTERRUPTED_BY_RESTART,
+    LOST_TO_A_RESTART,
+    Action,
+    Attachment,
+    Reconciled,
+    Server,
+    Status,
+    attachment_in,
+    status_of,
+)
 from holdfast.domains.gateway.request import (
+    Submission,
     check_admission,
     check_reconcilable,
+    check_serving,
     choose_stale,
     served_by,
     with_owner,
 )
 from holdfast.kernel import faults
 from holdfast.kernel import lease as leases
-from holdfast.kernel.codec import Value
 from holdfast.kernel.errors import (
     Corrupt,
     Fenced,
@@ -33,7 +45,7 @@ from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Queue, Request
+from holdfast.primitives.queue import Queue, Request
 from holdfast.primitives.queue.queue import new_id
 from holdfast.primitives.queue.records import Receipt
 from holdfast.primitives.queue.transaction import QueueTransaction
@@ -41,36 +53,8 @@ from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
 
-Action = Literal["replay", "discard"]
-
-INTERRUPTED_BY_RESTART = "interrupted_by_restart"
-_LOST_TO_A_RESTART = {
-    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
-    "before asking again",
-    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
-    "unknown",
-    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
-}
 _NOT_LOOKED = Sighting(None, detail="the gateway did not look at the agent yet")
 _log = logging.getLogger("holdfast.gateway")
-
-
-class Asked(NamedTuple):
-    """A draft, and the epoch that its sender expects, if it names one."""
-
-    draft: Draft
-    expected_epoch: int | None = None
-
-
-class Reconciled(Value, frozen=True, kw_only=True):
-    """The result of an operator's decision. While some requests of earlier epochs are `left`,
-    admission stays blocked.
-    """
-
-    action: Action
-    epoch: int
-    requests: list[str]
-    left: list[str]
 
 
 class Gateway:
@@ -109,19 +93,19 @@ class Gateway:
         self._attachment = Attachment()
         self._unsure = False
 
+    # As far as this process knows: what the last inspection found.
+
     @property
     def seen(self) -> Sighting:
-        """What the last look saw."""
         return self._seen
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last look."""
         return self._attachment.epoch
 
     @property
     def reconciling(self) -> bool:
-        """Must an operator decide first? As far as this process knows."""
+        """Must an operator decide first?"""
         return self._attachment.reconciling
 
     def attach(self, owner: str | None = None) -> list[Request]:
@@ -140,7 +124,7 @@ class Gateway:
             liveness = probe(before.process, self._processes, embedded=self.queue.store.embedded)
 
         def body(tx: Tx, line: QueueTransaction) -> tuple[Attachment, list[Request]]:
-            attachment = _attachment_in(tx, self.agent)
+            attachment = attachment_in(tx, self.agent)
             server = attachment.server
             # The probe counts only for the server that was probed.
             known = liveness if server == before else Liveness.ALIVE
@@ -153,7 +137,7 @@ class Gateway:
             tx.put(ATTACHMENTS, self.agent, attachment)
             self._append(tx, "gateway.attached", epoch=attachment.epoch, token=mine.token)
             return attachment, line.abandon_running(
-                code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART
+                code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART
             )
 
         self._attachment, ended = self._change(body)
@@ -166,7 +150,7 @@ class Gateway:
 
         def body(tx: Tx, line: QueueTransaction) -> None:
             attachment = self._own(tx)
-            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=_LOST_TO_A_RESTART)
+            line.abandon_running(code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART)
             tx.put(ATTACHMENTS, self.agent, replace(attachment, server=None))
             self._append(tx, "gateway.detached", epoch=attachment.epoch)
 
@@ -203,7 +187,7 @@ class Gateway:
         """Raises Fenced when another gateway has taken over, and Unavailable when the store does
         not answer.
         """
-        _check_own(self._recorded(), self.agent, self._token)
+        check_serving(self._recorded(), self.agent, self._token)
 
     def look(self) -> Sighting:
         """Look at the agent, and record another instance than before. An adapter's errors are part
@@ -222,31 +206,30 @@ class Gateway:
         finally:
             self._looking.release()
 
-    def accept(self, asked: Sequence[Asked]) -> list[Request | HoldfastError]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Request | HoldfastError]:
         """Accept requests in one durable commit. Each gets its own result: Full, Blocked, Refused
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
         """
         seen = self._seen
-        named = [(one, new_id()) for one in asked]
-
-        def admit(
-            line: QueueTransaction, attachment: Attachment, one: Asked, request_id: str
-        ) -> Request | HoldfastError:
-            try:
-                # First of all: a retry gets the answer of its first try, whatever happened since.
-                if (known := line.known(one.draft)) is not None:
-                    return known
-                check_admission(self.agent, attachment, seen, one.expected_epoch)
-                return line.accept(one.draft, request_id, epoch=attachment.epoch)
-            except (Refused, Unavailable, Corrupt) as error:
-                # A damaged request concerns only the request with its key, and no other one in the
-                # same commit.
-                return error
+        named = [(one, new_id()) for one in submissions]
 
         def body(tx: Tx, line: QueueTransaction) -> list[Request | HoldfastError]:
             attachment = self._own(tx)
-            return [admit(line, attachment, one, request_id) for one, request_id in named]
+            answers: list[Request | HoldfastError] = []
+            for (draft, expected_epoch), request_id in named:
+                try:
+                    # First of all: a retry gets the answer of its first try, whatever happened
+                    # since.
+                    if (known := line.known(draft)) is None:
+                        check_admission(self.agent, attachment, seen, expected_epoch)
+                        known = line.accept(draft, request_id, epoch=attachment.epoch)
+                    answers.append(known)
+                except (Refused, Unavailable, Corrupt) as error:
+                    # A damaged request concerns only the request with its key, and no other one in
+                    # the same commit.
+                    answers.append(error)
+            return answers
 
         answers = self._change(body)
         faults.reach("gateway.accepted")
@@ -268,24 +251,20 @@ class Gateway:
         return claimed
 
     def put_back(self, request: Request) -> None:
-        """Undo a claim when nothing was delivered.
-
-        If an operator decided about all waiting requests while this one was claimed, this one waits
-        for a decision too.
+        """Undo a claim when nothing was delivered. If an operator decided about all waiting
+        requests meanwhile, this one waits for a decision too.
         """
         self._put_back(lambda _: [request])
 
     def put_back_unknown(self, *, express: bool) -> None:
-        """Undo the claims whose commit was not answered: this process does not know of them, so
-        nobody works on them.
-        """
+        """Undo the claims whose commit was not answered: nobody works on them."""
         self._put_back(lambda line: [one for one in line.running() if one.express == express])
 
     def _put_back(self, which: Callable[[QueueTransaction], list[Request]]) -> None:
         def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
-                line.put_back(request.request_id, _token_of(request))
+                line.put_back(request.request_id, request.token or 0)
                 if request.epoch < attachment.epoch and not attachment.reconciling:
                     attachment = replace(attachment, reconciling=True)
                     tx.put(ATTACHMENTS, self.agent, attachment)
@@ -295,28 +274,21 @@ class Gateway:
             self._attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
-        """Record that a request was delivered. Not synced to disk by itself: if it is lost, only a
-        later report is less exact.
+        """Record that a request was delivered. Not durable by itself: a loss makes only a later
+        report less exact.
         """
-        self._change(
-            lambda _, line: line.deliver(request.request_id, _token_of(request)), durable=False
-        )
+        key, token = request.request_id, request.token or 0
+        self._change(lambda _, line: line.deliver(key, token), durable=False)
 
     def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
-        return self._change(
-            lambda _, line: line.complete(
-                request.request_id, _token_of(request), result, receipt=receipt
-            )
-        )
+        key, token = request.request_id, request.token or 0
+        return self._change(lambda _, line: line.complete(key, token, result, receipt=receipt))
 
     def fail(
         self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
     ) -> Request:
-        return self._change(
-            lambda _, line: line.fail(
-                request.request_id, _token_of(request), code=code, detail=detail, result=result
-            )
-        )
+        key, token, end = request.request_id, request.token or 0, {"code": code, "detail": detail}
+        return self._change(lambda _, line: line.fail(key, token, result=result, **end))
 
     def reconcile(
         self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
@@ -338,26 +310,17 @@ class Gateway:
             check_reconcilable(attachment, epoch)
             stale = [request.request_id for request in line.stale(epoch)]
             chosen = stale if requests is None else choose_stale(requests, stale)
+            discarded = f"it was discarded when epoch {epoch} began"
             for request_id in chosen:
                 if action == "replay":
                     line.readmit(request_id, epoch=epoch)
                 else:
-                    line.cancel(
-                        request_id,
-                        code="discarded",
-                        detail=f"it was discarded when epoch {epoch} began",
-                    )
+                    line.cancel(request_id, code="discarded", detail=discarded)
             left = [request_id for request_id in stale if request_id not in set(chosen)]
             if not left:
                 tx.put(ATTACHMENTS, self.agent, replace(attachment, reconciling=False))
-            self._append(
-                tx,
-                "gateway.reconciled",
-                action=action,
-                epoch=epoch,
-                requests=len(chosen),
-                left=len(left),
-            )
+            counts = {"requests": len(chosen), "left": len(left)}
+            self._append(tx, "gateway.reconciled", action=action, epoch=epoch, **counts)
             return Reconciled(action=action, epoch=epoch, requests=list(chosen), left=left)
 
         return self._decide(body)
@@ -405,7 +368,7 @@ class Gateway:
         return Attachment() if row is None else row.record
 
     def _own(self, tx: Tx) -> Attachment:
-        return _check_own(_attachment_in(tx, self.agent), self.agent, self._token)
+        return check_serving(attachment_in(tx, self.agent), self.agent, self._token)
 
     def _look(self) -> Sighting:
         if self._unsure:
@@ -434,9 +397,8 @@ class Gateway:
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
             _log.warning("inspection failed agent=%s: %s", self.agent, error)
-            return Sighting(
-                None, detail=f"the agent cannot be inspected: {type(error).__name__}: {error}"
-            )
+            why = f"the agent cannot be inspected: {type(error).__name__}: {error}"
+            return Sighting(None, detail=why)
 
     def _rebind(self, instance_id: str) -> Attachment:
         """Record the instance that was seen; any but the first one begins a new epoch."""
@@ -445,18 +407,13 @@ class Gateway:
             before = self._own(tx)
             if before.instance_id == instance_id:
                 return before
-            if before.instance_id is None:
-                kind, after = "gateway.instance_seen", replace(before, instance_id=instance_id)
-            else:
+            kind, after = "gateway.instance_seen", replace(before, instance_id=instance_id)
+            if before.instance_id is not None:
                 kind = "gateway.instance_replaced"
                 # When nothing waits there is nothing to decide. A running request may be put back;
                 # that asks for a decision then.
-                after = replace(
-                    before,
-                    instance_id=instance_id,
-                    epoch=before.epoch + 1,
-                    reconciling=line.head.accepted > 0,
-                )
+                waiting = line.head.accepted > 0
+                after = replace(after, epoch=before.epoch + 1, reconciling=waiting)
             tx.put(ATTACHMENTS, self.agent, after)
             self._append(
                 tx, kind, epoch=after.epoch, instance_id=instance_id, before=before.instance_id
@@ -467,21 +424,3 @@ class Gateway:
 
     def _append(self, tx: Tx, kind: str, **data: Any) -> None:
         self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})
-
-
-def _attachment_in(tx: Tx, agent: str) -> Attachment:
-    row = tx.get(ATTACHMENTS, agent)
-    return Attachment() if row is None else row.record
-
-
-def _check_own(attachment: Attachment, agent: str, token: int) -> Attachment:
-    if attachment.server is None or attachment.server.token != token:
-        raise Fenced(
-            f"another gateway serves {agent} now: this one must end", agent=agent, token=token
-        )
-    return attachment
-
-
-def _token_of(request: Request) -> int:
-    assert request.token is not None
-    return request.token

@@ -9,8 +9,9 @@ from holdfast.kernel.codec import Plain, Record, Value
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.space import Space
+from holdfast.kernel.store import ReadTx
 from holdfast.primitives.queue.queue import FIRST_EPOCH
-from holdfast.primitives.queue.records import Head
+from holdfast.primitives.queue.records import Head, Receipt
 
 
 class Server(Plain, frozen=True, kw_only=True):
@@ -40,6 +41,36 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 
 ATTACHMENTS = Space("gateways", Attachment)
+
+
+def attachment_in(tx: ReadTx, agent: str) -> Attachment:
+    row = tx.get(ATTACHMENTS, agent)
+    return Attachment() if row is None else row.record
+
+
+INTERRUPTED_BY_RESTART = "interrupted_by_restart"
+LOST_TO_A_RESTART = {
+    Receipt.ACCEPTED: "the gateway ended while this ran; delivery unknown: look at the agent "
+    "before asking again",
+    Receipt.DELIVERED: "the gateway ended while this ran; it was delivered, and its outcome is "
+    "unknown",
+    Receipt.ANSWERED: "the gateway ended while this ran; it was answered, and the answer was lost",
+}
+"""The detail of a request that ran when its gateway ended, by how far it got."""
+
+Action = Literal["replay", "discard"]
+
+
+class Reconciled(Value, frozen=True, kw_only=True):
+    """The result of an operator's decision. While some requests of earlier epochs are `left`,
+    admission stays blocked.
+    """
+
+    action: Action
+    epoch: int
+    requests: list[str]
+    left: list[str]
+
 
 PROTOCOL_VERSION = "v1"
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from holdfast.domains.gateway.records import Attachment, Server, admission_of
 from holdfast.kernel.errors import (
     AgentGone,
     Blocked,
+    Fenced,
     Held,
     InvalidValue,
     NotFound,
@@ -26,6 +27,13 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters other than tab and newline. ESC[201~ would end a bracketed paste, and the
 terminal would take the rest of the prompt as keys.
 """
+
+
+class Submission(NamedTuple):
+    """A draft, and the epoch that its sender expects, if it names one."""
+
+    draft: Draft
+    expected_epoch: int | None = None
 
 
 def draft_of(
@@ -201,3 +209,12 @@ def served_by(agent: str, server: Server) -> Held:
         pid=process.pid,
         host_id=process.host_id,
     )
+
+
+def check_serving(attachment: Attachment, agent: str, token: int) -> Attachment:
+    """The attachment, if the gateway with this token still serves. Raises Fenced."""
+    if attachment.server is None or attachment.server.token != token:
+        raise Fenced(
+            f"another gateway serves {agent} now: this one must end", agent=agent, token=token
+        )
+    return attachment

@@ -7,7 +7,7 @@ registry.py        the public operations: register, pick, finish, cancel, retry,
 picker.py          how a job is claimed, and claims whose commit was not confirmed
 reaper.py          ends or requeues running jobs whose worker died or whose time is over
 leftovers.py       processes that earlier attempts left on this machine
-work.py            what a worker is asked to do; the worker is in runtime/worker.py
+work.py            what a worker does and reports; the worker is in runtime/worker.py
 queries.py         jobs in order of arrival, read in pages
 retention.py       removes jobs that ended long ago
 events.py          an event, its signature, and its space

@@ -1,4 +1,4 @@
-"""Events of jobs: publish one, which also moves the job, and receive one, if it can be believed.
+"""Events of jobs: publish one, which also moves the job, and receive one, if it is genuine.
 
 An event is stored in the transaction that makes its change, and sent afterwards by a process that
 reaches the broker. So none is lost while the broker is away, and none reports what did not happen.
@@ -127,7 +127,7 @@ class JobEvents:
         return Also(_SCOPE, lambda tx, job: self._store_event(tx, job, event, detail, data)[0])
 
     def of_job(self, job_id: str, *, after_seq: int = 0) -> list[Event]:
-        """The stored events of a job behind a number. Damaged ones are passed over."""
+        """The stored events of a job behind a number. Damaged ones are skipped."""
         damaged: list[Corrupt] = []
         prefix, start = f"{job_id}/", event_key(job_id, after_seq + 1)
         found = self._store.read(
@@ -142,7 +142,7 @@ class JobEvents:
         Raises Corrupt for a damaged record.
         """
 
-        def look(tx: ReadTx) -> bool:
+        def read(tx: ReadTx) -> bool:
             row = tx.get(JOBS, attempt.job_id)
             if row is None or row.record.attempt != attempt.attempt or not row.record.status.ended:
                 return False
@@ -151,14 +151,14 @@ class JobEvents:
             ends = (EventKind.COMPLETED, EventKind.ERROR)
             return last is not None and last.record.event.event in ends
 
-        return self._store.read(look, scope=[JOBS, JOB_EVENTS])
+        return self._store.read(read, scope=[JOBS, JOB_EVENTS])
 
     def unsent(self, job_id: str | None = None) -> list[Unsent]:
         """Events that wait for the broker, of one job or of all, in order."""
         return [one for page in self.unsent_pages(job_id) for one in page]
 
     def unsent_pages(self, job_id: str | None = None) -> Iterator[list[Unsent]]:
-        """The same in pages, each read when it is asked for."""
+        """The same in pages, each read when it is needed."""
         match = () if job_id is None else (job_id,)
         start: Parts | None = ()
         while start is not None:
@@ -171,7 +171,7 @@ class JobEvents:
         return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
 
     def sendable(self, environment: Mapping[str, str]) -> bool:
-        """Did anybody choose a broker for events that wait? Looked for among the first thousand.
+        """Did anybody choose a broker for events that wait? Reads the first thousand.
         Other events are only kept: nobody expects them at a broker.
         """
         waiting = next(self.unsent_pages(), [])
@@ -198,7 +198,7 @@ class JobEvents:
         signature, or with a number that was there before.
 
         A genuine one that this registry did not know moves the job as publishing it would. Without
-        a key nothing can be believed, so such an event changes nothing. Never raises for the
+        a key nothing can be verified, so such an event changes nothing. Never raises for the
         content of a message.
         """
         document = _document(payload)
@@ -308,8 +308,8 @@ def _put(tx: Tx, stored: JobEvent) -> None:
 
 
 def _unsent_page(tx: ReadTx, *, match: Parts, start: Parts) -> tuple[list[Unsent], Parts | None]:
-    """A page of events that wait, and where to go on; None behind the last. Damaged ones are passed
-    over.
+    """A page of events that wait, and where to go on; None behind the last. Damaged ones are
+    skipped.
     """
     size, full = JOURNAL_READ_MAX, True
     events: list[Event] = []

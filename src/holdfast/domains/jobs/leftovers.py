@@ -3,8 +3,8 @@
 The reaper puts a job back when the tree of its dead worker is gone. But an operator may put a job
 back, or have it tried again, while processes of an earlier attempt still work: a live worker needs
 time to end them, a stopped worker cannot, and a command that reported its own end may still clean
-up. Two attempts at one job must not run side by side. So a pick on the same machine passes over
-such a job until they are gone. Other machines cannot see them.
+up. Two attempts at one job must not run side by side. So a pick on the same machine skips such
+a job until they are gone. Other machines cannot see them.
 
 A pick does not sleep for the grace: the first one sends SIGTERM, and the first one after the grace
 sends SIGKILL, in any process. This is done outside of transactions; only `old_trees` may be called
@@ -31,7 +31,7 @@ class OldTree(NamedTuple):
 
 
 class LiveTree(NamedTuple):
-    """The live tree of a past attempt, and after how many seconds to look at it again."""
+    """The live tree of a past attempt, and after how many seconds to check it again."""
 
     id: str
     again_s: float

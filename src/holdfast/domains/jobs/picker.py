@@ -1,6 +1,6 @@
 """The pick: claims the next pending job of a label, at once or when one comes.
 
-A pick passes over a job that is damaged, that has no room for a claim, or of whose past attempts
+A pick skips a job that is damaged, that has no room for a claim, or of whose past attempts
 processes live on this machine. None of these holds up the jobs behind it.
 """
 
@@ -37,8 +37,8 @@ class NoRoom(NamedTuple):
 
 
 class HasOldTrees(NamedTuple):
-    """A pending job of which processes of a past attempt may live on this machine. Nobody has
-    looked yet.
+    """A pending job of which processes of a past attempt may live on this machine. They were
+    not probed yet.
     """
 
     job: Job
@@ -172,26 +172,26 @@ class Picker:
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> Job | None:
         """Claim the next job. `old` gets the live trees of past attempts, for which jobs were
-        passed over.
+        skipped.
         """
         old.clear()
         damaged: Damage = []
-        passed: set[str] = set()
+        skipped: set[str] = set()
         gone: set[str] = set()
 
         def body(tx: Tx) -> Begun | None:
             damaged.clear()
-            row = tx.take_first(JOBS, "turn", (agent_session,), but_for=passed, damaged=damaged)
+            row = tx.take_first(JOBS, "turn", (agent_session,), but_for=skipped, damaged=damaged)
             return None if row is None else self.begin(tx, row.record, holder, gone)
 
         while True:
             begun = self.claims.claim(body, claimed, scope=JOBS_ALONE, timeout_s=timeout_s)
             if isinstance(begun, NoRoom):
-                passed.add(begun.job.job_id)
+                skipped.add(begun.job.job_id)
                 self._end_without_room(begun.job)
             elif isinstance(begun, HasOldTrees):
                 if living := self._leftovers.end_old(begun.job):
-                    passed.add(begun.job.job_id)
+                    skipped.add(begun.job.job_id)
                     old += living
                 else:
                     gone.update(tree.id for tree in self._leftovers.old_trees(begun.job))
@@ -216,13 +216,13 @@ class Picker:
             return NoRoom(pending)
 
     def warn_of(self, damaged: Damage) -> None:
-        """Warn of damaged jobs that were passed over."""
+        """Warn of damaged jobs that were skipped."""
         for error in damaged:
-            self._warn(f"passed over space=jobs key={error.fields.get('key')}: {error.message}")
+            self._warn(f"skipped space=jobs key={error.fields.get('key')}: {error.message}")
 
     def _end_without_room(self, pending: Job) -> None:
         """End a job in error that can never be claimed, so that people see why. If not even that
-        can be written, it stays, each pick passes over it, and `holdfast doctor` names it.
+        can be written, it stays, each pick skips it, and `holdfast doctor` names it.
         """
 
         def body(tx: Tx) -> None:
@@ -234,7 +234,7 @@ class Picker:
 
         with contextlib.suppress(InvalidValue):
             self._store.transact(body, scope=JOBS_ALONE)
-        self._warn(f"passed over space=jobs key={pending.job_id}: {no_room(pending)}")
+        self._warn(f"skipped space=jobs key={pending.job_id}: {no_room(pending)}")
 
 
 def claimed(begun: Begun | None) -> Job | None:

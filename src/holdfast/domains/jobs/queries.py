@@ -1,4 +1,4 @@
-"""Jobs in the order they arrived, read from the newest on and no further than asked for.
+"""Jobs in the order they arrived, read from the newest on and no further than needed.
 
 No index has all jobs: each would be written three times in a job's life. Pending jobs are in the
 order of their turn, by label and priority; within each, and among those that ended, they are in the

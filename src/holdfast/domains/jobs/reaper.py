@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -57,9 +57,8 @@ from holdfast.primitives.steady_clock import steady_clock
 
 
 class Sweep(NamedTuple):
-    """The result of a look at the running jobs: those that were ended or put back, the live
-    processes whose death would change the others, and after how many seconds to look again at a
-    tree that was asked to end.
+    """The running jobs that were ended or put back, the live processes whose death would change the
+    others, and after how many seconds to check a tree that was asked to end.
     """
 
     reaped: list[Job]
@@ -78,7 +77,7 @@ class Watched(NamedTuple):
 
 class _Worker(NamedTuple):
     """What is known of a worker: whether it lives, whose death changes that, whether it is dead and
-    its tree is being ended, and when to look again at that.
+    its tree is being ended, and after how many seconds to check that tree.
     """
 
     liveness: Liveness
@@ -92,19 +91,7 @@ _NO_PROCESS = _Worker(
 )
 
 Known = dict[Holder, _Worker]
-"""Each worker is looked at once in a sweep."""
-
-
-class _Page(NamedTuple):
-    """Some running jobs, and whether there may be more behind them."""
-
-    now: datetime
-    jobs: list[Job]
-    full: bool
-
-
-class _ReadPage(Protocol):
-    def __call__(self, tx: ReadTx, *, start: Parts | None, limit: int) -> _Page: ...
+"""Each worker is probed once in a sweep."""
 
 
 class Reaper:
@@ -121,9 +108,7 @@ class Reaper:
         self._next_s = 0.0
 
     def sweep_if_due(self) -> bool:
-        """Sweep, unless this process did so a moment ago, and say whether it did. A busy worker
-        need not look at every pick.
-        """
+        """Sweep, unless this process did so a moment ago; return whether it did."""
         if time.monotonic() < self._next_s:
             return False
         self.sweep()
@@ -178,7 +163,7 @@ class Reaper:
         trees of dead workers are asked to end, and killed after the grace.
         """
         match = in_sight(self._processes, embedded=self._store.embedded)
-        look = partial(self._look, known=known, ends=ends)
+        worker_of = partial(self._worker_of, known=known, ends=ends)
 
         def behind(job: Job) -> Parts:
             """Where the next page begins. Of a dead process all jobs are wanted, of any other no
@@ -186,39 +171,57 @@ class Reaper:
             """
             assert job.claimed_by is not None
             *place, ticks = job.claimed_by.parts[len(match) :]
-            worker = look(job)
+            worker = worker_of(job)
             all_wanted = worker.liveness is Liveness.DEAD or worker.ending
             return (*place, ticks if all_wanted else int(ticks) + 1)
 
-        by_worker = self._pages(partial(_by_worker, match=match), JOBS_OF_WORKERS_READ, behind)
-        for page in chain(by_worker, self._pages(_overdue, JOBS_SWEPT_MAX, due_place)):
-            if any(_is_late(job, look(job).liveness, page.now) for job in page.jobs):
+        by_worker = self._pages("worker", match, JOBS_OF_WORKERS_READ, behind)
+        overdue = self._pages("running", (), JOBS_SWEPT_MAX, due_place)
+        for now, jobs in chain(by_worker, overdue):
+            if any(_is_late(job, worker_of(job).liveness, now) for job in jobs):
                 self._steady.compare()
-            suspects = [job for job in page.jobs if self._verdict(job, look(job), page.now)]
+            suspects = [job for job in jobs if self._verdict(job, worker_of(job), now)]
             if suspects:
                 yield suspects
 
-    def _pages(self, read: _ReadPage, size: int, behind: Callable[[Job], Parts]) -> Iterator[_Page]:
+    def _pages(
+        self, index: str, match: Parts, size: int, behind: Callable[[Job], Parts]
+    ) -> Iterator[tuple[datetime, list[Job]]]:
+        """Running jobs by an index, in pages, each with the time of its reading. Of the index
+        "running", which is in the order of due times, only those that are overdue.
+        """
         start: Parts | None = None
         limit = size
         full = True
+
+        def read(tx: ReadTx) -> tuple[datetime, list[Job], bool]:
+            damaged: Damage = []
+            stop = moment(tx.now) if index == "running" else None
+            found = tx.find(
+                JOBS, index, match, start=start, stop=stop, limit=limit, damaged=damaged
+            )
+            # An older program on the same store does not know the index "worker", and leaves in it
+            # what it ended.
+            jobs = [row.record for row in found if index != "worker" or row.record.claimed_by]
+            return tx.now, jobs, len(found) + len(damaged) == limit
+
         while full:
-            page = self._store.read(partial(read, start=start, limit=limit), scope=[JOBS])
-            yield page
-            full, following = page.full, behind(page.jobs[-1]) if page.jobs else start
+            now, jobs, full = self._store.read(read, scope=[JOBS])
+            yield now, jobs
+            following = behind(jobs[-1]) if jobs else start
             # More jobs in one place than a page holds would be read for ever.
             limit = 2 * limit if following == start else size
             start = following
 
-    def _look(self, job: Job, known: Known, *, ends: bool = False) -> _Worker:
+    def _worker_of(self, job: Job, known: Known, *, ends: bool = False) -> _Worker:
         holder = job.claimed_by
         if holder is None:
             return _NO_PROCESS
         if holder not in known:
-            known[holder] = self._look_at(holder, ends=ends)
+            known[holder] = self._probe_worker(holder, ends=ends)
         return known[holder]
 
-    def _look_at(self, holder: Holder, *, ends: bool) -> _Worker:
+    def _probe_worker(self, holder: Holder, *, ends: bool) -> _Worker:
         if not holder.tree:
             return _Worker(self._probe(holder), holder)
         leader = self._probe(holder.leader)
@@ -254,7 +257,7 @@ class Reaper:
                 job = row.record
                 if job.token != suspect.token:
                     continue
-                after = self._verdict(job, self._look(suspect, known), tx.now)
+                after = self._verdict(job, self._worker_of(suspect, known), tx.now)
                 if after is None:
                     continue
                 facts = {"why": after.error_code or WORKER_DIED}
@@ -285,37 +288,23 @@ class Reaper:
             return _after_death(job, now, "its worker died")
         if not _is_late(job, worker.liveness, now):
             return None
-        believed, sign = self._steady.without_jump, last_sign(job)
+        without_jump, sign = self._steady.without_jump, last_sign(job)
         if worker.liveness is Liveness.UNKNOWN:
             lease_end = lease_ends_at(job)
-            if lease_end is not None and lease_end < believed(now, since=sign):
+            if lease_end is not None and lease_end < without_jump(now, since=sign):
                 why = f"its worker gave no sign of life since {render(sign)} and cannot be seen"
                 return _after_death(job, now, f"{why} from here")
         # A time limit may be long, and nothing renews it: what the clock was set forward by is left
         # out for as long.
         begun = job.started_at or job.updated_at
-        limit_now = believed(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
+        limit_now = without_jump(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
         if (limit_now - begun).total_seconds() > job.timeout_sec:
             return _failed(job, now, TIMED_OUT, f"no verdict came within {job.timeout_sec:g} s")
         due = due_at(job)
-        if due is None or believed(now, since=sign) <= due:
+        if due is None or without_jump(now, since=sign) <= due:
             return None
         why = f"no sign of it came for {job.idle_timeout_sec:g} s"
         return _failed(job, now, TIMED_OUT, why)
-
-
-def _by_worker(tx: ReadTx, *, match: Parts, start: Parts | None, limit: int) -> _Page:
-    damaged: Damage = []
-    found = tx.find(JOBS, "worker", match, start=start, limit=limit, damaged=damaged)
-    # An older program on the same store does not know the index, and leaves in it what it ended.
-    jobs = [row.record for row in found if row.record.claimed_by is not None]
-    return _Page(tx.now, jobs, len(found) + len(damaged) == limit)
-
-
-def _overdue(tx: ReadTx, *, start: Parts | None, limit: int) -> _Page:
-    damaged: Damage = []
-    found = tx.find(JOBS, "running", start=start, stop=moment(tx.now), limit=limit, damaged=damaged)
-    return _Page(tx.now, [row.record for row in found], len(found) + len(damaged) == limit)
 
 
 def _is_late(job: Job, liveness: Liveness, now: datetime) -> bool:

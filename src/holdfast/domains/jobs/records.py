@@ -124,7 +124,7 @@ class Job(Discreet, Record, frozen=True, kw_only=True, omit_defaults=True):
     - `token` is that of the current attempt; None while nobody has the job.
     - `attempt` counts its attempts, and `deaths` those that ended by the death of the worker. Only
       deaths count towards `max_attempts`.
-    - `lease_s` is how long an invisible worker is believed alive without a sign of life, and
+    - `lease_s` is how long an invisible worker is presumed alive without a sign of life, and
       `last_event_at` its last sign. `waiting_since` is set while the work waits for a permission.
     - `error_code` says in one word what `error` says in a sentence.
     - `past_attempts` are the last attempts that did not complete it, and `late_result` the verdict
@@ -227,7 +227,7 @@ def beat_every_s(job: Job) -> float | None:
 
 
 def due_place(job: Job) -> Parts:
-    """The place of a running job in its index: when it must be looked at."""
+    """The place of a running job in its index: when it must be checked."""
     due = _earlier(due_at(job), lease_ends_at(job))
     return (_NEVER,) if due is None else moment(due)
 

@@ -202,7 +202,7 @@ class Jobs:
         job's time limits end the claim. If a call with a holder was not answered, the next call of
         that process puts back what it may have claimed.
 
-        A job is passed over while processes of an earlier attempt at it live on this machine. They
+        A job is skipped while processes of an earlier attempt at it live on this machine. They
         are asked to end, and killed after the grace; a pick that waits gets the job when they are
         gone. Raises InvalidName, InvalidValue for a `wait_s` that is no number, and LockTimeout
         when another writer kept the store shut until its end.
@@ -382,7 +382,7 @@ class Jobs:
         damaged: Damage | None = None,
     ) -> list[Job]:
         """Retry all jobs with this status, of one label or of all, each in its own transaction;
-        return them, the newest first. One that another process retried meanwhile is passed over.
+        return them, the newest first. One that another process retried meanwhile is skipped.
         Raises InvalidValue for a status that cannot be retried, and as `list_jobs`.
         """
         wanted = status_named(status)

@@ -1,7 +1,8 @@
 """Removes jobs that ended long ago, with their events.
 
-A job that another program registered is left alone unless it is asked for: that program may look
-for its file, and only the file may tell how it ended. So the journal records that before it goes.
+A job that another program registered is left alone unless the caller wants it removed: that
+program may read its file, and only the file may show how it ended. So the journal records that
+before it goes.
 """
 
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def _remove(store: Store, journal: Journal, jobs: Sequence[Job]) -> int:
             tx.delete(JOBS, job.job_id)
             removed += 1
             if is_adopted(job):
-                # No other entry may tell of it.
+                # No other entry may mention it.
                 facts = {
                     "status": job.status.value,
                     "agent": job.agent,

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what it reports at its end.
+"""What a worker has to do, and what it reports at its end.
 
 The worker itself is in runtime/worker.py: it starts processes, which a domain does not.
 """

@@ -94,7 +94,7 @@ class NetworkContext(NamedTuple):
                     try:
                         return body()
                     except StoreUnavailable as error:
-                        # A store that has tried as often itself is not asked again, nor is one
+                        # A store that has tried as often itself is not tried again, nor is one
                         # that is closed.
                         final = error.fields.get("tried") or error.fields.get("closed")
                         if final or error.fields.get("outcome") != "none":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ Info = dict[str, Any]
 """A host or a lease as its file shows it."""
 
 Leases = HostLeases | NeighborLeases
+T = TypeVar("T")
 
 
 class LeaseRequest(NamedTuple):
@@ -38,9 +39,12 @@ class LeaseRequest(NamedTuple):
     key: str
     new_record: Leases
     """The record to write if the key has none yet."""
-    lease_type: type[RunLease] = RunLease
     use: Mapping[str, Any] = {}
-    """What the lease type has beside the fields of every lease."""
+    """What a lease on a host has beside the fields of every lease."""
+
+    @property
+    def router(self) -> str:
+        return cast("HostLeases", self.new_record).router
 
 
 def lease_request(
@@ -50,20 +54,19 @@ def lease_request(
     check_id(host_name, "host name")
     check_label(router_name, "router name")
     use = {"job_type": check_job_type(job_type), "dscp": check_dscp(dscp)}
-    return LeaseRequest(host_name, HostLeases(router=router_name), HostLease, use)
+    return LeaseRequest(host_name, HostLeases(router=router_name), use)
 
 
-def check_host(tx: Tx, request: LeaseRequest) -> None:
-    """Check in the transaction that the host is registered under the router of the request."""
-    row = tx.get(HOSTS, request.key)
+def _check_host(tx: Tx, name: str, router_name: str) -> None:
+    row = tx.get(HOSTS, name)
     if row is None:
-        raise no_such_host(request.key)
-    router, wanted = row.record.connected_to, request.new_record.router  # type: ignore[union-attr]
-    if router != wanted:
+        raise no_such_host(name)
+    router = row.record.connected_to
+    if router != router_name:
         raise InvalidValue(
-            f"host {request.key} is connected to {router}, not to {wanted}: lease it under its "
-            "own router, whose lock guards it",
-            host=request.key,
+            f"host {name} is connected to {router}, not to {router_name}: lease it under its own "
+            "router, whose lock guards it",
+            host=name,
             router=router,
             field="router_name",
         )
@@ -90,7 +93,7 @@ class LeaseTable:
         space: Space[Any],
         kind: str,
         timeout_s: float,
-        renewing: HoldRenewer,
+        renewer: HoldRenewer,
         also: Sequence[Space[Any]] = (),
     ) -> None:
         self._context = context
@@ -99,7 +102,7 @@ class LeaseTable:
         self._space = space
         self._kind = kind
         self._timeout_s = timeout_s
-        self._renewing = renewing
+        self._renewer = renewer
         self._scope = [*also, space]
 
     def probe(self, keys: Iterable[str]) -> Verdicts:
@@ -114,53 +117,53 @@ class LeaseTable:
         return verdicts_on(found, self._context.processes, embedded=self._store.embedded)
 
     def take(
-        self,
-        run_id: str,
-        requests: Sequence[LeaseRequest],
-        *,
-        pid: Pid,
-        ttl_s: float | None,
-        check: Callable[[Tx, LeaseRequest], None] | None = None,
+        self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
     ) -> dict[str, int]:
         """Take all of the leases for a run, or none; return the count of each key. Taking a lease
         again renews it.
 
-        `check` raises in the transaction when a lease must be refused. Raises RegistryError when
-        a key has too many leases, and RegistryNotFound for a process that is dead.
+        Raises RegistryNotFound for a process that is dead or a host that is not registered,
+        InvalidValue for a host of another router, RegistryError for too many leases on a key.
         """
         holder = self._context.holder(pid)
+        ttl_s = self._context.settings.lease_ttl_s if ttl_s is None else ttl_s
         if not requests:
             return {}
         verdicts = self.probe(dict.fromkeys(request.key for request in requests))
 
         def body(tx: Tx) -> dict[str, int]:
             counts = {}
-            for request in requests:
-                if check is not None:
-                    check(tx, request)
-                lease = request.lease_type(
+            for key, new_record, use in requests:
+                lease_type = RunLease
+                if isinstance(new_record, HostLeases):
+                    _check_host(tx, key, new_record.router)
+                    lease_type = HostLease
+                lease = lease_type(
                     by=run_id,
                     lease=lease_begun(tx.now, holder, ttl_s),
                     process=holder,
                     pid=None if holder is None else holder.pid,
                     allocated_at=tx.now.timestamp(),
-                    **request.use,
+                    **use,
                 )
-                record = self._swept(tx, request.key, verdicts) or request.new_record
-                counts[request.key] = self._add(tx, request.key, record, lease)
+                record = self._swept(tx, key, verdicts) or new_record
+                counts[key] = self._add(tx, key, record, lease)
             return counts
 
-        counts = self._store.transact(body, scope=self._scope, timeout_s=self._timeout_s)
-        self._renewing.keep(self._space, counts, run_id, holder if ttl_s is None else None)
+        counts = self._transact(body, self._scope)
+        self._renewer.keep(self._space, counts, run_id, holder if ttl_s is None else None)
         return counts
 
+    def _transact(self, body: Callable[[Tx], T], scope: Sequence[Space[Any]] | None = None) -> T:
+        scope = [self._space] if scope is None else scope
+        return self._store.transact(body, scope=scope, timeout_s=self._timeout_s)
+
     def _add(self, tx: Tx, key: str, record: Leases, lease: RunLease) -> int:
-        held: tuple[RunLease, ...] = record.leases
-        before = next((one for one in held if one.by == lease.by), None)
+        before = next((one for one in record.leases if one.by == lease.by), None)
         if before is not None:
             # A renewal is the same hold: it keeps its beginning.
             lease = replace(lease, allocated_at=before.allocated_at, more=before.more)
-        leases = taken(held, lease)
+        leases = taken(record.leases, lease)
         if len(leases) > LEASES_PER_HOST_MAX:
             raise RegistryError(
                 f"{key} has {LEASES_PER_HOST_MAX} leases, the most there may be: release some of "
@@ -187,12 +190,12 @@ class LeaseTable:
                 self._log(tx, "dropped", key, run_id=run_id, count=count)
             return count, held
 
-        count, held = self._store.transact(body, scope=[self._space], timeout_s=self._timeout_s)
+        count, held = self._transact(body)
         self.stop_renewing(key, run_id)
         return count, held
 
     def stop_renewing(self, key: str, run_id: str) -> None:
-        self._renewing.leave(self._space, key, run_id)
+        self._renewer.leave(self._space, key, run_id)
 
     def holders(self, tx: Tx, key: str, verdicts: Verdicts) -> tuple[str, ...]:
         """The runs that hold a key, after the ended leases were removed."""
@@ -209,12 +212,11 @@ class LeaseTable:
                 left -= 1
                 self._log(tx, "dropped", key, run_id=lease.by, count=left, forced=True)
 
-    def count(self, key: str) -> int:
-        """How many runs hold a key that are not known to be gone."""
-        row = self._store.get(self._space, key)
-        if row is None:
-            return 0
-        return len(self._living(_leases(row), self._probe([row]), self._store.now()))
+    def count(self, key: str | None = None) -> int:
+        """How many leases count, on one key or in all; damaged records of others are skipped."""
+        rows = self._rows(key, damaged=[])
+        verdicts, now = self._probe(rows), self._store.now()
+        return sum(len(self._living(_leases(row), verdicts, now)) for row in rows)
 
     def sweep(self) -> int:
         """Remove every lease that has ended; return how many. Skips damaged records."""
@@ -236,9 +238,7 @@ class LeaseTable:
                 swept += before - len(self.holders(tx, key, verdicts))
             return swept
 
-        if not due:
-            return 0
-        return self._store.transact(body, scope=[self._space], timeout_s=self._timeout_s)
+        return self._transact(body) if due else 0
 
     def show(self, key: str | None, damaged: Damage | None, *fields: str) -> dict[str, Info]:
         """Leases by key, with these fields of their record; those of one key, or all.

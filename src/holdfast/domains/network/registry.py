@@ -1,24 +1,25 @@
 """The registry: every operation on hosts, routers and neighbours, each one transaction."""
 
+import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from holdfast.domains.network.address import check_batch, check_job_type, normal_ip
+from holdfast.domains.network.address import check_batch, normal_ip
 from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
 from holdfast.domains.network.hosts import Hosts, new_host, new_hosts
 from holdfast.domains.network.leases import (
     Info,
     LeaseRequest,
     LeaseTable,
-    check_host,
     lease_request,
     no_such_host,
 )
 from holdfast.domains.network.records import NeighborLeases, neighbor_key
-from holdfast.domains.network.routers import Routers, not_held
+from holdfast.domains.network.routers import LockOptions, RouterLocks
 from holdfast.domains.network.wire import (
     CORE_FIELDS,
     HOST_LEASES,
@@ -41,6 +42,9 @@ from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.primitives.locks.wait import OnWait
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class Swept(NamedTuple):
     """How many leases of ended runs were removed."""
@@ -55,6 +59,34 @@ class Counts(NamedTuple):
     hosts: int
     host_leases: int
     neighbor_leases: int
+
+
+def _reads(
+    method: Callable[Concatenate["Registry", P], T],
+) -> Callable[Concatenate["Registry", P], T]:
+    """Run a method with the errors and the retries of the registry, if it is switched on."""
+
+    @functools.wraps(method)
+    def run(self: "Registry", /, *args: P.args, **options: P.kwargs) -> T:
+        return self._context.read(lambda: method(self, *args, **options))
+
+    return run
+
+
+def _changes(
+    method: Callable[Concatenate["Registry", P], T],
+) -> Callable[Concatenate["Registry", P], T]:
+    """The same for a method that changes something.
+
+    None of them calls another, as both would retry; none takes an iterator, which a first try
+    would use up.
+    """
+
+    @functools.wraps(method)
+    def run(self: "Registry", /, *args: P.args, **options: P.kwargs) -> T:
+        return self._context.change(lambda: method(self, *args, **options))
+
+    return run
 
 
 class Registry:
@@ -89,33 +121,23 @@ class Registry:
         after_change: Callable[[], None] = lambda: None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._logger = logger or logging.getLogger("holdfast.network")
-        context = NetworkContext(
-            store,
-            journal,
-            processes,
-            settings,
-            label,
-            self._logger,
-            enabled,
-            after_change,
-            pause,
+        self._logger = logger = logger or logging.getLogger("holdfast.network")
+        self._context = context = NetworkContext(
+            store, journal, processes, settings, label, logger, enabled, after_change, pause
         )
-        times = settings.lock_timeouts
-        self._context = context
-        self._settings = settings
+        self._times = times = settings.lock_timeouts
         self._locks = locks
-        self._renewing = HoldRenewer(
+        self._renewer = renewer = HoldRenewer(
             store, processes, field="leases", topic="network", lease_s=HOLD_LEASE_S
         )
         self._host_leases = LeaseTable(
-            context, HOST_LEASES, "host_lease", times.host_leases, self._renewing, [HOSTS]
+            context, HOST_LEASES, "host_lease", times.host_leases, renewer, [HOSTS]
         )
         self._neighbor_leases = LeaseTable(
-            context, NEIGHBOR_LEASES, "neighbor_lease", times.neighbor_leases, self._renewing
+            context, NEIGHBOR_LEASES, "neighbor_lease", times.neighbor_leases, renewer
         )
         self._hosts = Hosts(context, self._host_leases)
-        self._routers = Routers(context, locks)
+        self._routers = RouterLocks(context, locks)
 
     # --- hosts ---
 
@@ -137,6 +159,7 @@ class Registry:
             return False
         return True
 
+    @_changes
     def register_host(
         self,
         host_name: str,
@@ -150,13 +173,12 @@ class Registry:
         Addresses are compared without their mask and in one form, MACs too. `additional_info` is
         kept with the host; it cannot replace a core field.
         """
-        self._context.check_enabled()
         new = new_host(host_name, primary_ip, connected_to, mac_address, additional_info)
+        self._hosts.register([new])
         if shadowed := [name for name in CORE_FIELDS if name in (additional_info or {})]:
             self._logger.warning(
                 "left out of additional_info host=%s: %s", host_name, ", ".join(shadowed)
             )
-        self._context.change(lambda: self._hosts.register([new]))
         self._logger.info(
             "host registered host=%s ip=%s router=%s", host_name, primary_ip, connected_to
         )
@@ -173,11 +195,12 @@ class Registry:
         self._logger.info("hosts registered count=%d", len(new))
         return len(new)
 
+    @_changes
     def unregister_host(self, host_name: str, *, force: bool = False) -> bool:
         """Remove a host; False when there is none. Raises RegistryHeld when runs lease it, unless
         `force` ends their leases in the same transaction.
         """
-        there, ended = self._context.change(lambda: self._hosts.remove(host_name, force=force))
+        there, ended = self._hosts.remove(host_name, force=force)
         for run_id in ended:
             self._host_leases.stop_renewing(host_name, run_id)
         if there:
@@ -191,9 +214,10 @@ class Registry:
         if not self.unregister_host(host_name, force=force):
             raise no_such_host(host_name)
 
+    @_reads
     def get_host_info(self, host_name: str) -> Info | None:
         """A host as hosts.json shows it; None when there is none."""
-        host = self._context.read(lambda: self._hosts.get(host_name))
+        host = self._hosts.get(host_name)
         return None if host is None else write_host(host)
 
     def get_host(self, host_name: str) -> Info:
@@ -203,19 +227,18 @@ class Registry:
             raise no_such_host(host_name)
         return info
 
+    @_reads
     def list_all_hosts(
         self, *, router_name: str | None = None, damaged: Damage | None = None
     ) -> dict[str, Info]:
         """Every host, or those of one router, by name, as hosts.json shows them. A damaged record
         raises, unless `damaged` is a list, to which it is added.
         """
-        self._context.check_enabled()
         if router_name is not None:
             check_label(router_name, "router name")
-        hosts = self._context.read(lambda: self._hosts.all(damaged))
         return {
             name: write_host(host)
-            for name, host in hosts.items()
+            for name, host in self._hosts.all(damaged).items()
             if router_name in (None, host.connected_to)
         }
 
@@ -277,79 +300,65 @@ class Registry:
         """The same for hosts that are used alike, each under its own router unless one is given."""
         self._context.check_enabled()
         if detached:
-            check_detached(pid, self._ttl(ttl_s), embedded=self._context.store.embedded)
-        requests = [
-            lease_request(
-                name,
-                job_type,
-                self.get_host(name)["connected_to"] if router_name is None else router_name,
-                dscp,
-            )
-            for name in dict.fromkeys(host_names)
-        ]
+            self._check_detached(pid, ttl_s)
+        requests = []
+        for name in dict.fromkeys(host_names):
+            router = self.get_host(name)["connected_to"] if router_name is None else router_name
+            requests.append(lease_request(name, job_type, router, dscp))
         return self._lease(run_id, requests, pid, ttl_s)
 
+    @_changes
+    def _lease(
+        self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
+    ) -> dict[str, int]:
+        check_new_label(run_id, "run id")
+        self._routers.check_admission(run_id, [request.router for request in requests])
+        counts = self._host_leases.take(run_id, requests, pid, ttl_s)
+        self._logger.info("hosts leased run=%s counts=%s", run_id, counts)
+        return counts
+
+    def _check_detached(self, pid: Pid, ttl_s: float | None) -> None:
+        ttl_s = self._context.settings.lease_ttl_s if ttl_s is None else ttl_s
+        check_detached(pid, ttl_s, embedded=self._context.store.embedded)
+
+    @_changes
     def release_source_host_lease(self, run_id: str, host_name: str) -> tuple[int, bool]:
         """End a run's lease; return how many are left, and True when none is: the host may be taken
         down.
 
         Raises RegistryNotFound, a ValueError, when the run has no lease on the host.
         """
-
-        def body() -> int:
-            check_label(run_id, "run id")
-            count, held = self._host_leases.drop(check_id(host_name, "host name"), run_id)
-            if not held:
-                raise RegistryNotFound(
-                    f"run {run_id} has no lease on host {host_name}: `holdfast network leases "
-                    "list` shows the leases",
-                    run_id=run_id,
-                    host=host_name,
-                    count=count,
-                )
-            return count
-
-        count = self._context.change(body)
+        check_label(run_id, "run id")
+        count, held = self._host_leases.drop(check_id(host_name, "host name"), run_id)
+        if not held:
+            raise RegistryNotFound(
+                f"run {run_id} has no lease on host {host_name}: `holdfast network leases list` "
+                "shows the leases",
+                run_id=run_id,
+                host=host_name,
+                count=count,
+            )
         self._logger.info("host lease released run=%s host=%s count=%d", run_id, host_name, count)
         return count, count == 0
 
+    @_reads
     def get_host_lease_count(self, host_name: str) -> int:
         """How many runs lease a host, without those known to be gone."""
-        return self._context.read(lambda: self._host_leases.count(check_id(host_name, "host name")))
+        return self._host_leases.count(check_id(host_name, "host name"))
 
+    @_reads
     def list_host_leases(
         self, host_name: str | None = None, *, damaged: Damage | None = None
     ) -> dict[str, Info]:
         """Leases by host, or those of one host, as host_leases.json shows them; `dead` marks those
         that do not count. For `damaged` see `list_all_hosts`.
         """
-
-        def body() -> dict[str, Info]:
-            key = None if host_name is None else check_id(host_name, "host name")
-            return self._host_leases.show(key, damaged, "router")
-
-        return self._context.read(body)
-
-    def _lease(
-        self, run_id: str, requests: Sequence[LeaseRequest], pid: Pid, ttl_s: float | None
-    ) -> dict[str, int]:
-        def body() -> dict[str, int]:
-            check_new_label(run_id, "run id")
-            routers = [one.new_record.router for one in requests]  # type: ignore[union-attr]
-            self._routers.check_admission(run_id, routers)
-            return self._host_leases.take(
-                run_id, requests, pid=pid, ttl_s=self._ttl(ttl_s), check=check_host
-            )
-
-        counts = self._context.change(body)
-        self._logger.info("hosts leased run=%s counts=%s", run_id, counts)
-        return counts
-
-    def _ttl(self, ttl_s: float | None) -> float | None:
-        return self._settings.lease_ttl_s if ttl_s is None else ttl_s
+        key = None if host_name is None else check_id(host_name, "host name")
+        return self._host_leases.show(key, damaged, "router")
 
     # --- neighbours. The host need not be registered: a neighbour may be foreign equipment. ---
 
+    @_changes
     def acquire_neighbor_lease(
         self,
         run_id: str,
@@ -363,24 +372,16 @@ class Registry:
         """Lease a neighbour entry of a host for a run; return how many runs lease it now. Taking it
         again is one lease.
         """
-
-        def body() -> int:
-            check_new_label(run_id, "run id")
-            key, address = _neighbor(host_name, neighbor_ip)
-            if detached:
-                check_detached(pid, self._ttl(ttl_s), embedded=self._context.store.embedded)
-            new = NeighborLeases(host_name=host_name, neighbor_ip=address)
-            requests = [LeaseRequest(key, new)]
-            leases = self._neighbor_leases
-            return leases.take(run_id, requests, pid=pid, ttl_s=self._ttl(ttl_s))[key]
-
-        count = self._context.change(body)
-        self._logger.info(
-            "neighbour leased run=%s host=%s neighbour=%s count=%d",
-            *(run_id, host_name, neighbor_ip, count),
-        )
+        check_new_label(run_id, "run id")
+        key, address = _neighbor(host_name, neighbor_ip)
+        if detached:
+            self._check_detached(pid, ttl_s)
+        request = LeaseRequest(key, NeighborLeases(host_name=host_name, neighbor_ip=address))
+        count = self._neighbor_leases.take(run_id, [request], pid, ttl_s)[key]
+        self._logger.info("neighbour leased run=%s entry=%s count=%d", run_id, key, count)
         return count
 
+    @_changes
     def release_neighbor_lease(
         self, run_id: str, host_name: str, neighbor_ip: str
     ) -> tuple[int, bool]:
@@ -390,34 +391,26 @@ class Registry:
         (count, False) when only other runs have a lease. Raises RegistryNotFound, a ValueError,
         when nobody has one.
         """
-
-        def body() -> tuple[int, bool]:
-            check_label(run_id, "run id")
-            count, held = self._neighbor_leases.drop(_neighbor(host_name, neighbor_ip)[0], run_id)
-            if not held and not count:
-                raise RegistryNotFound(
-                    f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
-                    "nothing to release",
-                    run_id=run_id,
-                    host=host_name,
-                    neighbor_ip=neighbor_ip,
-                )
-            return count, held
-
-        count, held = self._context.change(body)
-        self._logger.info(
-            "neighbour released run=%s host=%s neighbour=%s count=%d",
-            *(run_id, host_name, neighbor_ip, count),
-        )
+        check_label(run_id, "run id")
+        key, _ = _neighbor(host_name, neighbor_ip)
+        count, held = self._neighbor_leases.drop(key, run_id)
+        if not held and not count:
+            raise RegistryNotFound(
+                f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
+                "nothing to release",
+                run_id=run_id,
+                host=host_name,
+                neighbor_ip=neighbor_ip,
+            )
+        self._logger.info("neighbour released run=%s entry=%s count=%d", run_id, key, count)
         return count, held and count == 0
 
+    @_reads
     def list_neighbor_leases(self, *, damaged: Damage | None = None) -> dict[str, Info]:
         """Leases by neighbour entry, as neighbor_leases.json shows them; `dead` marks those that do
         not count. For `damaged` see `list_all_hosts`.
         """
-        return self._context.read(
-            lambda: self._neighbor_leases.show(None, damaged, "host_name", "neighbor_ip")
-        )
+        return self._neighbor_leases.show(None, damaged, "host_name", "neighbor_ip")
 
     # --- routers ---
 
@@ -450,29 +443,20 @@ class Registry:
         would never end; RegistryLost when the lock was taken away before this process could wake;
         RegistryNotFound when `pid` is not a live process.
         """
-        self._context.check_enabled()
-        if job_type is not None:
-            check_job_type(job_type)
-        if priority is None:
-            priority = self._settings.job_priorities.get(job_type or "", 0)
-        if timeout is None:
-            times = self._settings.lock_timeouts
-            timeout = times.router_lock if len(router_names) == 1 else times.router_lock_atomic
-        # Nothing may raise after this call: nobody else knows of the grant.
-        return self._context.change(
-            lambda: self._routers.acquire(
-                router_names,
-                job_id,
-                timeout,
-                mode=mode,
-                priority=priority,
-                ttl_s=ttl_s,
-                pid=pid,
-                on_wait=on_wait,
-                stop_fd=stop_fd,
-                detached=detached,
-            )
+        options = LockOptions(
+            mode, priority, job_type, ttl_s, pid, on_wait, stop_fd, detached=detached
         )
+        if timeout is None and len(router_names) == 1:
+            timeout = self._times.router_lock
+        return self._lock(router_names, job_id, timeout, options)
+
+    @_changes
+    def _lock(
+        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
+    ) -> Grant:
+        timeout = self._times.router_lock_atomic if timeout is None else timeout
+        # Nothing may raise after this call: nobody else knows of the grant.
+        return self._routers.lock(names, job_id, timeout, options)
 
     def acquire_router_lock(
         self,
@@ -488,17 +472,9 @@ class Registry:
         on_wait: OnWait | None = None,
     ) -> bool:
         """Lock a router as `lock_routers` does; False when it could not be acquired in time."""
-        return self._try_lock(
-            [router_name],
-            job_id,
-            self._settings.lock_timeouts.router_lock if timeout is None else timeout,
-            mode=mode,
-            priority=priority,
-            job_type=job_type,
-            ttl_s=ttl_s,
-            pid=pid,
-            on_wait=on_wait,
-        )
+        timeout = self._times.router_lock if timeout is None else timeout
+        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
+        return self._try_lock([router_name], job_id, timeout, options)
 
     def acquire_all_router_locks_atomic(
         self,
@@ -514,31 +490,19 @@ class Registry:
         on_wait: OnWait | None = None,
     ) -> bool:
         """The same for several routers, all or none."""
-        return self._try_lock(
-            router_names,
-            job_id,
-            self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout,
-            mode=mode,
-            priority=priority,
-            job_type=job_type,
-            ttl_s=ttl_s,
-            pid=pid,
-            on_wait=on_wait,
-        )
+        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
+        return self._try_lock(router_names, job_id, timeout, options)
 
     def _try_lock(
-        self, router_names: Sequence[str], job_id: str, timeout: float, **options: Any
+        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
     ) -> bool:
         try:
-            self.lock_routers(router_names, job_id, timeout, **options)
+            self._lock(names, job_id, timeout, options)
         except RegistryLockTimeout as error:
             # The caller gets a bool, so the log is the place that names the holder.
-            self._logger.info(
-                "routers not locked job=%s routers=%s: %s",
-                *(job_id, ",".join(router_names), error.message),
-            )
+            self._logger.info("routers not locked job=%s: %s", job_id, error.message)
             return False
-        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
+        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(names))
         return True
 
     def router_lock(
@@ -556,15 +520,9 @@ class Registry:
         and RegistryLost at the end if the lock was taken away. In another block of the same job,
         only the outer block releases it.
         """
-        return self._hold(
-            [router_name],
-            job_id,
-            self._settings.lock_timeouts.router_lock if timeout is None else timeout,
-            mode=mode,
-            priority=priority,
-            job_type=job_type,
-            ttl_s=ttl_s,
-        )
+        timeout = self._times.router_lock if timeout is None else timeout
+        options = LockOptions(mode, priority, job_type, ttl_s)
+        return self._hold([router_name], job_id, timeout, options)
 
     def all_router_locks(
         self,
@@ -578,21 +536,14 @@ class Registry:
         ttl_s: float | None = None,
     ) -> AbstractContextManager[Grant]:
         """The same for several routers, all or none."""
-        return self._hold(
-            router_names,
-            job_id,
-            self._settings.lock_timeouts.router_lock_atomic if timeout is None else timeout,
-            mode=mode,
-            priority=priority,
-            job_type=job_type,
-            ttl_s=ttl_s,
-        )
+        options = LockOptions(mode, priority, job_type, ttl_s)
+        return self._hold(router_names, job_id, timeout, options)
 
     @contextmanager
     def _hold(
-        self, router_names: Sequence[str], job_id: str, timeout: float, **options: Any
+        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
     ) -> Iterator[Grant]:
-        grant = self.lock_routers(router_names, job_id, timeout, **options)
+        grant = self._lock(names, job_id, timeout, options)
 
         def leave(*raised: Any) -> None:
             try:
@@ -619,17 +570,17 @@ class Registry:
         except RegistryNotFound:
             return 0
 
+    @_changes
     def unlock_routers(self, router_names: Sequence[str], job_id: str) -> tuple[str, ...]:
         """The same; return which. Raises RegistryNotFound when the job holds none of them."""
-        freed = self._context.change(lambda: self._routers.release(router_names, job_id))
-        if not freed:
-            raise not_held(router_names, job_id)
+        freed = self._routers.release(router_names, job_id)
         self._logger.info("routers unlocked job=%s routers=%s", job_id, ",".join(freed))
         return freed
 
+    @_reads
     def is_router_locked(self, router_name: str) -> bool:
         """Whether any job holds the router, in either mode."""
-        return self._context.read(lambda: self._routers.locked(router_name))
+        return any(not hold.reclaimable for hold in self._locks.status(router_name).holds)
 
     def router_status(self, router_names: Iterable[str] = ()) -> list[LockStatus]:
         """Who holds these routers and who waits for them; without names, of every lock that is held
@@ -670,13 +621,14 @@ class Registry:
         locks are not waited for, and a wait that would never end raises RegistryDeadlock.
         """
         try:
-            holders = self.wait_routers_free(
+            blocked = self.wait_routers_free(
                 router_names, timeout, job_id=job_id, mode=mode, on_wait=on_wait
             )
         except RegistryLockTimeout:
             return False
-        return holders is None
+        return blocked is None
 
+    @_changes
     def wait_routers_free(
         self,
         router_names: Sequence[str],
@@ -691,20 +643,23 @@ class Registry:
         over. `float("inf")` waits without limit; the wait also ends when the descriptor `stop_fd`
         becomes readable. Raises RegistryLockTimeout when the store was busy for too long.
         """
-        limit_s = self._settings.lock_timeouts.router_lock if timeout is None else timeout
-        return self._context.change(
-            lambda: self._routers.wait(
-                router_names, limit_s, job_id=job_id, mode=mode, on_wait=on_wait, stop_fd=stop_fd
-            )
+        return self._locks.wait_free(
+            router_names,
+            by=f"wait-{os.getpid()}-{os.urandom(3).hex()}" if job_id is None else job_id,
+            mode=mode,
+            timeout_s=self._times.router_lock if timeout is None else timeout,
+            on_wait=on_wait,
+            stop_fd=stop_fd,
         )
 
+    @_reads
     def router_statistics(
         self, router_names: Sequence[str] | None = None
     ) -> dict[str, LockStatistics]:
         """The statistics of these routers, or of all that were ever locked: grants, waits,
         timeouts, deaths, deadlocks, and histograms of the times of waits and holds.
         """
-        found = self._context.read(self._locks.statistics)
+        found = self._locks.statistics()
         if router_names is None:
             return found
         return {name: found.get(name, LockStatistics()) for name in router_names}
@@ -723,17 +678,15 @@ class Registry:
         self._logger.info("swept host_leases=%d neighbor_leases=%d", *swept)
         return swept
 
+    @_reads
     def counts(self) -> Counts:
         """How many hosts there are, and how many leases that count. Skips damaged records."""
-        alive = [
-            sum(not lease["dead"] for one in shown.values() for lease in one["leases"])
-            for shown in (self.list_host_leases(damaged=[]), self.list_neighbor_leases(damaged=[]))
-        ]
-        return Counts(self._context.read(self._hosts.count), *alive)
+        leases, neighbors = self._host_leases, self._neighbor_leases
+        return Counts(self._hosts.count(), leases.count(), neighbors.count())
 
     def close(self) -> None:
         """Stop renewing leases. Nothing is released."""
-        self._renewing.close()
+        self._renewer.close()
 
 
 def _neighbor(host_name: str, neighbor_ip: str) -> tuple[str, str]:

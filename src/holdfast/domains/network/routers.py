@@ -1,17 +1,18 @@
-"""Router locks. A router is a resource of the lock manager under its own name, so every question
-about locks can be asked about it.
+"""Router locks. A router is a resource of the lock manager under its own name, so
+everything that shows locks shows routers.
 """
 
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from holdfast.domains.network.address import check_job_type
 from holdfast.domains.network.context import NetworkContext, Pid
 from holdfast.kernel.errors import RegistryHeld, RegistryNotFound
-from holdfast.kernel.holder import ThisProcess
+from holdfast.kernel.holder import THIS_PROCESS, ThisProcess
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import Grant, Locks, Mode
-from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import within
 from holdfast.primitives.locks.request import check_names
 from holdfast.primitives.locks.wait import OnWait
@@ -19,10 +20,21 @@ from holdfast.primitives.locks.wait import OnWait
 _GRANTS_MAX = 1024
 
 
-class Routers:
-    """The router locks of one registry: the lock manager's, found by router and job instead of by
-    grant.
-    """
+class LockOptions(NamedTuple):
+    """How to lock routers; see `Registry.lock_routers`."""
+
+    mode: Mode | str
+    priority: int | None
+    job_type: str | None
+    ttl_s: float | None
+    pid: Pid = THIS_PROCESS
+    on_wait: OnWait | None = None
+    stop_fd: int | None = None
+    detached: bool = False
+
+
+class RouterLocks:
+    """The router locks of one registry, found by router and job instead of by grant."""
 
     def __init__(self, context: NetworkContext, locks: Locks) -> None:
         self._context = context
@@ -64,33 +76,26 @@ class Routers:
                     holder=None,
                 )
 
-    def acquire(
-        self,
-        names: Sequence[str],
-        job_id: str,
-        timeout_s: float,
-        *,
-        mode: Mode | str,
-        priority: int,
-        ttl_s: float | None,
-        pid: Pid,
-        on_wait: OnWait | None,
-        stop_fd: int | None,
-        detached: bool,
+    def lock(
+        self, names: Sequence[str], job_id: str, timeout_s: float, options: LockOptions
     ) -> Grant:
         """Lock all of the routers. Raises LockTimeout, DeadlockDetected and LeaseLost."""
-        process = pid if isinstance(pid, ThisProcess) else self._context.holder(pid, job_id)
+        pid, job_type, priority = options.pid, options.job_type, options.priority
+        if job_type is not None:
+            check_job_type(job_type)
+        if priority is None:
+            priority = self._context.settings.job_priorities.get(job_type or "", 0)
         grant = self._locks.acquire(
             names,
             by=job_id,
-            mode=mode,
+            mode=options.mode,
             timeout_s=timeout_s,
             priority=priority,
-            ttl_s=ttl_s,
-            process=process,
-            on_wait=on_wait,
-            stop_fd=stop_fd,
-            detached=detached,
+            ttl_s=options.ttl_s,
+            process=pid if isinstance(pid, ThisProcess) else self._context.holder(pid, job_id),
+            on_wait=options.on_wait,
+            stop_fd=options.stop_fd,
+            detached=options.detached,
         )
         self._check_process()
         with self._mutex:
@@ -99,8 +104,11 @@ class Routers:
             self._grants |= dict.fromkeys(((grant.by, name) for name in grant.taken), grant)
         return grant
 
-    def release(self, names: str | Iterable[str], job_id: str) -> tuple[str, ...]:
-        """Release what the job holds of these routers; return which. Other jobs' locks stay."""
+    def release(self, names: Iterable[str], job_id: str) -> tuple[str, ...]:
+        """Release what the job holds of these routers; return which. Other jobs' locks stay.
+
+        Raises RegistryNotFound when it holds none of them.
+        """
         wanted = check_names(names)
         check_label(job_id, "job")
         self._check_process()
@@ -111,38 +119,16 @@ class Routers:
             # A set of which only a part is released stays with the lock manager.
             if set(grant.taken) <= set(wanted) and self._locks.release(grant):
                 freed += grant.taken
-        rest = [name for name in wanted if name not in freed]
-        return (*freed, *self._locks.free(rest, by=job_id)) if rest else tuple(freed)
-
-    def locked(self, name: str) -> bool:
-        return any(not hold.reclaimable for hold in self._locks.status(name).holds)
-
-    def wait(
-        self,
-        names: Sequence[str],
-        timeout_s: float,
-        *,
-        job_id: str | None,
-        mode: Mode | str,
-        on_wait: OnWait | None,
-        stop_fd: int | None,
-    ) -> Obstruction | None:
-        """Wait until all of the routers are free at once; return who holds them if not in time."""
-        by = f"wait-{os.getpid()}-{os.urandom(3).hex()}" if job_id is None else job_id
-        return self._locks.wait_free(
-            names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd
-        )
+        if rest := [name for name in wanted if name not in freed]:
+            freed += self._locks.free(rest, by=job_id)
+        if not freed:
+            raise RegistryNotFound(
+                f"job {job_id} does not hold {', '.join(wanted)}: `holdfast locks status "
+                f"{' '.join(wanted)}` shows the holders",
+                names=list(wanted),
+            )
+        return tuple(freed)
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             self._begin_process()
-
-
-def not_held(names: Iterable[str], job_id: str) -> RegistryNotFound:
-    """The error for a job that holds none of these routers."""
-    listed = list(dict.fromkeys(names))
-    return RegistryNotFound(
-        f"job {job_id} does not hold {', '.join(listed)}: `holdfast locks status "
-        f"{' '.join(listed)}` shows the holders",
-        names=listed,
-    )

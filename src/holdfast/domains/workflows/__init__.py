@@ -9,13 +9,14 @@ registry.py      register, renew, release, list, sweep, preempt
 swap.py          one swap, from the lock to the new recipe
 work.py          a running workflow: renewed in the background, notified when it should yield
 ports.py         the swap lock, signal files and the swap log
-description.py   workflows, swaps and loads in words
+messages.py      workflows, swaps and loads in words, and the errors that say them
 """
 
 from holdfast.domains.workflows.ports import SwapEvent
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
     Phase,
+    Policy,
     Preempt,
     SwapMarker,
     UnknownRecipe,
@@ -23,7 +24,7 @@ from holdfast.domains.workflows.records import (
 )
 from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
-from holdfast.domains.workflows.swap import Policy, Swap
+from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.work import Work
 
 __all__ = [

@@ -7,6 +7,7 @@ written to the journal.
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -34,6 +35,7 @@ from holdfast.domains.workflows.wire import (
     topic_of,
 )
 from holdfast.kernel.holder import Holder, Liveness
+from holdfast.kernel.space import Space
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import SteadyClock
@@ -129,21 +131,13 @@ class Change:
     # --- workflows ---
 
     def put(self, workflow: Workflow) -> None:
-        """Write a workflow."""
         self.workflows[workflow.name] = workflow
         self.tx.put(WORKFLOWS, workflow.name, workflow)
 
     def add(self, workflow: Workflow) -> None:
         """Write a new workflow."""
         self.put(workflow)
-        data = {
-            "recipe": workflow.recipe,
-            "who": who(workflow.owner),
-            "token": workflow.token,
-        }
-        self.log(
-            "workflow.registered", workflow.name, {**data, "preemptible": workflow.preemptible}
-        )
+        self._log_workflow("workflow.registered", workflow, preemptible=workflow.preemptible)
         self.tx.notify(CHANGED)
 
     def release(self, workflow: Workflow) -> None:
@@ -160,13 +154,11 @@ class Change:
             self._log_request(ports.YIELDED, workflow, how="its process ended")
         self._remove(workflow)
         self.swept.append(workflow)
-        data = {
-            "recipe": workflow.recipe,
-            "who": who(workflow.owner),
-            "token": workflow.token,
-        }
-        why = "dead" if dead else "expired"
-        self.log("workflow.swept", workflow.name, {**data, "why": why})
+        self._log_workflow("workflow.swept", workflow, why="dead" if dead else "expired")
+
+    def _log_workflow(self, kind: str, workflow: Workflow, **more: object) -> None:
+        data = {"recipe": workflow.recipe, "who": who(workflow.owner), "token": workflow.token}
+        self.log(kind, workflow.name, {**data, **more})
 
     def _remove(self, workflow: Workflow) -> None:
         del self.workflows[workflow.name]
@@ -204,12 +196,8 @@ class Change:
         marker = self.marker
         mine = marker is not None and workflow.preempt_swap == marker.token
         recipe = marker.recipe if marker is not None and mine else workflow.recipe
-        data = {
-            "who": workflow.name,
-            "process": who(workflow.owner),
-            "workflow_recipe": workflow.recipe,
-        }
-        self.log(kind, recipe, {**data, **more})
+        process = {"process": who(workflow.owner), "workflow_recipe": workflow.recipe}
+        self.log(kind, recipe, {"who": workflow.name, **process, **more})
 
     # --- the swap ---
 
@@ -241,11 +229,9 @@ class Change:
     def complete_load(self, marker: SwapMarker) -> None:
         """The load has succeeded: its recipe is the current one."""
         before = _last_known(loaded_in(self.tx))
+        by = who(marker.holder)
         loaded = CurrentRecipe(
-            recipe=marker.recipe,
-            loaded_at=self.tx.now,
-            token=marker.token,
-            by=who(marker.holder),
+            recipe=marker.recipe, loaded_at=self.tx.now, token=marker.token, by=by
         )
         self._put_loaded(Loaded(loaded, None))
         self._end_swap(marker)
@@ -300,14 +286,12 @@ class Change:
         self._put_loaded(Loaded(None, ended))
 
     def _put_loaded(self, loaded: Loaded) -> None:
-        if loaded.current is None:
-            self.tx.delete(CURRENT_RECIPE, ONLY)
-        else:
-            self.tx.put(CURRENT_RECIPE, ONLY, loaded.current)
-        if loaded.unknown is None:
-            self.tx.delete(UNKNOWN_RECIPE, ONLY)
-        else:
-            self.tx.put(UNKNOWN_RECIPE, ONLY, loaded.unknown)
+        spaces: tuple[Space[Any], Space[Any]] = (CURRENT_RECIPE, UNKNOWN_RECIPE)
+        for space, record in zip(spaces, loaded, strict=True):
+            if record is None:
+                self.tx.delete(space, ONLY)
+            else:
+                self.tx.put(space, ONLY, record)
 
     def _end_swap(self, marker: SwapMarker) -> None:
         """Remove the marker, and withdraw the requests to yield of this swap."""

@@ -1,5 +1,5 @@
 """What every operation on workflows shares: the store, the processes, the swap lock and the signal
-files; and waiting for deaths and expiries.
+files; and sleeping until a process dies.
 """
 
 import os
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
-from types import TracebackType
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from holdfast.domains.workflows.records import (
     UnseenLoads,
     Workflow,
     same_process,
+    waits_for,
 )
 from holdfast.domains.workflows.wire import CHANGED, SCOPE, WORKFLOWS
 from holdfast.kernel import threads
@@ -37,7 +38,7 @@ from holdfast.kernel.errors import HoldfastError, Lost, Refused
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import SWAP_LOAD_GRACE_S, SWAP_WATCHED_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Damage, Listener, ReadTx, Store, Tx
-from holdfast.primitives.journal import Journal, Lag
+from holdfast.primitives.journal import Journal
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class WorkflowsContext:
         processes: Processes,
         swap_lock: SwapLock,
         signals: Signals,
-        mirror: Mirror,
+        mirror: Mirror | None,
         within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
@@ -96,7 +97,7 @@ class WorkflowsContext:
         self.processes = processes
         self.swap_lock = swap_lock
         self.signals = signals
-        self._mirror = mirror
+        self.mirror = mirror
         self._within = within
         self._unseen = UnseenLoads()
 
@@ -157,7 +158,8 @@ class WorkflowsContext:
 
         result = self.store.transact(whole, scope=SCOPE, timeout_s=timeout_s)
         self._update_signals(begun[0])
-        self._mirror.catch_up()
+        if self.mirror is not None:
+            self.mirror.catch_up()
         if isinstance(result, HoldfastError):
             raise result
         return result
@@ -204,10 +206,6 @@ class WorkflowsContext:
                 # be removed.
                 self.signals.clear(path, workflow.name, workflow.token)
 
-    def swap_log_lag(self) -> Lag | None:
-        """How far the mirror of the swap log is behind; None without a mirror. Raises OSError."""
-        return self._mirror.lag()
-
     def wake(self) -> None:
         """Wake everyone who waits. Tries only for a moment: without it they look again after
         WAIT_RECHECK_S at most.
@@ -221,12 +219,6 @@ class WorkflowsContext:
     def liveness(self, holder: Holder) -> Liveness:
         return probe(self._placed(holder), self.processes, embedded=self.store.embedded)
 
-    def death_fd(self, holder: Holder) -> int | None:
-        """A descriptor that becomes readable when a process dies; None when the process cannot be
-        watched, or is dead already.
-        """
-        return self.processes.death(self._placed(holder))
-
     def _placed(self, holder: Holder) -> Holder:
         if not holder.host_id and self.store.embedded:
             # Another program writes only pid and start. The files are on this machine, so the
@@ -239,6 +231,14 @@ class WorkflowsContext:
         return (
             same_process(process, workflow.owner) or (workflow.name, workflow.token) == self._within
         )
+
+    def own_conflicts(self, change: Change, process: Holder, marker: SwapMarker) -> list[Workflow]:
+        """The work of a process that a swap waits for."""
+        return [
+            one
+            for one in change.workflows.values()
+            if self.owns(process, one) and waits_for(marker, one)
+        ]
 
     def _is_here(self, holder: Holder) -> bool:
         """Whether a process runs on this machine, and so sees our files."""
@@ -296,40 +296,27 @@ class WorkflowsContext:
         ]
         return max(min(ends), 0.0) + _AFTER_S if ends else None
 
-
-class ProcessWatch:
-    """Wakes a waiter when one of some processes dies."""
-
-    def __init__(self, context: WorkflowsContext, holders: Iterable[Holder]) -> None:
-        self._context = context
-        self._holders = list(holders)[:SWAP_WATCHED_MAX]
-        self._fds: list[int] = []
-        self._dead = False
-
-    def __enter__(self) -> "ProcessWatch":
-        for holder in self._holders:
-            fd = self._context.death_fd(holder)
-            if fd is not None:
-                self._fds.append(fd)
-            elif self._context.liveness(holder) is Liveness.DEAD:
-                # It died since it was probed, so no descriptor will report it.
-                self._dead = True
-        return self
-
-    def __exit__(
+    def sleep(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for fd in self._fds:
-            os.close(fd)
-
-    def wait(self, listener: Listener, timeout_s: float | None, stop_fd: int | None = None) -> bool:
-        """Sleep until a process dies, a notification comes or the time is over; not at all if one
-        is dead already. False when the descriptor `stop_fd` became readable.
+        holders: Iterable[Holder],
+        listener: Listener,
+        timeout_s: float | None,
+        stop_fd: int | None = None,
+    ) -> bool:
+        """Sleep until one of these processes dies, a notification comes or the time is over; not at
+        all if one is dead already. False when the descriptor `stop_fd` became readable.
         """
-        if self._dead:
-            return True
-        stops = [] if stop_fd is None else [stop_fd]
-        return listener.wait(timeout_s, also=[*self._fds, *stops]).ready.isdisjoint(stops)
+        fds: list[int] = []
+        try:
+            for holder in islice(holders, SWAP_WATCHED_MAX):
+                fd = self.processes.death(self._placed(holder))
+                if fd is not None:
+                    fds.append(fd)
+                elif self.liveness(holder) is Liveness.DEAD:
+                    # It died since it was probed, so no descriptor will report it.
+                    return True
+            stops = [] if stop_fd is None else [stop_fd]
+            return listener.wait(timeout_s, also=[*fds, *stops]).ready.isdisjoint(stops)
+        finally:
+            for fd in fds:
+                os.close(fd)

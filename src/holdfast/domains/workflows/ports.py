@@ -141,20 +141,12 @@ def event_of(entry: Entry) -> SwapEvent | None:
 
 
 class Mirror(Protocol):
-    """A copy of the swap log that people can read without Holdfast."""
+    """A file with the swap log, for people and for programs that do not use Holdfast."""
 
     def catch_up(self) -> None:
         """Append what is missing. Raises nothing: a mirror never makes a swap fail."""
         ...
 
-    def lag(self) -> Lag | None:
-        """How far the copy is behind the journal; None where there is no copy. Raises OSError."""
+    def lag(self) -> Lag:
+        """How far the file is behind the journal. Raises OSError."""
         ...
-
-
-class NoMirror:
-    """For stores that have no copy."""
-
-    def catch_up(self) -> None: ...
-
-    def lag(self) -> None: ...

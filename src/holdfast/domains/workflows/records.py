@@ -4,7 +4,7 @@ yield; and what a swap leaves behind when its process dies during the load.
 
 import enum
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -142,6 +142,10 @@ def moved(workflow: Workflow, to: Preempt, swap: int | None = None) -> Workflow:
     return replace(workflow, preempt=to)
 
 
+def may_yield(workflow: Workflow) -> bool:
+    return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
+
+
 def waits_for(marker: SwapMarker, workflow: Workflow) -> bool:
     """Whether a swap waits for a workflow. Work with the swap's own recipe is waited for only when
     that recipe is loaded again.
@@ -171,6 +175,29 @@ class OrphanLoad(NamedTuple):
     """The live processes of the load, where they can be seen."""
     left_s: float | None
     """Where they cannot be seen: how long this process still assumes that they live."""
+
+
+class Policy(enum.StrEnum):
+    """What to do about work that cannot be preempted, or does not yield."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+Obstacle = SwapMarker | OrphanLoad | Workflow | CurrentRecipe | UnknownRecipe
+OnWait = Callable[[Sequence[Obstacle]], None]
+"""Called when a wait begins, and when its reasons change: another swap, the load of one that is
+over, or workflows; for work that waits for its recipe, also what is loaded instead.
+"""
+
+
+def fact_of(one: Obstacle) -> tuple[str, int, str | None]:
+    """What of an obstacle is worth a new report when it changes."""
+    if isinstance(one, OrphanLoad):
+        return one.marker.recipe, one.marker.token, "orphan"
+    if isinstance(one, Workflow):
+        return one.name, one.token, one.preempt
+    return one.recipe, one.token, None
 
 
 class UnseenLoads:

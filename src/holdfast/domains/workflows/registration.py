@@ -1,26 +1,23 @@
 """One registration: its terms, the swap that may block it, and the record it becomes."""
 
-import shlex
 import time
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
-from holdfast.domains.workflows.description import describe_loaded
+from holdfast.domains.workflows.context import WorkflowsContext
+from holdfast.domains.workflows.messages import deadlock, name_held, not_loaded, swap_under_way
 from holdfast.domains.workflows.records import (
     Loaded,
+    OnWait,
     Phase,
     SwapMarker,
     Workflow,
     same_process,
-    who,
 )
-from holdfast.domains.workflows.swap import OnWait, deadlock, own_conflicts
 from holdfast.domains.workflows.wire import CHANGED
-from holdfast.kernel import clock
-from holdfast.kernel.errors import EAgain, Held, InvalidValue, LeaseLost, NotLoaded
+from holdfast.kernel.errors import EAgain, InvalidValue, NotLoaded
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
 from holdfast.kernel.names import check_id, check_new_label
@@ -88,23 +85,17 @@ class Registration:
             loaded = loaded_in(change.tx)
             marker = change.marker
             if marker is not None and self._is_blocked(marker, loaded):
-                own = own_conflicts(self._context, change, terms.owner, marker)
+                own = self._context.own_conflicts(change, terms.owner, marker)
                 if waits and own and marker.phase is Phase.WAITING:
                     waiter = f"the registration of {terms.name} for {terms.recipe}"
                     raise deadlock(waiter, terms.recipe, marker, own)
-                raise _swap_under_way(terms.recipe, marker, abandoned=change.abandoned)
+                raise swap_under_way(terms.recipe, marker, abandoned=change.abandoned)
             before = change.workflows.get(terms.name)
             if before is not None and not same_process(before.owner, terms.owner):
-                raise Held(
-                    f"workflow {before.name} belongs to {who(before.owner)}, with recipe "
-                    f"{before.recipe}: choose another name, or wait until it is released",
-                    workflow=before.name,
-                    owner_pid=before.owner.pid,
-                    recipe=before.recipe,
-                )
+                raise name_held(before)
             # Where nothing was ever loaded, nothing is known to be wrong.
             if terms.loaded_only and not loaded.has(terms.recipe) and loaded != Loaded(None, None):
-                raise _not_loaded(terms.recipe, loaded)
+                raise not_loaded(terms.recipe, loaded)
             workflow = self._write(change, before)
             return Registered(workflow, not loaded.has(terms.recipe)), before is None
 
@@ -170,8 +161,8 @@ class Registration:
         if reason is not None and on_wait is not None:
             on_wait([reason])
         limit_s = earliest(left_s, None if orphan is None else orphan.left_s)
-        with ProcessWatch(self._context, [] if marker is None else [marker.holder]) as watch:
-            return watch.wait(listener, limit_s, stop_fd)
+        watched = [] if marker is None else [marker.holder]
+        return self._context.sleep(watched, listener, limit_s, stop_fd)
 
 
 def check_ttl(ttl_s: float) -> float:
@@ -182,44 +173,3 @@ def check_ttl(ttl_s: float) -> float:
             field="ttl_s",
         )
     return ttl_s
-
-
-def swept(name: str, token: int) -> LeaseLost:
-    """The error for a workflow that is not registered any more."""
-    return LeaseLost(
-        f"workflow {name} is not registered any more: it was swept, since its owner was dead or "
-        "its time to live had passed. Stop work that needs its recipe, and register again",
-        workflow=name,
-        token=token,
-    )
-
-
-def _swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool) -> EAgain:
-    swap = "reload of" if marker.reload else "swap to"
-    state = "was killed, and its load still runs" if abandoned else "is under way"
-    return EAgain(
-        f"a {swap} {marker.recipe} by {who(marker.holder)} {state}, so nothing may begin with "
-        f"{recipe}: try again when it is over, or wait for that with --wait; `holdfast swap "
-        "status` shows it",
-        recipe=recipe,
-        target=marker.recipe,
-        holder_pid=marker.holder.pid,
-        token=marker.token,
-    )
-
-
-def _not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
-    current, unknown = loaded
-    known = current or unknown
-    return NotLoaded(
-        f"{recipe} is not loaded: {describe_loaded(loaded)}. Load it with `holdfast swap to "
-        f"{shlex.quote(recipe)} -- COMMAND`, wait until it is loaded with --wait, or begin on "
-        "whatever is loaded with --any-recipe",
-        recipe=recipe,
-        loaded=None if current is None else current.recipe,
-        loaded_at=None if current is None else clock.render(current.loaded_at),
-        by=None if known is None else known.by,
-        token=None if known is None else known.token,
-        failed=None if unknown is None else unknown.recipe,
-        exit_status=None if unknown is None else unknown.exit_status,
-    )

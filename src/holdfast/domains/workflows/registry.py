@@ -1,14 +1,15 @@
 """The registry of workflows: which work needs which recipe, and which may begin."""
 
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.domains.workflows.change import ASKED_STATES, Change, loaded_in
 from holdfast.domains.workflows.context import WorkflowsContext, WorkflowsSnapshot
+from holdfast.domains.workflows.messages import fenced, no_such, swept
 from holdfast.domains.workflows.ports import (
     Mirror,
-    NoMirror,
     Signals,
     SwapEvent,
     SwapLock,
@@ -16,24 +17,24 @@ from holdfast.domains.workflows.ports import (
 )
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
+    OnWait,
     OrphanLoad,
+    Policy,
     Preempt,
     SwapMarker,
     UnknownRecipe,
     Workflow,
-    who,
 )
 from holdfast.domains.workflows.registration import (
     Registered,
     Registration,
     Terms,
     check_ttl,
-    swept,
 )
-from holdfast.domains.workflows.swap import OnWait, Policy, Swap
+from holdfast.domains.workflows.swap import Swap, SwapTerms
 from holdfast.domains.workflows.wire import WORKFLOWS
 from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
-from holdfast.kernel.errors import Fenced, InvalidValue, NotFound
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_new_label
@@ -89,8 +90,9 @@ class Workflows:
         within: tuple[str, int] | None = None,
     ) -> None:
         self._context = WorkflowsContext(
-            store, journal, processes, swap_lock, signals, mirror or NoMirror(), within
+            store, journal, processes, swap_lock, signals, mirror, within
         )
+        self.mirror = mirror
         self._label = label
 
     def register(
@@ -169,7 +171,7 @@ class Workflows:
         """A live workflow. Raises NotFound."""
         found = {workflow.name: workflow for workflow in self.list_workflows(damaged=[])}
         if check_id(name, "workflow") not in found:
-            raise _no_such(name)
+            raise no_such(name)
         return found[name]
 
     def list_workflows(self, *, damaged: Damage | None = None) -> list[Workflow]:
@@ -195,7 +197,7 @@ class Workflows:
         def body(change: Change) -> Workflow:
             workflow = change.workflows.get(name)
             if workflow is None:
-                raise _no_such(name)
+                raise no_such(name)
             if not workflow.preemptible:
                 raise InvalidValue(
                     f"workflow {name} was not registered as preemptible: wait for its end",
@@ -255,20 +257,18 @@ class Workflows:
         whatever is loaded. Raises what `register` raises; LeaseLost at the end if it was swept
         meanwhile.
         """
-
-        def register() -> Registered:
-            return self.register(
-                name,
-                recipe,
-                owner=owner,
-                ttl_s=ttl_s,
-                preemptible=preemptible,
-                preempt_signal_path=preempt_signal_path,
-                loaded_only=not any_recipe,
-                wait_s=wait_s,
-                on_wait=on_wait,
-            )
-
+        register = partial(
+            self.register,
+            name,
+            recipe,
+            owner=owner,
+            ttl_s=ttl_s,
+            preemptible=preemptible,
+            preempt_signal_path=preempt_signal_path,
+            loaded_only=not any_recipe,
+            wait_s=wait_s,
+            on_wait=on_wait,
+        )
         return Work(self, self._context, register, on_preempt, on_lost)
 
     # --- swaps ---
@@ -320,17 +320,9 @@ class Workflows:
                 field="policy",
             ) from None
         me = self._context.processes.current(self._label)
-        return Swap(
-            self._context,
-            recipe,
-            me if tree is None else replace(me, tree=tree),
-            grace_s=grace_s,
-            timeout_s=timeout_s,
-            policy=policy,
-            on_wait=on_wait,
-            stop_fd=stop_fd,
-            reload=reload,
-        )
+        holder = me if tree is None else replace(me, tree=tree)
+        terms = SwapTerms(recipe, holder, grace_s, timeout_s, policy, reload, on_wait, stop_fd)
+        return Swap(self._context, terms)
 
     def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
         """The load of a swap whose process is dead or has lost the swap lock; None for a live
@@ -375,8 +367,8 @@ class Workflows:
         return self._context.look()
 
     def swap_log_lag(self) -> Lag | None:
-        """How far the mirror of the swap log is behind; None without a mirror. Raises OSError."""
-        return self._context.swap_log_lag()
+        """How far the file of the swap log is behind; None without a file. Raises OSError."""
+        return None if self.mirror is None else self.mirror.lag()
 
 
 def _check_seconds(seconds: float, field: str) -> float:
@@ -390,7 +382,7 @@ def _own_record(row: Row[Workflow] | None, name: str, token: int) -> Workflow:
     if row is None:
         raise swept(name, token)
     if row.record.token != token:
-        raise _fenced(row.record, token)
+        raise fenced(row.record, token)
     return row.record
 
 
@@ -398,25 +390,7 @@ def _own(change: Change, name: str, token: int) -> Workflow:
     """The workflow with this token. Raises NotFound, Fenced."""
     workflow = change.workflows.get(name)
     if workflow is None:
-        raise _no_such(name)
+        raise no_such(name)
     if workflow.token != token:
-        raise _fenced(workflow, token)
+        raise fenced(workflow, token)
     return workflow
-
-
-def _no_such(name: str) -> NotFound:
-    return NotFound(
-        f"there is no workflow {name}: it was released or swept, or never registered; `holdfast "
-        "workflows list` shows the registered ones",
-        workflow=name,
-    )
-
-
-def _fenced(workflow: Workflow, token: int) -> Fenced:
-    return Fenced(
-        f"token {token} is not that of workflow {workflow.name}, which now belongs to "
-        f"{who(workflow.owner)}: stop work on it",
-        workflow=workflow.name,
-        token=token,
-        current=workflow.token,
-    )

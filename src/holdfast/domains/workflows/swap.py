@@ -14,42 +14,41 @@ to yield, and the block keeps other swaps out without loading.
 """
 
 import contextlib
-import enum
 import os
 import threading
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from holdfast.domains.workflows import ports
 from holdfast.domains.workflows.change import Change, loaded_in
-from holdfast.domains.workflows.context import ProcessWatch, WorkflowsContext
-from holdfast.domains.workflows.description import describe_conflicts, describe_orphan_load
+from holdfast.domains.workflows.context import WorkflowsContext
+from holdfast.domains.workflows.messages import (
+    deadlock,
+    load_in_the_way,
+    swap_lost,
+    swap_timeout,
+    waits_for_itself,
+    work_in_the_way,
+    work_timeout,
+)
 from holdfast.domains.workflows.ports import Contender
 from holdfast.domains.workflows.records import (
-    CurrentRecipe,
     Loaded,
-    OrphanLoad,
+    Obstacle,
+    OnWait,
     Phase,
+    Policy,
     Preempt,
     SwapMarker,
-    UnknownRecipe,
     Workflow,
+    fact_of,
+    may_yield,
     waits_for,
     who,
 )
 from holdfast.domains.workflows.wire import CHANGED
 from holdfast.kernel import faults
-from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import (
-    DeadlockDetected,
-    Held,
-    HoldfastError,
-    InvalidValue,
-    LeaseLost,
-    LockTimeout,
-)
+from holdfast.kernel.errors import HoldfastError, InvalidValue, LockTimeout
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import SWAP_WHY_CHARS_MAX, TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Listener
@@ -61,37 +60,24 @@ _SHUT_S = 1.0
 """How long a refused swap tries to log its end on a store that was just seen to be busy."""
 
 
-class Policy(enum.StrEnum):
-    """What to do about work that cannot be preempted, or does not yield."""
+class SwapTerms(NamedTuple):
+    """What a caller asks for; see `Workflows.swap`."""
 
-    WAIT = "wait"
-    REFUSE = "refuse"
-
-
-Obstacle = SwapMarker | OrphanLoad | Workflow | CurrentRecipe | UnknownRecipe
-OnWait = Callable[[Sequence[Obstacle]], None]
-"""Called when a wait begins, and when its reasons change: another swap, the load of one that is
-over, or workflows; for work that waits for its recipe, also what is loaded instead.
-"""
+    recipe: str
+    holder: Holder
+    grace_s: float
+    timeout_s: float
+    policy: Policy
+    reload: bool
+    on_wait: OnWait | None
+    stop_fd: int | None
 
 
 class Swap:
     """A swap, for the time of a `with` block; see `Workflows.swap`."""
 
-    def __init__(
-        self,
-        context: WorkflowsContext,
-        recipe: str,
-        me: Holder,
-        *,
-        grace_s: float,
-        timeout_s: float,
-        policy: Policy,
-        on_wait: OnWait | None,
-        stop_fd: int | None = None,
-        reload: bool = False,
-    ) -> None:
-        self.recipe = recipe
+    def __init__(self, context: WorkflowsContext, terms: SwapTerms) -> None:
+        self.recipe = terms.recipe
         self.needed = True
         """False in the block when the recipe is loaded already: then load nothing. The recipe stays
         loaded until the block ends.
@@ -99,14 +85,9 @@ class Swap:
         self.lost = threading.Event()
         """Set when this process learns that the swap was lost: stop loading."""
         self._context = context
-        self._me = me
-        self._grace_s = grace_s
-        self._deadline = Deadline(timeout_s)
-        self._timeout_s = timeout_s
-        self._policy = policy
-        self._on_wait = on_wait
-        self._stop_fd = stop_fd
-        self._reload = reload
+        self._terms = terms
+        self._me = terms.holder
+        self._deadline = Deadline(terms.timeout_s)
         self._pinned = False
         """Own work keeps the recipe loaded, so the block needs neither lock nor marker."""
         self._before: Loaded | None = None
@@ -122,13 +103,12 @@ class Swap:
 
     @property
     def token(self) -> int:
-        """The token of this swap."""
         return self._token
 
     def __enter__(self) -> "Swap":
         if self._contender is not None:
             raise InvalidValue("a swap is entered once: make another one")
-        self._deadline = Deadline(self._timeout_s)
+        self._deadline = Deadline(self._terms.timeout_s)
         self._pid = os.getpid()
         self._contender = self._context.swap_lock.contender()
         try:
@@ -147,38 +127,42 @@ class Swap:
             self._end(ports.REFUSED, _why(error), loaded=False)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            if self._contender is None or self._is_forked():
+            if self._contender is None or self._pid != os.getpid():
                 # The swap was ended in the block, or belongs to the parent process.
                 return
             if error is not None:
                 self._end(ports.FAILED, _why(error), loaded=True)
                 return
             faults.reach("swap.loaded")
-            self._context.change(self._complete)
+            self._context.change(
+                lambda change: (change.complete_load if self.needed else change.skip_load)(
+                    self._own_marker(change)
+                )
+            )
             faults.reach("swap.completed")
             self._release()
         except BaseException:
-            if not self._is_forked():
+            if self._pid == os.getpid():
                 self._release()
             raise
 
     def check(self) -> None:
         """Check that this swap is still in force. Raises LeaseLost when it is not: stop loading."""
         if self.lost.is_set():
-            raise self._lost_error()
-        self._context.change(self._check_loaded if self._pinned else self._own_marker)
+            raise swap_lost(self.recipe, self._token)
+
+        def body(change: Change) -> None:
+            if not self._pinned:
+                self._own_marker(change)
+            elif not loaded_in(change.tx).has(self.recipe):
+                raise swap_lost(self.recipe, self._token)
+
+        self._context.change(body)
 
     def when_lost(self, act: Callable[[], None]) -> None:
-        """Call `act` once, from another thread, when the swap is found to be lost; at once if it is
-        already.
-        """
+        """Call `act` once, from another thread, when the swap is lost; at once if it is already."""
         self._on_lost = act
         if self.lost.is_set():
             act()
@@ -189,74 +173,61 @@ class Swap:
 
     def fail(self, why: str, *, exit_status: int | None = None) -> None:
         """End the swap: the load has failed, and it is unknown what is loaded. The end of the block
-        does nothing then. A forked child ends nothing.
+        does nothing then, and neither does a forked child.
         """
-        if not self._is_forked():
+        if self._pid == os.getpid():
             self._end(ports.FAILED, why, loaded=True, exit_status=exit_status)
 
     def cancel(self, why: str) -> None:
-        """End the swap before anything was loaded: what was loaded still is. The end of the block
-        does nothing then. A forked child ends nothing.
-        """
-        if not self._is_forked():
+        """End the swap before anything was loaded; otherwise as `fail`."""
+        if self._pid == os.getpid():
             self._end(ports.FAILED, why, loaded=False)
-
-    def _is_forked(self) -> bool:
-        return self._pid != os.getpid()
-
-    # --- the lock and the marker ---
 
     def _begin(self, listener: Listener) -> None:
         while True:
             other = self._change(self._mark)
             if self._pinned:
                 return
-            if self._has_lock():
+            if self._contender is not None and self._contender.has_it():
                 if other is None:
                     return
                 # The lock was taken in a try of the transaction that was not committed. In the next
                 # try it would vouch for the marker of a dead swap.
-                self._renew_contender()
+                contender, self._contender = self._contender, None
+                contender.close()
+                self._token = 0
+                self._contender = self._context.swap_lock.contender()
                 continue
             if other is not None and (self._abandoned or self._unseen):
                 self._await_load(other, listener)
                 continue
             if self._deadline.passed():
-                raise self._swap_timeout(other)
+                raise swap_timeout(self.recipe, other, None, self._terms.timeout_s)
             self._report([] if other is None else [other])
             # The leader too: when it dies, its load may live on and must be ended.
             watched = [] if other is None else {other.holder, other.holder.leader}
-            with ProcessWatch(self._context, watched) as watch:
-                self._sleep(watch, listener, self._deadline.left_s())
+            self._sleep(watched, listener, self._deadline.left_s())
 
     def _await_load(self, marker: SwapMarker, listener: Listener) -> None:
         """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
-        its guardian, where that lives, does the same. Raises Held and LockTimeout.
+        its guardian, where that lives, does the same.
         """
         orphan = self._context.orphan_load(marker)
-        if self._policy is Policy.REFUSE:
-            raise Held(
-                f"no swap to {self.recipe}: {describe_orphan_load(orphan)}; nothing was changed. "
-                "--policy wait ends that load and waits for it",
-                recipe=self.recipe,
-                target=marker.recipe,
-                survivors=[pid for pid, _ in orphan.survivors],
-            )
+        if self._terms.policy is Policy.REFUSE:
+            raise load_in_the_way(self.recipe, orphan)
         if self._deadline.passed():
-            raise self._swap_timeout(marker, orphan)
+            raise swap_timeout(self.recipe, marker, orphan, self._terms.timeout_s)
         self._report([orphan])
-        with ProcessWatch(self._context, [marker.holder]) as watch:
-            if self._abandoned and marker.token != self._ended_load:
-                self._ended_load = marker.token
-                self._context.end_load(marker)
-            self._sleep(watch, listener, earliest(self._deadline.left_s(), orphan.left_s))
+        if self._abandoned and marker.token != self._ended_load:
+            self._ended_load = marker.token
+            self._context.end_load(marker)
+        self._sleep([marker.holder], listener, earliest(self._deadline.left_s(), orphan.left_s))
 
     def _change(self, body: Callable[[Change], T]) -> T:
-        """One transaction before the block, within the time that is left."""
         try:
             return self._deadline.retry(
                 lambda limit_s: self._context.change(body, timeout_s=limit_s),
-                stop_fd=self._stop_fd,
+                stop_fd=self._terms.stop_fd,
             )
         except LockTimeout as error:
             self._store_busy = error.fields.get("outcome") == "none"
@@ -269,7 +240,7 @@ class Swap:
         self._pinned = False
         self._abandoned, self._unseen = change.abandoned, change.unseen
         is_loaded = loaded_in(change.tx).has(self.recipe)
-        self.needed = self._reload or not is_loaded
+        self.needed = self._terms.reload or not is_loaded
         if change.marker is not None:
             self._meet(change, change.marker)
             return change.marker
@@ -282,16 +253,14 @@ class Swap:
             begun_at=change.tx.now,
             token=self._token,
             phase=Phase.BEGUN,
-            reload=self._reload and is_loaded,
+            reload=self._terms.reload and is_loaded,
         )
         change.begin_swap(marker, needed=self.needed)
         return None
 
     def _meet(self, change: Change, other: SwapMarker) -> None:
-        """Another swap is under way. Raises DeadlockDetected when it waits for work of this same
-        process.
-        """
-        mine = own_conflicts(self._context, change, self._me, other)
+        """Another swap is under way. Raises DeadlockDetected when it waits for this process."""
+        mine = self._context.own_conflicts(change, self._me, other)
         if not self.needed and any(one.recipe == self.recipe for one in mine):
             # That work keeps the recipe loaded, whatever the other swap wants. No need to wait.
             self._pinned = True
@@ -299,31 +268,19 @@ class Swap:
         elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
             raise deadlock(f"the swap to {self.recipe}", self.recipe, other, mine)
 
-    def _renew_contender(self) -> None:
-        contender, self._contender = self._contender, None
-        if contender is not None:
-            contender.close()
-        self._token = 0
-        self._contender = self._context.swap_lock.contender()
-
-    def _has_lock(self) -> bool:
-        return self._contender is not None and self._contender.has_it()
-
-    def _sleep(self, watch: ProcessWatch, listener: Listener, limit_s: float | None) -> None:
-        if not watch.wait(listener, limit_s, self._stop_fd):
+    def _sleep(self, watched: Iterable[Holder], listener: Listener, limit_s: float | None) -> None:
+        if not self._context.sleep(watched, listener, limit_s, self._terms.stop_fd):
             # The caller wants to stop, as if the time were over.
             self._deadline.end()
 
     def _report(self, reasons: Sequence[Obstacle]) -> None:
-        facts = [_fact(one) for one in reasons]
-        if facts and facts != self._reported and self._on_wait is not None:
+        facts = [fact_of(one) for one in reasons]
+        if facts and facts != self._reported and self._terms.on_wait is not None:
             self._reported = facts
-            self._on_wait(reasons)
-
-    # --- waiting for running work ---
+            self._terms.on_wait(reasons)
 
     def _drain(self, listener: Listener) -> None:
-        grace = Deadline(self._grace_s)
+        grace = Deadline(self._terms.grace_s)
         while conflicts := self._change(lambda change: self._ask(change, late=grace.passed())):
             faults.reach("swap.asked")
             # Work that yields after the grace time is not logged a second time as having ignored
@@ -332,10 +289,10 @@ class Swap:
             if (refusal := self._refusal(conflicts)) is not None:
                 raise refusal
             self._report(conflicts)
-            grace_s = grace.left_s() if any(map(_may_yield, conflicts)) else None
+            grace_s = grace.left_s() if any(map(may_yield, conflicts)) else None
             expiry_s = self._context.next_expiry_s(conflicts)
-            with ProcessWatch(self._context, [one.owner for one in conflicts]) as watch:
-                self._sleep(watch, listener, earliest(self._deadline.left_s(), grace_s, expiry_s))
+            limit_s = earliest(self._deadline.left_s(), grace_s, expiry_s)
+            self._sleep([one.owner for one in conflicts], listener, limit_s)
 
     def _ask(self, change: Change, *, late: bool) -> list[Workflow]:
         """Ask preemptible work to yield, and note which did not in time; return all conflicts. When
@@ -349,32 +306,26 @@ class Swap:
         if not conflicts:
             self._before = change.begin_load(marker)
             return []
-        if self._policy is Policy.REFUSE and not all(one.preemptible for one in conflicts):
+        if self._terms.policy is Policy.REFUSE and not all(one.preemptible for one in conflicts):
             # The swap will be refused, so no work is disturbed for it.
             return conflicts
-        for workflow in conflicts:
-            if workflow.preemptible:
-                self._ask_one(change, workflow, late=late)
+        for workflow in [one for one in conflicts if one.preemptible]:
+            # Work that yielded to another swap, and is still there, was not asked by this one.
+            if workflow.preempt is Preempt.NONE or (
+                workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
+            ):
+                change.ask(workflow)
+            asked = change.workflows[workflow.name]
+            may_ignore = asked.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
+            if late and may_ignore and asked.token not in self._late:
+                change.ignore(asked)
         conflicts = self._conflicts(change, marker)
         if self._refusal(conflicts) is None:
             change.begin_wait(marker)
         return conflicts
 
-    def _ask_one(self, change: Change, workflow: Workflow, *, late: bool) -> None:
-        # Work that yielded to another swap, and is still there, was not asked by this one.
-        if workflow.preempt is Preempt.NONE or (
-            workflow.preempt is Preempt.YIELDED and workflow.preempt_swap != self._token
-        ):
-            change.ask(workflow)
-        workflow = change.workflows[workflow.name]
-        asked = workflow.preempt in (Preempt.REQUESTED, Preempt.YIELDED)
-        if late and asked and workflow.token not in self._late:
-            change.ignore(workflow)
-
     def _conflicts(self, change: Change, marker: SwapMarker) -> list[Workflow]:
-        """The work that the swap waits for. Own work with the swap's recipe is not: the swap loads
-        for it.
-        """
+        """The work that the swap waits for; not own work with its recipe, for which it loads."""
         return [
             workflow
             for workflow in change.workflows.values()
@@ -384,61 +335,28 @@ class Swap:
 
     def _refusal(self, conflicts: Sequence[Workflow]) -> HoldfastError | None:
         """Why the swap does not wait for these conflicts; None when it does."""
-        names = [workflow.name for workflow in conflicts]
-        stubborn = [workflow for workflow in conflicts if not _may_yield(workflow)]
-        if stubborn and self._policy is Policy.REFUSE:
-            return Held(
-                f"no swap to {self.recipe}: {describe_conflicts(stubborn)}; nothing was changed. "
-                "Wait for that work with --policy wait, or end it",
-                recipe=self.recipe,
-                conflicts=[workflow.name for workflow in stubborn],
-            )
+        stubborn = [workflow for workflow in conflicts if not may_yield(workflow)]
+        if stubborn and self._terms.policy is Policy.REFUSE:
+            return work_in_the_way(self.recipe, stubborn)
         if self._deadline.passed():
-            return LockTimeout(
-                f"no swap to {self.recipe} within {self._timeout_s:g} s: "
-                f"{describe_conflicts(conflicts, since=True)}; nothing was changed. Wait for that "
-                "work to end, or allow more time",
-                recipe=self.recipe,
-                conflicts=names,
-                holders=[
-                    _blocker(one.name, one.recipe, one.started_at, one.owner) for one in conflicts
-                ],
-                timeout_s=self._timeout_s,
-                outcome="none",
-            )
+            return work_timeout(self.recipe, conflicts, self._terms.timeout_s)
         own = [workflow for workflow in stubborn if self._context.owns(self._me, workflow)]
-        if not own:
-            return None
-        cycle = f"the swap to {self.recipe} would wait for {_named(own)}"
-        return DeadlockDetected(
-            f"{cycle}: that work belongs to the process that swaps, so it would wait for itself. "
-            "Release it first",
-            recipe=self.recipe,
-            conflicts=[workflow.name for workflow in own],
-            cycle=cycle,
-        )
+        return waits_for_itself(self.recipe, own) if own else None
 
     # --- the end ---
 
     def _own_marker(self, change: Change) -> SwapMarker:
-        if change.marker is None or change.marker.token != self._token or not self._has_lock():
-            raise self._lost_error()
+        if (
+            change.marker is None
+            or change.marker.token != self._token
+            or not (self._contender is not None and self._contender.has_it())
+        ):
+            raise swap_lost(self.recipe, self._token)
         return change.marker
 
-    def _check_loaded(self, change: Change) -> None:
-        if not loaded_in(change.tx).has(self.recipe):
-            raise self._lost_error()
-
-    def _complete(self, change: Change) -> None:
-        marker = self._own_marker(change)
-        if self.needed:
-            change.complete_load(marker)
-        else:
-            change.skip_load(marker)
-
     def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
-        """End the swap early; `loaded` says whether the caller may have begun to load. If the store
-        does not answer, the next look finds an orphaned marker and clears it.
+        """End the swap early; `loaded`: the caller may have begun to load. If the store does not
+        answer, the next look finds an orphaned marker and clears it.
         """
         if self._contender is None:
             # It has ended already.
@@ -476,94 +394,6 @@ class Swap:
             with contextlib.suppress(HoldfastError):
                 # Again: a waiter that woke for the marker may have found the lock still held.
                 self._context.wake()
-
-    # --- errors ---
-
-    def _lost_error(self) -> LeaseLost:
-        return LeaseLost(
-            f"the swap to {self.recipe} has lost its lock, so {self.recipe} does not count as "
-            "loaded: stop loading, look with `holdfast swap status`, and begin again",
-            recipe=self.recipe,
-            token=self._token,
-        )
-
-    def _swap_timeout(
-        self, marker: SwapMarker | None, orphan: OrphanLoad | None = None
-    ) -> LockTimeout:
-        """The error for another swap, or its load, that did not end in time."""
-        limit, other = f"within {self._timeout_s:g} s", "another swap"
-        blockers = []
-        if marker is not None:
-            by = who(marker.holder)
-            since = f"{marker.begun_at:%Y-%m-%d %H:%MZ}"
-            other = f"a swap to {marker.recipe} by {by}, under way since {since},"
-            blockers = [_blocker(by, marker.recipe, marker.begun_at, marker.holder)]
-        words = f"{other} did not end {limit}"
-        if orphan is not None:
-            words = f"no swap to {self.recipe} {limit}: {describe_orphan_load(orphan)}"
-        return LockTimeout(
-            f"{words}; nothing was changed: wait for it, or allow more time",
-            recipe=self.recipe,
-            target=None if marker is None else marker.recipe,
-            holder_pid=None if marker is None else marker.holder.pid,
-            holders=blockers,
-            timeout_s=self._timeout_s,
-            outcome="none",
-        )
-
-
-def own_conflicts(
-    context: WorkflowsContext, change: Change, process: Holder, marker: SwapMarker
-) -> list[Workflow]:
-    """The work of a process that a swap waits for."""
-    return [
-        one
-        for one in change.workflows.values()
-        if context.owns(process, one) and waits_for(marker, one)
-    ]
-
-
-def deadlock(
-    waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]
-) -> DeadlockDetected:
-    """The error for a waiter whose own work is waited for by the swap that it would wait for."""
-    cycle = (
-        f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which "
-        f"waits for {_named(own)}"
-    )
-    return DeadlockDetected(
-        f"{cycle}: that work belongs to the same process, so neither would ever go on. Release "
-        "it, and try again",
-        recipe=recipe,
-        target=marker.recipe,
-        holder_pid=marker.holder.pid,
-        conflicts=[workflow.name for workflow in own],
-        cycle=cycle,
-    )
-
-
-def _named(workflows: Sequence[Workflow]) -> str:
-    return ", ".join(f"workflow {one.name} ({one.recipe}, {who(one.owner)})" for one in workflows)
-
-
-def _blocker(by: str, recipe: str, since: datetime, process: Holder) -> dict[str, Any]:
-    """What blocked a swap, for programs."""
-    found: dict[str, Any] = to_plain(
-        {"by": by, "recipe": recipe, "since": since, "process": process}
-    )
-    return found
-
-
-def _may_yield(workflow: Workflow) -> bool:
-    return workflow.preemptible and workflow.preempt is not Preempt.IGNORED
-
-
-def _fact(one: Obstacle) -> tuple[str, int, str | None]:
-    if isinstance(one, OrphanLoad):
-        return one.marker.recipe, one.marker.token, "orphan"
-    if isinstance(one, Workflow):
-        return one.name, one.token, one.preempt
-    return one.recipe, one.token, None
 
 
 def _why(error: BaseException) -> str:

@@ -9,29 +9,26 @@ start alone. An owner or holder with a process tree also has the id of that tree
 3339; seconds since 1970 are read too. Every change latches the four spaces together.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
 from holdfast.domains.workflows.records import (
     CurrentRecipe,
-    Phase,
-    Preempt,
     SwapMarker,
     UnknownRecipe,
     Workflow,
 )
 from holdfast.kernel import clock
 from holdfast.kernel import lease as leases
-from holdfast.kernel.codec import Record
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, OneFile, Wire
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S, WORKFLOW_TTL_S
 from holdfast.kernel.space import Space
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", Workflow, SwapMarker, CurrentRecipe, UnknownRecipe)
 
 FOLDER = "workflows"
 FILE = "workflows.json"
@@ -45,139 +42,65 @@ _NS_A_TICK = 10_000_000
 """A tick of /proc is a hundredth of a second on every machine that Linux runs on today."""
 
 
-# Each `_from_file` function raises KeyError, TypeError or ValueError for a document of another
-# form.
+_FILE_NAMES: dict[tuple[type, str], str] = {(SwapMarker, "recipe"): "target_recipe"}
+"""Fields that have another name in the file."""
 
 
-def workflow_to_file(workflow: Workflow) -> Document:
-    return {
-        **workflow.others,
-        "name": workflow.name,
-        "recipe": workflow.recipe,
-        **_process("owner", workflow.owner),
-        "started_at": clock.render(workflow.started_at),
-        "last_renewed_at": clock.render(workflow.last_renewed_at),
-        "ttl_seconds": workflow.ttl_seconds,
-        "preemptible": workflow.preemptible,
-        "preempt_signal_path": workflow.preempt_signal_path,
-        "token": workflow.token,
-        "preempt": workflow.preempt.value,
-        "preempt_swap": workflow.preempt_swap,
-    }
+def _document_of(record: R, process: str | None = None) -> Document:
+    """A record in the file: the process under `process` as flat fields, instants as text."""
+    document: Document = dict(record.others)
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if name == process:
+            document |= _process_fields(name, value)
+        elif name not in ("others", "schema_version"):
+            document[_FILE_NAMES.get((type(record), name), name)] = (
+                clock.render(value) if isinstance(value, datetime) else value
+            )
+    return document
 
 
-def workflow_from_file(key: str, document: Document) -> Workflow:
-    rest = dict(document)
-    if rest.pop("name", key) != key:
+def _record_of(model: type[R], document: Document, process: str | None = None) -> R:
+    """The record in a document of the file. An absent or empty field has its default; fields that
+    Holdfast does not know are kept in `others`. Raises KeyError, TypeError or ValueError.
+    """
+    rest, found = dict(document), dict[str, Any]()
+    for field in msgspec.structs.fields(model):
+        if field.name == process:
+            found[field.name] = _holder(field.name, rest)
+        elif field.name not in ("others", "schema_version"):
+            value = rest.pop(_FILE_NAMES.get((model, field.name), field.name), None)
+            if field.name.endswith("_at") and value is not None:
+                value = _instant(value)
+            if value is not None or field.required:
+                # Not strict: another program may write a number where we write a truth value.
+                found[field.name] = msgspec.convert(value, field.type, strict=False)
+    return model(**found, others=rest)
+
+
+def _workflow_of(key: str, document: Document) -> Workflow:
+    given = {"last_renewed_at": None, "ttl_seconds": None, "token": 0, **document, "name": key}
+    if document.get("name", key) != key:
         raise ValueError(f"the entry of {key} is named {document['name']}")
-    started_at = _instant(rest.pop("started_at"))
-    renewed_at = _instant(rest.pop("last_renewed_at", None) or clock.render(started_at))
-    ttl_s = float(rest.pop("ttl_seconds", WORKFLOW_TTL_S))
-    if not 0 < ttl_s <= WORKFLOW_TTL_MAX_S:
-        raise ValueError(f"a time to live of {ttl_s} s is not possible")
-    # Raises for an end beyond the calendar, which would otherwise fail each later look.
-    leases.grant(renewed_at, WORKFLOW_TTL_MAX_S)
-    return Workflow(
-        name=key,
-        recipe=_text(rest.pop("recipe")),
-        owner=_holder("owner", rest),
-        started_at=started_at,
-        last_renewed_at=renewed_at,
-        ttl_seconds=ttl_s,
-        preemptible=bool(rest.pop("preemptible", False)),
-        preempt_signal_path=rest.pop("preempt_signal_path", None),
-        token=int(rest.pop("token", 0)),
-        preempt=Preempt(rest.pop("preempt", "none")),
-        preempt_swap=rest.pop("preempt_swap", None),
-        others=rest,
-    )
+    given["last_renewed_at"] = given["last_renewed_at"] or document["started_at"]
+    if given["ttl_seconds"] is None:
+        given["ttl_seconds"] = WORKFLOW_TTL_S
+    workflow = _record_of(Workflow, given, "owner")
+    if not 0 < workflow.ttl_seconds <= WORKFLOW_TTL_MAX_S:
+        raise ValueError(f"a time to live of {workflow.ttl_seconds} s is not possible")
+    # Raises for an end beyond the calendar, which would otherwise fail each later read.
+    leases.grant(workflow.last_renewed_at, WORKFLOW_TTL_MAX_S)
+    return workflow
 
 
-def marker_to_file(marker: SwapMarker) -> Document:
-    return {
-        **marker.others,
-        "target_recipe": marker.recipe,
-        **_process("holder", marker.holder),
-        "begun_at": clock.render(marker.begun_at),
-        "token": marker.token,
-        "phase": None if marker.phase is None else marker.phase.value,
-        "reload": marker.reload,
-    }
-
-
-def marker_from_file(_: str, document: Document) -> SwapMarker:
-    rest = dict(document)
-    phase = rest.pop("phase", None)
-    return SwapMarker(
-        recipe=_text(rest.pop("target_recipe")),
-        holder=_holder("holder", rest),
-        begun_at=_instant(rest.pop("begun_at")),
-        token=int(rest.pop("token", 0)),
-        phase=None if phase is None else Phase(phase),
-        reload=bool(rest.pop("reload", False)),
-        others=rest,
-    )
-
-
-def current_to_file(current: CurrentRecipe) -> Document:
-    return {
-        **current.others,
-        "recipe": current.recipe,
-        "loaded_at": clock.render(current.loaded_at),
-        "token": current.token,
-        "by": current.by,
-    }
-
-
-def current_from_file(_: str, document: Document) -> CurrentRecipe:
-    rest = dict(document)
-    return CurrentRecipe(
-        recipe=_text(rest.pop("recipe")),
-        loaded_at=_instant(rest.pop("loaded_at")),
-        token=int(rest.pop("token", 0)),
-        by=_text(rest.pop("by", "")),
-        others=rest,
-    )
-
-
-def unknown_to_file(unknown: UnknownRecipe) -> Document:
-    return {
-        **unknown.others,
-        "recipe": unknown.recipe,
-        "before": unknown.before,
-        "began_at": clock.render(unknown.began_at),
-        "ended_at": None if unknown.ended_at is None else clock.render(unknown.ended_at),
-        "exit_status": unknown.exit_status,
-        "why": unknown.why,
-        "token": unknown.token,
-        "by": unknown.by,
-    }
-
-
-def unknown_from_file(_: str, document: Document) -> UnknownRecipe:
-    rest = dict(document)
-    before, ended_at = rest.pop("before", None), rest.pop("ended_at", None)
-    status = rest.pop("exit_status", None)
-    return UnknownRecipe(
-        recipe=_text(rest.pop("recipe")),
-        before=None if before is None else _text(before),
-        began_at=_instant(rest.pop("began_at")),
-        ended_at=None if ended_at is None else _instant(ended_at),
-        exit_status=None if status is None else int(status),
-        why=_text(rest.pop("why", "")),
-        token=int(rest.pop("token", 0)),
-        by=_text(rest.pop("by", "")),
-        others=rest,
-    )
-
-
-def _single(
-    part: str, write: Callable[[R], Document], read: Callable[[str, Document], R]
-) -> OneFile[R]:
+def _single(part: str, model: type[R], process: str | None = None) -> OneFile[R]:
     return OneFile(
         FOLDER,
         FILE,
-        Wire(write, read),
+        Wire(
+            lambda record: _document_of(record, process),
+            lambda _, document: _record_of(model, {"token": 0, **document}, process),
+        ),
         part=part,
         spread=lambda value: [(ONLY, value)] if value else [],
         gather=lambda documents: documents.get(ONLY),
@@ -188,18 +111,15 @@ def _single(
 WORKFLOWS_LAYOUT = OneFile(
     FOLDER,
     FILE,
-    Wire(workflow_to_file, workflow_from_file),
+    Wire(lambda workflow: _document_of(workflow, "owner"), _workflow_of),
     part="workflows",
     spread=lambda value: [(_text(document["name"]), document) for document in value or ()],
     gather=lambda documents: [document for _, document in sorted(documents.items())],
     lock=STATE_LOCK,
 )
-MARKER_LAYOUT = _single("swap_in_progress", marker_to_file, marker_from_file)
-CURRENT_LAYOUT = _single("current_recipe", current_to_file, current_from_file)
-UNKNOWN_LAYOUT = _single("unknown_recipe", unknown_to_file, unknown_from_file)
 
 
-def _process(what: str, holder: Holder) -> Document:
+def _process_fields(what: str, holder: Holder) -> Document:
     process = {
         f"{what}_pid": holder.pid,
         f"{what}_start_ns": holder.start_ticks * _NS_A_TICK,
@@ -237,9 +157,15 @@ def _text(value: Any) -> str:
 
 
 WORKFLOWS = Space("workflows", Workflow, layout=WORKFLOWS_LAYOUT)
-SWAP_MARKER = Space("swap_marker", SwapMarker, layout=MARKER_LAYOUT)
-CURRENT_RECIPE = Space("current_recipe", CurrentRecipe, layout=CURRENT_LAYOUT)
-UNKNOWN_RECIPE = Space("unknown_recipe", UnknownRecipe, layout=UNKNOWN_LAYOUT)
+SWAP_MARKER = Space(
+    "swap_marker", SwapMarker, layout=_single("swap_in_progress", SwapMarker, "holder")
+)
+CURRENT_RECIPE = Space(
+    "current_recipe", CurrentRecipe, layout=_single("current_recipe", CurrentRecipe)
+)
+UNKNOWN_RECIPE = Space(
+    "unknown_recipe", UnknownRecipe, layout=_single("unknown_recipe", UnknownRecipe)
+)
 
 SCOPE: list[Space[Any]] = [WORKFLOWS, SWAP_MARKER, CURRENT_RECIPE, UNKNOWN_RECIPE]
 

@@ -6,12 +6,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.domains.workflows.context import WorkflowsContext
+from holdfast.domains.workflows.messages import swept
 from holdfast.domains.workflows.records import Preempt, Workflow
-from holdfast.domains.workflows.registration import Registered, swept
+from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
 from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
@@ -71,12 +71,7 @@ class Work:
                 self._workflows.release(self.workflow.name, self.workflow.token)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._pid != os.getpid():
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return

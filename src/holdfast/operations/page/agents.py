@@ -15,15 +15,15 @@ from holdfast.operations.page.explanation import Fact, Tone, Why, known
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
-    "believed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
+    "presumed": ("good", "its lease is fresh; no process was named, so nothing more is known"),
     "unseen": (
         "wait",
         "its lease is fresh, but its process is on another machine or in another container",
     ),
-    "dead": ("bad", "its process has ended, and nobody has taken its record out"),
-    "over": ("bad", "its lease is over: it was not refreshed in time"),
+    "dead": ("bad", "its process has ended, and nobody has removed its record"),
+    "expired": ("bad", "its lease has expired: it was not refreshed in time"),
 }
-"""What an agent may look like from here, and what that means."""
+"""The states of an agent as seen from here, and what each means."""
 
 _ABOUT_AGENTS = ("agent.", "gateway.")
 """How the kinds of those journal entries begin whose subject is an agent."""
@@ -60,7 +60,7 @@ class AgentCensus(Plain, frozen=True, kw_only=True):
     total: int
     states: dict[str, int]
     troubled: tuple[AgentLine, ...]
-    """A few of those that somebody should look at."""
+    """A few of those that need attention."""
 
 
 def agent_page(
@@ -160,7 +160,7 @@ def why_agent(agent: Agent, agents: Agents, processes: Processes) -> Why:
         title=bare(agent.agent_name),
         state=line.state,
         tone=line.tone,
-        words=(f"{bare(line.name)}: {line.why}.", *_parts_told(parts)),
+        words=(f"{bare(line.name)}: {line.why}.", *_parts_words(parts)),
         facts=known(
             Fact(name="lease ends", at=agent.lease_expires_at),
             Fact(name="published", at=agent.published_at),
@@ -187,10 +187,10 @@ def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
 
 def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
     if not agent.fresh(now):
-        return "over"
+        return "expired"
     alive = process_liveness(agent, processes, embedded=embedded)
     if alive is None:
-        return "believed"
+        return "presumed"
     return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
@@ -201,20 +201,20 @@ _PARTS: dict[str, Callable[[Parts], Liveness | None]] = {
     "tmux session": lambda parts: parts.tmux_session,
     "gateway": lambda parts: parts.gateway,
 }
-_SAID = {
+_LIVENESS_WORDS = {
     Liveness.ALIVE: "is there",
     Liveness.DEAD: "is gone",
     Liveness.UNKNOWN: "cannot be seen from here",
 }
 
 
-def _parts_told(parts: Parts) -> tuple[str, ...]:
-    told = [
-        f"its {name} {_SAID[found]}"
+def _parts_words(parts: Parts) -> tuple[str, ...]:
+    found_parts = [
+        f"its {name} {_LIVENESS_WORDS[found]}"
         for name, part in _PARTS.items()
         if (found := part(parts)) is not None
     ]
-    return (f"Looked at just now: {', '.join(told)}.",)
+    return (f"Checked just now: {', '.join(found_parts)}.",)
 
 
 def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
@@ -225,14 +225,14 @@ def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
         )
     if line.state == "dead" and parts.tmux_session is Liveness.ALIVE:
         return (
-            f"its tmux session lives on: look into it with `tmux attach -t ={line.tmux_session}`",
+            f"its tmux session lives on: inspect it with `tmux attach -t ={line.tmux_session}`",
         )
     if line.tone == "bad":
         return (
             f"a new `holdfast agents start {bare(line.name)}` succeeds it at once"
             if line.state == "dead"
             else "start it again",
-            "`holdfast agents cleanup` takes out what is left behind",
+            "`holdfast agents cleanup` removes what is left behind",
         )
     if parts.gateway is Liveness.DEAD:
         return (

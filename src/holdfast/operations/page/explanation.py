@@ -1,8 +1,8 @@
 """The answer to "why?": what is so, since when, what it means, and what can be done about it. The
 same shape for everything.
 
-No span of time is in the words: an instant is a fact of its own, so that whoever shows it can let
-it tick.
+No span of time is in the words: an instant is a fact of its own, so that a page can let it
+tick.
 """
 
 from typing import Literal

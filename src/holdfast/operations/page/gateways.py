@@ -118,7 +118,7 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
         return (
             "idle",
             "never served",
-            "there is a folder for it, and no gateway has left a word there",
+            "it has a folder, in which no gateway has written its status",
         )
     if status.get("gateway_health") != "healthy":
         depth = int(status.get("queue_depth") or 0)
@@ -133,19 +133,19 @@ def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:
         return (
             "bad",
             "blocked: decide",
-            "another instance of the agent has come, and what was meant for the last one waits",
+            "the agent was replaced, and requests for the earlier instance wait",
         )
     if status.get("request_admission") == "blocked_unavailable":
         return "bad", "blocked: no agent", "the agent is not there, so nothing is accepted"
     if status.get("active_execution") == "running":
         return "busy", "running", "the agent works on a request"
-    return "good", "open", "it takes requests, and nothing runs"
+    return "good", "open", "it accepts requests, and nothing runs"
 
 
 def _advice(line: GatewayLine) -> tuple[str, ...]:
     if line.reconcile:
         return (
-            "look at what waits below, then replay it to the new instance or discard it; nothing "
+            "read what waits below, then replay it to the new instance or discard it; nothing "
             "is replayed by itself",
         )
     if line.state in ("not attached", "never served"):
@@ -153,7 +153,7 @@ def _advice(line: GatewayLine) -> tuple[str, ...]:
     if line.state == "blocked: no agent":
         return ("bring the agent back; what was accepted before stays in the queue",)
     if line.state == "does not answer":
-        return ("look at its process: it may be stopped, or its machine too busy",)
+        return ("check its process: it may be stopped, or its machine too busy",)
     return ("nothing to do",)
 
 
@@ -161,11 +161,11 @@ def _actions(line: GatewayLine, waiting: int) -> tuple[Action, ...]:
     given = counted(
         waiting, "request of an earlier instance is", "requests of an earlier instance are"
     )
-    replay = f"{given} given to the new one (epoch {line.epoch}), and requests are taken again."
+    replay = f"{given} given to the new one (epoch {line.epoch}), and requests are accepted again."
     ended = counted(
         waiting, "request of an earlier instance ends", "requests of an earlier instance end"
     )
-    discard = f"{ended} as failed, code discarded, and requests are taken again."
+    discard = f"{ended} as failed, code discarded, and requests are accepted again."
     return (
         Action(verb="replay", subject=line.agent, label="Replay", effect=replay, epoch=line.epoch),
         Action(

@@ -12,7 +12,7 @@ from holdfast.domains.jobs.transitions import RETRIED
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Verb, Why, known
 from holdfast.primitives.journal import redacted
 
 PROMPT_CHARS = 200
@@ -58,7 +58,7 @@ class JobPage(Plain, frozen=True, kw_only=True):
 
 
 class Progress(Plain, frozen=True, kw_only=True):
-    """One thing that a job told of itself."""
+    """One event of a job."""
 
     at: Instant
     event: str
@@ -75,7 +75,7 @@ class JobPicture(Plain, frozen=True, kw_only=True):
     result: str
     error: str
     late: str
-    """What a verdict said that came too late."""
+    """The words of a verdict that came too late."""
     progress: tuple[Progress, ...]
 
 
@@ -132,15 +132,15 @@ def line_of(job: Job) -> JobLine:
 
 
 def job_picture(job: Job, events: JobEvents, processes: Processes, *, embedded: bool) -> JobPicture:
-    """A job, why it is as it is, and the last of what it told."""
-    told = events.of_job(job.job_id, after_seq=max(job.last_seq - _EVENTS, 0))
+    """A job, why it is as it is, and its last events."""
+    last = events.of_job(job.job_id, after_seq=max(job.last_seq - _EVENTS, 0))
     return JobPicture(
         why=_why(job, processes, embedded),
         prompt=job.prompt[:_TEXT_CHARS],
         result=(job.result or "")[:_TEXT_CHARS],
         error=(job.error or "")[:_TEXT_CHARS],
         late=_late_words(job)[:_TEXT_CHARS],
-        progress=tuple(_progress(one) for one in told),
+        progress=tuple(_progress(one) for one in last),
     )
 
 
@@ -239,7 +239,7 @@ def _words(job: Job, worker: str) -> str:
 def _advice(job: Job) -> tuple[str, ...]:
     if job.status is JobStatus.PENDING:
         return (
-            "if nothing picks it, start a worker: holdfast jobs run --agent-session "
+            "if nothing picks it, start a worker: holdfast jobs run --queue "
             f"{job.agent_session} -- COMMAND",
         )
     if job.status is JobStatus.RUNNING:
@@ -251,7 +251,7 @@ def _advice(job: Job) -> tuple[str, ...]:
         )
     if job.status is JobStatus.ERROR:
         return (
-            "what it told is below; retry it when its cause is gone",
+            "its progress is below; retry it when the cause is gone",
             "give it up once it is dealt with otherwise",
         )
     return ("nothing to do",)
@@ -261,38 +261,30 @@ def _late_words(job: Job) -> str:
     late = job.late_result
     if late is None:
         return ""
-    said = late.result if late.status is JobStatus.COMPLETED else late.error
-    return f"{late.status.value}, attempt {late.attempt}" + (f": {said}" if said else "")
+    words = late.result if late.status is JobStatus.COMPLETED else late.error
+    return f"{late.status.value}, attempt {late.attempt}" + (f": {words}" if words else "")
 
 
 def _actions(job: Job) -> tuple[Action, ...]:
-    actions = []
+    offered: list[tuple[Verb, str, str]] = []
     if JobStatus.PENDING in TRANSITIONS[job.status]:
-        effect = (
-            f"{job.job_id} waits again for the next pick. The worker that has it now is refused "
-            "from then on."
-        )
-        actions.append(
-            Action(
-                verb="requeue_job",
-                subject=job.job_id,
-                label="Requeue",
-                effect=effect,
-                token=job.token,
-            )
-        )
+        refused = "The worker that has it now is refused from then on."
+        offered.append(("requeue_job", "Requeue", f"waits again for the next pick. {refused}"))
     if JobStatus.CANCELLED in TRANSITIONS[job.status]:
-        effect = f"{job.job_id} ends as cancelled. A worker that has it is refused from then on."
-        actions.append(Action(verb="cancel_job", subject=job.job_id, label="Cancel", effect=effect))
+        refused = "A worker that has it is refused from then on."
+        offered.append(("cancel_job", "Cancel", f"ends as cancelled. {refused}"))
     if job.status in RETRIED:
-        effect = f"{job.job_id} waits again for the next pick, in its old place."
-        actions.append(Action(verb="retry_job", subject=job.job_id, label="Retry", effect=effect))
+        offered.append(("retry_job", "Retry", "waits again for the next pick, in its old place."))
     if job.status is JobStatus.ERROR:
-        effect = (
-            f"{job.job_id} counts as cancelled from now on, for everybody, and needs nobody any "
-            "more. Its error stays."
+        kept = "for everybody, and needs nobody any more. Its error stays."
+        offered.append(("cancel_job", "Give up", f"counts as cancelled from now on, {kept}"))
+    return tuple(
+        Action(
+            verb=verb,
+            subject=job.job_id,
+            label=label,
+            effect=f"{job.job_id} {effect}",
+            token=job.token if verb == "requeue_job" else None,
         )
-        actions.append(
-            Action(verb="cancel_job", subject=job.job_id, label="Give up", effect=effect)
-        )
-    return tuple(actions)
+        for verb, label, effect in offered
+    )

@@ -84,7 +84,7 @@ def line_of(one: LockLine) -> HeldLine:
 
 
 def why_lock(locks: Locks, name: str) -> Why:
-    """Why a resource is not free: who has it, through which chain, who is in line, and what can be
+    """Why a resource is not free: who has it, through which chain, who waits, and what can be
     done.
     """
     found = locks.explain(name)
@@ -115,11 +115,11 @@ def _kick(status: LockStatus) -> Action:
         subject=status.name,
         label="Kick",
         effect=(
-            f"{status.name} is taken away from {_names(status)} at once and passes to the next in "
-            f"line.{together} The old token is refused from then on, but the process is not "
+            f"{status.name} is taken away from {_names(status)} at once and goes to the next "
+            f"waiter.{together} The old token is refused from then on, but the process is not "
             "stopped: end it first if it must not go on. It is journalled with your reason."
         ),
-        # By whom it was shown: the next in line may have it by the time the button is pressed.
+        # By whom it was shown: the next waiter may have it by the time the button is pressed.
         by=holders.pop() if len(holders) == 1 else None,
     )
 
@@ -140,9 +140,9 @@ def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
     if not holds:
         return ("wait", "free, but waited for") if waiting else ("idle", "free")
     if all(hold.reclaimable for hold in holds):
-        over = "its holder is dead" if holds[0].alive is Alive.DEAD else "its time is over"
-        # Whoever asks for it gets it: it is nobody's trouble unless somebody waits.
-        return ("bad" if waiting else "idle"), over
+        ended = "its holder is dead" if holds[0].alive is Alive.DEAD else "its lease has expired"
+        # The next request gets it: that is no trouble unless somebody waits already.
+        return ("bad" if waiting else "idle"), ended
     shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
     return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
 
@@ -153,13 +153,13 @@ def _names(status: LockStatus) -> str:
 
 def _chain(found: Explanation) -> list[str]:
     status = found.status
-    told = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
+    lines = [f"{status.name} ← {_holder(hold, found)}" for hold in status.holds[:_SHOWN]] or [
         f"Nobody holds {status.name}."
     ]
     for blockage in found.blockages[:_SHOWN]:
         for hold in blockage.holds:
-            told.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
-    return told
+            lines.append(f"{blockage.by} waits for {blockage.waits_for} ← {_holder(hold, found)}")
+    return lines
 
 
 def _holder(hold: HoldStatus, found: Explanation) -> str:
@@ -169,14 +169,16 @@ def _holder(hold: HoldStatus, found: Explanation) -> str:
 
 
 def _line_words(status: LockStatus) -> list[str]:
-    told = [f"{wait.position}. in line: {wait.by}, {_wish(wait)}" for wait in status.queue[:_SHOWN]]
+    lines = [
+        f"{wait.position}. waiter: {wait.by}, {_request(wait)}" for wait in status.queue[:_SHOWN]
+    ]
     more = len(status.queue) - _SHOWN
-    return [*told, f"and {more} more in line"] if more > 0 else told
+    return [*lines, f"and {more} more waiting"] if more > 0 else lines
 
 
-def _wish(wait: WaitStatus) -> str:
-    wish = "only looks" if wait.looks else wait.mode.value
-    return f"{wish}, {process_words(wait.process, wait.alive)}"
+def _request(wait: WaitStatus) -> str:
+    mode = "only waits" if wait.looks else wait.mode.value
+    return f"{mode}, {process_words(wait.process, wait.alive)}"
 
 
 def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:

@@ -22,13 +22,13 @@ from holdfast.primitives.locks.inspect import Alive, Graph, LockCounts
 
 _NEWEST = 30
 _FAILED = 5
-"""How many jobs that ended in error are named; of the rest only the number is told."""
+"""How many jobs that ended in error are named; the others are only counted."""
 _FAILED_READ = 100
 """Among how many of the newest those are chosen that failed last."""
 
 
 class Need(Plain, frozen=True, kw_only=True):
-    """Something that somebody should look at, and where "why?" is answered."""
+    """Something that needs attention, and where "why?" is answered."""
 
     kind: str
     name: str
@@ -69,8 +69,8 @@ def overview(
     census: AgentCensus,
     gateways: Sequence[GatewayLine],
 ) -> Overview:
-    """Everything at a glance. Reads little, however much there is; agents and gateways were looked
-    at before.
+    """Everything at a glance. Reads little, however much there is; agents and gateways were
+    probed before.
     """
     graph = locks.contention(limit=PAGE_WAITS_MAX)
     swap = swap_picture(workflows)
@@ -158,7 +158,7 @@ def _of_jobs(jobs: Jobs, failed: int) -> Iterator[Need]:
 
 def _of_agents(census: AgentCensus) -> Iterator[Need]:
     for line in census.troubled:
-        since = line.lease_expires_at if line.state == "over" else None
+        since = line.lease_expires_at if line.state == "expired" else None
         yield Need(
             kind="agent",
             name=line.agent_id,
@@ -166,6 +166,6 @@ def _of_agents(census: AgentCensus) -> Iterator[Need]:
             words=f"agent {bare(line.name)}: {line.why}",
             at=since,
         )
-    if (more := census.states["dead"] + census.states["over"] - len(census.troubled)) > 0:
+    if (more := census.states["dead"] + census.states["expired"] - len(census.troubled)) > 0:
         words = f"{counted(more, 'more agent is', 'more agents are')} not alive: show all"
         yield Need(kind="agents", name="", tone="bad", words=words, count=more)

@@ -1,7 +1,7 @@
 """A timeline of who held and who waited for what, put together from the journal and the lock table.
 
 An uncontended grant is not journalled, so of one that has ended and that nobody waited for there is
-nothing to show. A hold whose beginning or end the journal does not tell is drawn from its first to
+nothing to show. A hold whose beginning or end is not in the journal is drawn from its first to
 its last mention, and says so.
 """
 
@@ -60,21 +60,21 @@ class Timeline(Plain, frozen=True, kw_only=True):
 def timeline(store: Store, locks: Locks, *, entries_max: int = PAGE_JOURNAL_MAX) -> Timeline:
     """Who held and who waited for what, as far back as the last entries of the journal go."""
     entries = store.journal(limit=entries_max, reverse=True).entries[::-1]
-    told = _Told()
+    history = _History()
     for entry in entries:
-        told.take(entry)
+        history.take(entry)
     now = store.now()
     held = {
         (line.name, hold.by): hold.since
         for line in locks.page(limit=PAGE_LANES_MAX)
         for hold in line.holds
     }
-    for name in {key[0] for key in told.holds} - {key[0] for key in held}:
+    for name in {key[0] for key in history.holds} - {key[0] for key in held}:
         held |= {(name, hold.by): hold.since for hold in locks.status(name).holds}
     waits = {
         (edge.resource, edge.job) for edge in locks.contention().edges if edge.position is not None
     }
-    stretches = told.up_to_now(held, waits)
+    stretches = history.up_to_now(held, waits)
     names = _lanes(stretches)
     kept = tuple(one for one in stretches if one.resource in names)
     since = min((one.begin for one in kept), default=now)
@@ -86,8 +86,8 @@ def timeline(store: Store, locks: Locks, *, entries_max: int = PAGE_JOURNAL_MAX)
     )
 
 
-class _Told:
-    """What the journal has told so far."""
+class _History:
+    """The stretches of the entries read so far."""
 
     def __init__(self) -> None:
         self.over: list[Stretch] = []
@@ -130,7 +130,7 @@ class _Told:
             self.holds.pop(key, None)
             found.append(Stretch(resource=key[0], job=key[1], what="hold", begin=since, end=None))
         for key, hold in self.holds.items():
-            # It is over, and the journal does not tell since when.
+            # It is over, and the journal does not say since when.
             found.append(replace(hold, end=self._mentioned.get(key, hold.begin), how="released"))
         found += [wait for key, wait in self.waits.items() if key in waits]
         return sorted(found, key=lambda one: one.begin)

@@ -3,7 +3,7 @@ for.
 """
 
 from holdfast.domains.workflows import Preempt, SwapStatus, Workflow, Workflows
-from holdfast.domains.workflows.description import describe_unknown
+from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known
@@ -140,7 +140,7 @@ def why_swap(workflows: Workflows) -> Why:
             Fact(name="by", text=picture.by),
         ),
         advice=(
-            "`holdfast swap log` tells what happened; a dead swap's marker is cleared by itself",
+            "`holdfast swap log` says what happened; a dead swap's marker is cleared by itself",
         ),
     )
 
@@ -169,7 +169,7 @@ def advice(workflow: Workflow, in_the_way: bool) -> str:
     if not in_the_way:
         return "nothing to do"
     if workflow.preempt is Preempt.IGNORED:
-        return f"it was asked to yield and did not: look at {who(workflow.owner)}"
+        return f"it was asked to yield and did not: check {who(workflow.owner)}"
     if workflow.preemptible and workflow.preempt is Preempt.NONE:
         return "it may be asked to yield, and was not yet"
     if workflow.preemptible:

@@ -12,6 +12,7 @@ grant.py        what a holder has: tokens, expiry, suspension, durable copies
 context.py      what all calls of a process share; renewal and withdrawal
 manager.py      `Locks`: what callers use
 inspect.py      status, graph and explanation
+advice.py       what an operator can do about a lock that is not free
 statistics.py   counts and histograms
 """
 

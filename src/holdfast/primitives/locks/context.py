@@ -80,7 +80,6 @@ class LockContext:
         self._pid = os.getpid()
 
     def is_forked(self) -> bool:
-        """True in a child that was forked since this context began."""
         return self._pid != os.getpid()
 
     def begin_process(self) -> None:
@@ -98,7 +97,6 @@ class LockContext:
         self._numbers = count(int(number, 16) + 1)
 
     def new_id(self) -> str:
-        """The id of the next request."""
         return f"{self.requester}-{next(self._numbers):x}"
 
     def this_process(self) -> Holder:
@@ -114,7 +112,6 @@ class LockContext:
         return bool(self._contended) and not self._contended.keys().isdisjoint(names)
 
     def note_contention(self, names: Sequence[str], *, contended: bool) -> None:
-        """Remember whether names had to be waited for."""
         if contended:
             if len(self._contended) > _CONTENDED_MAX:
                 self._contended = {}
@@ -126,7 +123,6 @@ class LockContext:
     def transact(
         self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
-        """Change the lock table in one transaction."""
 
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
@@ -224,7 +220,6 @@ class LockContext:
             raise
 
     def _tick(self) -> None:
-        """The background work of every few seconds."""
         if not self.retry_withdrawals():
             # Any other wait for a store that does not answer would delay the next retry, and
             # meanwhile a request that nobody wants may be granted.

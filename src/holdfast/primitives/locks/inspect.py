@@ -1,8 +1,7 @@
 """The lock table for people: who holds, who waits, why, and what to do. Changes nothing."""
 
 import enum
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 
@@ -14,15 +13,11 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import (
     Holder,
     Liveness,
-    Place,
-    Survivor,
     orphaned,
     probe,
     stopped,
-    survivors_named,
 )
 from holdfast.kernel.names import check_label
-from holdfast.kernel.text import counted
 from holdfast.primitives.locks import policy
 from holdfast.primitives.locks.context import LockContext
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Mode, Waiter
@@ -156,18 +151,15 @@ class Inspector:
         self._behind = behind
 
     def status(self, name: str) -> LockStatus:
-        """The holders and waiters of a resource, in order."""
         check_label(name, "resource")
         return self._context.read(lambda table: self._status(table, name))
 
     def list_held(self) -> list[LockStatus]:
-        """The status of every resource that is held or waited for."""
         rows = self._context.read(lambda table: table.tx.range(LOCKS, damaged=[]))
         found = [self.status(row.key) for row in rows]
         return [status for status in found if status.holds or status.queue]
 
     def counts(self) -> LockCounts:
-        """Count resources and waiters without reading them."""
 
         def count(table: LockTable) -> LockCounts:
             return LockCounts(
@@ -177,7 +169,6 @@ class Inspector:
         return self._context.read(count)
 
     def page(self, *, after: str, limit: int) -> list[LockLine]:
-        """Up to `limit` resources behind the name `after`, in the order of names."""
         if limit < 0:
             raise InvalidValue(f"limit is {limit}: give 0 or more", field="limit")
 
@@ -190,7 +181,6 @@ class Inspector:
         return self._context.read(lines)
 
     def explain(self, name: str) -> Explanation:
-        """A resource's status, the chain of waits behind its holders, and advice."""
         check_label(name, "resource")
         found = self._context.read(lambda table: self._explanation(table, name))
         holds = [*found.status.holds]
@@ -199,7 +189,6 @@ class Inspector:
         return replace(found, behind={by: links for by, links in known.items() if links})
 
     def graph(self) -> Graph:
-        """Every hold and every wait of the table."""
 
         def graph(table: LockTable) -> Graph:
             names = [row.key for row in table.tx.range(LOCKS, damaged=[])]
@@ -256,9 +245,12 @@ class Inspector:
             if hold.process is not None
             and (found := orphaned(hold.process, self._processes, embedded=self._store.embedded))
         }
+        # Imported here: only `explain` needs it.
+        from holdfast.primitives.locks.advice import advise
+
         stopped_pids = self._stopped(status, blockages)
         here = self._processes.here()
-        advice = tuple(_advice(status, blockages, stopped_pids, survivors, here))
+        advice = tuple(advise(status, blockages, stopped_pids, survivors, here))
         return Explanation(status=status, blockages=blockages, advice=advice)
 
     def _graph(
@@ -347,7 +339,7 @@ class Inspector:
         """
         chain: list[HoldStatus | WaitStatus] = [*status.holds]
         chain += [hold for blockage in blockages for hold in blockage.holds]
-        if all(hold.reclaimable for hold in status.holds) and (first := _first(status)):
+        if all(hold.reclaimable for hold in status.holds) and (first := first_living(status)):
             chain.append(first)
         return {
             one.by: one.process.pid
@@ -356,110 +348,7 @@ class Inspector:
         }
 
 
-def _advice(
-    status: LockStatus,
-    blockages: tuple[Blockage, ...],
-    stopped_pids: dict[str, int],
-    survivors: dict[int, list[Survivor]],
-    here: Place,
-) -> Iterator[str]:
-    """What to do, the most important first. `survivors` are, by token, the processes that outlived
-    the command of a holder.
-    """
-    name = shlex.quote(status.name)
-    for by, pid in stopped_pids.items():
-        yield f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} continues it"
-    if not status.holds:
-        yield _advice_on_queue(status, blockages)
-    waiting = {blockage.by for blockage in blockages}
-    for hold in status.holds:
-        process = hold.process
-        if hold.alive is Alive.UNKNOWN and process is not None and not hold.reclaimable:
-            renewal = (
-                "Alive or not, its time to live ends it unless it is renewed"
-                if hold.has_ttl
-                else "While it lives it renews its lease"
-            )
-            yield (
-                f"{hold.by}'s process cannot be seen from here: it is process {process.pid} "
-                f"{_where(process, here)}. {renewal}; if it is dead, the next in the queue gets "
-                f"{name} when the lease ends"
-            )
-        elif process is not None and (left := survivors.get(hold.token)):
-            command = process.label or f"process {process.pid}"
-            living = counted(len(left), "of its processes lives", "of its processes live")
-            yield (
-                f"{command} of {hold.by} is dead, {living}: {survivors_named(left)}. The lock ends "
-                f"with them; to end them: holdfast locks kick {name} --by {shlex.quote(hold.by)} "
-                '--end-tree --why "..."'
-            )
-        elif hold.reclaimable:
-            first = _first(status)
-            who = f"{first.by}, first in the queue," if first else f"the next request for {name}"
-            done = "" if first and first.by in stopped_pids else ", nothing to do"
-            yield f"{hold.by}'s grant is over: {who} gets it{done}"
-        elif hold.alive is Alive.NO_PROCESS:
-            yield (
-                f"{hold.by} holds {name} without a process, until its lease ends; to end it now: "
-                f"holdfast locks release {hold.token}"
-            )
-        elif hold.by not in stopped_pids and hold.by not in waiting:
-            yield (
-                f"{hold.by} is alive and waits for nothing here: look at what {_process(process)} "
-                "is doing"
-            )
-    # Those at the end of the chain, which wait for nothing themselves, each once.
-    ends = {
-        hold.by: hold for blockage in blockages for hold in blockage.holds if hold.by not in waiting
-    }
-    for hold in ends.values():
-        if not hold.reclaimable:
-            process_text = _process(hold.process)
-            yield f"all of this waits for {hold.by} in the end ({process_text}): look there first"
-    if kept := [hold for hold in status.holds if not hold.reclaimable]:
-        one = " --by JOB" if len(kept) > 1 else ""
-        holder = "one of its holders" if one else "its holder"
-        kick = f'holdfast locks kick {name}{one} --why "..."'
-        yield f"to take it away from {holder}: {kick} (its token is then refused)"
-
-
-def _advice_on_queue(status: LockStatus, blockages: tuple[Blockage, ...]) -> str:
-    """For a resource that nobody holds."""
-    name = shlex.quote(status.name)
-    if not status.queue:
-        return f"{name} is free: nothing to do"
-    first = _first(status)
-    if first is None:
-        return f"{name} is free, and its waiters are dead: the next request gets it, nothing to do"
-    others = [other for other in first.names if other != status.name]
-    awaited = [blockage.waits_for for blockage in blockages if blockage.by == first.by] or others
-    if not awaited:
-        return f"{name} is free, and {first.by} is about to get it: look again in a moment"
-    return (
-        f"{name} is free, and {first.by}, first in the queue, also waits for "
-        f"{', '.join(dict.fromkeys(awaited))}: holdfast locks explain {shlex.quote(awaited[0])}"
-    )
-
-
-def _first(status: LockStatus) -> WaitStatus | None:
-    """The first in the queue that takes something and is not known to be dead."""
+def first_living(status: LockStatus) -> WaitStatus | None:
+    """The first waiter that will take the resource and is not known to be dead."""
     living = (wait for wait in status.queue if wait.alive is not Alive.DEAD and not wait.looks)
     return next(living, None)
-
-
-def _where(process: Holder, here: Place) -> str:
-    """Where to look for a process. A machine shows its id by `holdfast doctor`."""
-    if process.host_id != here.host_id:
-        return f"on the machine whose `holdfast doctor` shows host {process.host_id}"
-    if process.boot_id != here.boot_id:
-        return (
-            "of another boot id: in a container that has its own, or on a machine with the same "
-            "host id"
-        )
-    if process.pid_ns != here.pid_ns:
-        return "in another container on this machine"
-    return "of a user whom /proc hides"
-
-
-def _process(process: Holder | None) -> str:
-    return "no process" if process is None else f"process {process.pid}"

@@ -45,7 +45,6 @@ class LockStatistics(Record, frozen=True, kw_only=True):
     hold_counts: tuple[int, ...] = _NONE
 
     def plus(self, other: "LockStatistics") -> "LockStatistics":
-        """The sum of both."""
         total = _Counts()
         total.add(self)
         total.add(other)
@@ -95,7 +94,6 @@ class LockCounters:
         self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
 
     def count(self, names: Iterable[str], what: str) -> None:
-        """Add one to the number `what` of each name."""
         with self._mutex:
             for name in names:
                 counts = self._counts[name]
@@ -107,7 +105,6 @@ class LockCounters:
                 self._counts[name].grants += 1
 
     def count_hold(self, names: Iterable[str], held_s: float) -> None:
-        """A grant ended after `held_s`."""
         bucket = bisect_left(BUCKETS_S, held_s)
         with self._mutex:
             for name in names:
@@ -116,7 +113,6 @@ class LockCounters:
                 counts.hold_counts[bucket] += 1
 
     def count_wait(self, names: Iterable[str], waited_s: float, *, granted: bool) -> None:
-        """A wait ended after `waited_s`."""
         bucket = bisect_left(BUCKETS_S, waited_s)
         with self._mutex:
             for name in names:

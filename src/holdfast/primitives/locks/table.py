@@ -47,7 +47,6 @@ class HoldIndex:
             self.add(hold)
 
     def add(self, hold: LockHold) -> None:
-        """Add a hold behind the others."""
         self._by_job.setdefault(hold.by, []).append((self.count, hold))
         self.count += 1
         if hold.mode is Mode.EXCLUSIVE:
@@ -65,7 +64,6 @@ class HoldIndex:
         return None if first is None else first[1]
 
     def size(self) -> int:
-        """The bytes of the holds in their row."""
         if self._bytes is None:
             self._bytes = sum(
                 len(to_json(hold)) for holds in self._by_job.values() for _, hold in holds
@@ -93,7 +91,6 @@ class LockTable:
         return found
 
     def hold_index(self, name: str) -> HoldIndex:
-        """The holds of a resource, indexed."""
         found = self._indexes.get(name)
         if found is None:
             found = self._indexes[name] = HoldIndex(self.lock(name).holds)
@@ -126,7 +123,6 @@ class LockTable:
         return iter(self._queue(name))
 
     def last(self, name: str) -> Waiter | None:
-        """The last in a name's queue."""
         if name not in self._lasts:
             rows = (
                 self.tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
@@ -174,7 +170,6 @@ class LockTable:
         return [waiter for waiter in found if within(waiter.by, by)]
 
     def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Waiter]:
-        """A stretch of a name's queue."""
         start = None if after is None else (after[0], after[1] + 1)
         rows = self.tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
         return [self._current(row.record) for row in rows]
@@ -205,7 +200,6 @@ class WritableLockTable(LockTable):
         self._left: dict[str, None] = {}
 
     def add_hold(self, hold: LockHold) -> None:
-        """Enter a grant under each of its names."""
         for name in hold.names:
             lock = self.lock(name)
             self._locks[name] = replace(lock, holds=(*lock.holds, hold))
@@ -214,19 +208,16 @@ class WritableLockTable(LockTable):
                 self._indexes[name].add(hold)
 
     def remove_hold(self, hold: LockHold) -> None:
-        """Remove a grant from each of its names."""
         for name in hold.names:
             holds = tuple(other for other in self.lock(name).holds if other.id != hold.id)
             self._set_holds(name, holds)
 
     def replace_hold(self, hold: LockHold) -> None:
-        """Replace a grant by its new form under each of its names."""
         for name in hold.names:
             holds = tuple(hold if one.id == hold.id else one for one in self.lock(name).holds)
             self._set_holds(name, holds)
 
     def enqueue(self, waiter: Waiter) -> None:
-        """Add a waiter to the queue of each of its names."""
         self._waiters[waiter.id] = waiter
         self._jobs.pop(root_of(waiter.by), None)
         for key, row in waiter.rows():
@@ -242,7 +233,6 @@ class WritableLockTable(LockTable):
             self.tx.put(LOCK_WAITS, key, row)
 
     def dequeue(self, waiter: Waiter) -> None:
-        """Remove a waiter from the queue of each of its names."""
         self._waiters[waiter.id] = None
         self._jobs.pop(root_of(waiter.by), None)
         for key, row in waiter.rows():
@@ -269,7 +259,6 @@ class WritableLockTable(LockTable):
         self.tx.notify(waiter.address)
 
     def delete_outcome(self, waiter: Waiter) -> None:
-        """Delete the outcome that a waiter has read."""
         self.tx.delete(LOCK_WAITS, waiter.key)
         self._waiters[waiter.id] = None
 

@@ -80,11 +80,9 @@ class LockTransaction:
 
     @property
     def now(self) -> datetime:
-        """The store's clock."""
         return self._tx.now
 
     def end(self) -> None:
-        """Write what changed. Call it once, last."""
         self.table.write()
 
     def is_expired(self, hold: LockHold) -> bool:
@@ -157,7 +155,6 @@ class LockTransaction:
         return text
 
     def refresh(self, waiter: Waiter) -> None:
-        """Renew the lease of a waiter that is still there."""
         lease = leases.renew(waiter.lease, self._tx.now, self._settings.lease_s)
         self.table.update(replace(waiter, lease=lease))
 
@@ -256,7 +253,6 @@ class LockTransaction:
         self._tx.notify(lost_topic(requester_of(hold.id)))
 
     def leave(self, waiter: Waiter, kind: str, **data: object) -> None:
-        """Remove a waiter, and hand over."""
         self._remove(waiter, kind, **data)
         self.hand_over(waiter.names)
 

@@ -82,7 +82,6 @@ class AheadWatch:
 
     @property
     def fds(self) -> list[int]:
-        """The descriptors."""
         return list(self._by_fd)
 
     def note_deaths(self, ready: frozenset[int]) -> None:

@@ -25,7 +25,7 @@ from holdfast.kernel.limits import (
 from holdfast.kernel.names import check_id
 from holdfast.kernel.store import Damage, ReadTx, Tx
 from holdfast.kernel.text import counted
-from holdfast.primitives.journal import Journal
+from holdfast.primitives.journal import Journal, retention_limit
 from holdfast.primitives.queue.records import (
     ENDED,
     HEADS,
@@ -197,7 +197,6 @@ class QueueTransaction:
         return ended
 
     def running(self) -> list[Request]:
-        """The running requests, in order."""
         rows = self._tx.find(
             REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged
         )
@@ -353,8 +352,8 @@ class QueueTransaction:
         ended = sum(
             self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
         )
-        before = self._journal.ago(self._tx, keep_s, asked=asked)
-        spared = self._journal.ago(self._tx, spare_s, asked=asked)
+        before = retention_limit(self._journal, self._tx, keep_s, asked=asked)
+        spared = retention_limit(self._journal, self._tx, spare_s, asked=asked)
         oldest = in_order(
             self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[]
         )[:QUEUE_TRIM_MAX]

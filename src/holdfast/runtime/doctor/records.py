@@ -12,7 +12,7 @@ from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.transitions import Verdict, ended
-from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
+from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
 from holdfast.kernel.errors import Corrupt, RecordInvalid, SchemaTooNew
 from holdfast.kernel.holder import Liveness, orphaned, stopped, survivors_named
 from holdfast.kernel.limits import DOCTOR_CHECK_S
@@ -25,7 +25,7 @@ from holdfast.primitives.locks.records import LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
 from holdfast.runtime.doctor.store import unwritable
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 
 _PAGE = 100
 _READ_S = 0.5 * DOCTOR_CHECK_S

@@ -26,7 +26,7 @@ from holdfast.primitives.steady_clock import steady_clock
 from holdfast.runtime.configuration import store_url
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.doctor.finding import Finding, fail, failed, ok, warn
-from holdfast.runtime.spaces import all_spaces
+from holdfast.runtime.maintenance import all_spaces
 from holdfast.stores.sqlite.filesystem import VARIABLE, is_local, type_of
 from holdfast.stores.sqlite.gate import flock_holder
 from holdfast.stores.sqlite.wal import blame, gate_path, is_stopped, log_size

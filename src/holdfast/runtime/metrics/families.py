@@ -1,9 +1,10 @@
-"""The metric families of each domain and of the store."""
+"""The metric families of each domain and of the store, as values of Prometheus' library."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.domains.agents import Agent
@@ -11,17 +12,17 @@ from holdfast.domains.jobs import JobStatus
 from holdfast.domains.network import Counts
 from holdfast.domains.workflows import Workflow
 from holdfast.domains.workflows.context import WorkflowsSnapshot
-from holdfast.kernel.histogram import Histogram
+from holdfast.kernel.histogram import BUCKETS_S, Histogram
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import LOCK_STATISTICS_MAX, METRICS_CLAIMS_MAX
 from holdfast.kernel.store import Entry
 from holdfast.primitives.journal import Lag
 from holdfast.primitives.locks.inspect import LockStatus
 from holdfast.primitives.locks.statistics import OTHERS, LockStatistics
-from holdfast.runtime.metrics.text import buckets, gauge, gauges
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import GaugeMetricFamily
 
     from holdfast.domains.gateway import Status
 
@@ -36,6 +37,32 @@ COUNTED = {
 }
 """The counters of each resource, and their meaning."""
 _BLOCKED = {"reconciliation": "blocked_reconciliation", "unavailable": "blocked_unavailable"}
+
+
+def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+    """The number of samples up to each bound, all smaller ones included."""
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+    return [
+        (bound, float(reached)) for bound, reached in zip(bounds, accumulate(counts), strict=True)
+    ]
+
+
+def gauge(name: str, means: str, value: float) -> GaugeMetricFamily:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, means, value=value)
+
+
+def gauges(
+    name: str, means: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    """A value for each set of labels."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, means, labels=list(labels))
+    for label_values, value in values:
+        family.add_metric(list(label_values), value)
+    return family
 
 
 class GatewayReading(NamedTuple):
@@ -185,8 +212,8 @@ def _leases(what: str, heard: str, labels: list[str], claims: list[_Claim]) -> I
     )
     yield gauges(
         f"holdfast_{what}_lease_remaining_seconds",
-        f"How long the {what} is still believed without a sign of life; less than 0 when it is "
-        "not any more.",
+        f"How long the {what} counts as alive without a sign of life; less than 0 when it no "
+        "longer does.",
         labels,
         ((claim.labels, claim.remaining_s) for claim in first),
     )
@@ -200,11 +227,11 @@ def _since(at: datetime, now: datetime) -> float:
     return (now - at).total_seconds()
 
 
-class Named:
+class NamedResources:
     """The resources that have samples of their own, up to a maximum; all others share one.
 
     A resource with samples of its own keeps them as long as this object lives, and one without
-    never gets them: so no counter goes back.
+    never gets them: no counter may go back.
     """
 
     def __init__(self, most: int = LOCK_STATISTICS_MAX) -> None:
@@ -222,10 +249,12 @@ class Named:
 
 
 def of_locks(
-    statistics: Mapping[str, LockStatistics], held: Sequence[LockStatus], named: Named | None = None
+    statistics: Mapping[str, LockStatistics],
+    held: Sequence[LockStatus],
+    named: NamedResources | None = None,
 ) -> Iterator[Metric]:
     """The statistics of resources, and the present holders and waiters."""
-    named = Named() if named is None else named
+    named = NamedResources() if named is None else named
     named.admit(
         sorted(
             statistics, key=lambda name: (-statistics[name].waits, -statistics[name].grants, name)
@@ -248,7 +277,9 @@ def of_locks(
         yield gauges(f"holdfast_lock_{what}", means, ["resource"], samples)
 
 
-def _of_statistics(statistics: Mapping[str, LockStatistics], named: Named) -> Iterator[Metric]:
+def _of_statistics(
+    statistics: Mapping[str, LockStatistics], named: NamedResources
+) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     summed: dict[str, LockStatistics] = {}

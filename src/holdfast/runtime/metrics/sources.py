@@ -1,5 +1,5 @@
-"""The metrics of a connection: its store, and the gateways and followers of this machine. A part
-that cannot be read says so, and does not hide the others.
+"""The metrics of a connection as the text that Prometheus scrapes: its store, and the gateways and
+followers of this machine. A part that cannot be read says so, and does not hide the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import Status
+from holdfast.domains.network import Registry
 from holdfast.kernel.errors import HoldfastError, LockTimeout, NotFound, Unavailable
 from holdfast.kernel.limits import (
     METRICS_ASK_S,
@@ -23,11 +24,15 @@ from holdfast.kernel.limits import (
     METRICS_RESOURCES_MAX,
 )
 from holdfast.kernel.store import Damage
+from holdfast.kernel.text import installing
+from holdfast.primitives.locks import Locks
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics.families import (
     GatewayReading,
-    Named,
+    NamedResources,
     Probe,
+    gauge,
+    gauges,
     of_agents,
     of_gateways,
     of_jobs,
@@ -37,13 +42,16 @@ from holdfast.runtime.metrics.families import (
     of_store,
     of_workflows,
     parts_up,
+    store_up,
 )
-from holdfast.runtime.metrics.text import gauge, gauges, need_library, text_of
 from holdfast.runtime.paths import gateway_root
 from holdfast.stores.durations import measured
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4"
+"""The content type for a server; the encoding is UTF-8."""
 
 _log = logging.getLogger("holdfast.metrics")
 _WITHOUT_STORE = ("store", "gateways")
@@ -52,7 +60,7 @@ _AT_ONCE = 16
 _WITHIN_S = 3 * METRICS_ASK_S
 
 
-class Exposition:
+class Metrics:
     """The metrics of one connection, whose store is timed from here on. Keep it: it remembers which
     resources have samples of their own.
 
@@ -63,7 +71,7 @@ class Exposition:
         self._hf = hf
         self._version = version
         self._times = measured(hf.store)
-        self._named = Named(METRICS_RESOURCES_MAX)
+        self._named = NamedResources(METRICS_RESOURCES_MAX)
 
     def text(self) -> str:
         """Everything in the text format that Prometheus scrapes.
@@ -71,7 +79,7 @@ class Exposition:
         Raises Unavailable when the extra is not installed, and nothing else: a store that does not
         answer is a value.
         """
-        need_library()
+        _need_library()
         begun_s = time.perf_counter()
         probe, answers = self._probe()
         families: list[Metric] = []
@@ -95,7 +103,7 @@ class Exposition:
                 time.perf_counter() - begun_s,
             )
         )
-        return text_of(families)
+        return _text_of(families)
 
     def _parts(self, probe: Probe) -> dict[str, Callable[[], Iterable[Metric]]]:
         hf = self._hf
@@ -162,8 +170,43 @@ class Exposition:
         return of_journal(lags, hf.log.oldest(), hf.settings.journal.keep_s, hf.store.now())
 
 
-def metrics_of(hf: Holdfast, *, version: str) -> Exposition:
-    return Exposition(hf, version=version)
+def exposition(locks: Locks, registry: Registry) -> str:
+    """The metrics of locks and registry alone. Raises Unavailable when the extra is not
+    installed.
+    """
+    _need_library()
+    locks_ = of_locks(locks.statistics(), locks.list_held())
+    return _text_of([*locks_, *of_registry(registry.counts())])
+
+
+def without_store() -> str:
+    """The metrics of a store that cannot be opened. Raises Unavailable when the extra is not
+    installed.
+    """
+    _need_library()
+    return _text_of([store_up(False), parts_up({"store": False})])
+
+
+def _need_library() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise Unavailable(
+            f"metrics for Prometheus need a library that is not installed: {installing('server')}",
+            outcome="none",
+        ) from None
+
+
+def _text_of(families: Sequence[Metric]) -> str:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    class Collector:
+        def collect(self) -> Sequence[Metric]:
+            return families
+
+    collected = CollectorRegistry()
+    collected.register(Collector())
+    return generate_latest(collected).decode()
 
 
 def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:

@@ -12,6 +12,7 @@ disk.py         files that are read and replaced so that they survive a power lo
 folders.py      where everything is, and which store owns a folder
 signs.py        files that only show volatile records
 repair.py       damaged files, and folders without a record
+namespaces.py   every namespace with its files, for work on the whole store
 maintenance.py  check, backup and restore
 copy.py         copies to and from another store
 """

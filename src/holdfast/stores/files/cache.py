@@ -50,8 +50,8 @@ class FolderCache(Generic[R]):
     """The records of a space with one file for each. Safe for threads, by a mutex: what the kernel
     reported to one thread, it does not report to another.
 
-    In a folder with many files inotify reports the files to look at. In any other folder each file
-    is looked at, every time.
+    In a folder with many files inotify reports the files to check. In any other folder each file
+    is checked, every time.
     """
 
     def __init__(self, space: Space[R], layout: FilePerRecord[R], folder: Path, disk: Disk) -> None:
@@ -69,7 +69,7 @@ class FolderCache(Generic[R]):
         self._keys: dict[str, str] = {}
         """By the name in the folder."""
         self._suspects: set[str] = set()
-        """Names to look at. Each stays until that has succeeded."""
+        """Names to check. Each stays until that has succeeded."""
         self._any_suspect = True
 
     def one(self, key: str) -> Entry[R] | None:
@@ -94,10 +94,10 @@ class FolderCache(Generic[R]):
             else:
                 self._suspects.update(filter(self._pattern.name_in, changed))
             if self._any_suspect:
-                self._look_at_all(known)
+                self._check_all(known)
             else:
                 for name in list(self._suspects):
-                    self._look_at(name, signature_of(self._path(name)), known)
+                    self._check(name, signature_of(self._path(name)), known)
             if self._news:
                 self._records, self._news = self._records.changed(self._news), {}
             return self._records
@@ -115,18 +115,18 @@ class FolderCache(Generic[R]):
             return None
         return self._watch.changed()
 
-    def _look_at_all(self, known: Keys) -> None:
+    def _check_all(self, known: Keys) -> None:
         seen: set[str] = set()
         for name, signature in self._listed():
             seen.add(name)
-            self._look_at(name, signature, known)
+            self._check(name, signature, known)
         for name in self._keys.keys() - seen:
-            self._look_at(name, None, known)
+            self._check(name, None, known)
         self._suspects &= seen
         # Only now: a scan that fails half-way must be repeated.
         self._any_suspect = False
 
-    def _look_at(self, name: str, signature: Signature | None, known: Keys) -> None:
+    def _check(self, name: str, signature: Signature | None, known: Keys) -> None:
         key = self._keys.get(name) or _key_of(self._pattern.name_in(name), known)
         if key is not None and (signature is None or signature != self._signatures.get(key)):
             signature, entry = (None, None) if signature is None else self._read(key)

@@ -118,7 +118,7 @@ class Disk:
             except OSError as error:
                 if error.errno in _PERMANENT:
                     raise
-            # A disk does not notify anybody when an error has passed.
+            # A disk does not notify anybody when an error is over.
             time.sleep(self._delay_s)
         return work()
 

@@ -1,5 +1,5 @@
 """Changed names in a folder, from the kernel (inotify): of ten thousand files only the changed one
-is then looked at.
+is then checked.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ class FolderWatch:
         libc = ctypes.CDLL(None)
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if identity is not None else -1
         if fd < 0:
-            # Users have a limit of inotify instances. Then every file is looked at.
+            # Users have a limit of inotify instances. Then every file is checked.
             return
         # Closed with the last reference, because another thread may be reading: a closed number is
         # soon another file's.

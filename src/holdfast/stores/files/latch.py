@@ -3,7 +3,7 @@
 The latch is a flock among the processes of this store. Other programs that change a layout's folder
 take the lock file which the layout names; it is taken around each change too. Folder locks are
 taken before the latch, in the order of their paths, so that waiting for another program delays no
-change of other files. Whoever gets the latch first completes what a killed process left.
+change of other files. The first process at the latch completes what a killed one left.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ class Latch:
 
 
 class _Replaced(Exception):
-    """The locked file is no longer at its path, where other programs look for it."""
+    """The locked file is no longer at its path, where other programs open it."""
 
 
 class FolderLock(Gate):

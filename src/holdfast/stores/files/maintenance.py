@@ -9,139 +9,46 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import Corrupt, LockTimeout, NotFound, StoreCorrupt, StoreUnavailable
-from holdfast.kernel.layout import FilePerRecord, OneFile
+from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
+from holdfast.kernel.layout import OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Administration, Tx
+from holdfast.stores.checks import no_record
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Location, UnusableFile, backup_of
 from holdfast.stores.files.documents import DamagedFile, documents_of, pattern_of
-from holdfast.stores.files.folders import Folders, file_layout, lock_path, lock_paths
-from holdfast.stores.files.records import Entry
+from holdfast.stores.files.folders import Folders, file_layout
+from holdfast.stores.files.namespaces import (
+    NamespaceFiles,
+    Spaces,
+    all_locks,
+    namespace_names,
+    open_namespaces,
+)
 from holdfast.stores.files.redo import (
     GENERATIONS,
     REDO,
     Change,
-    apply_changes,
-    clear_redo,
     read_redo,
     redo_rows,
     revision_space,
     write_redo,
 )
-from holdfast.stores.files.repair import GONE
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import access_like, make_one_folder
-
-Spaces = Sequence[Space[Any]]
-
-
-class NamespaceFiles(NamedTuple):
-    """The files of a namespace, and its part of the inner store."""
-
-    namespace: str
-    cache: FileCache
-    inner: SqliteStore
-
-    def pending(self) -> dict[Location, Change]:
-        """The committed changes that may not be in their files yet."""
-        return self.inner.read(lambda tx: read_redo(tx, self.cache.folders), scope=[REDO])
-
-    def keys(self, space: Space[Any]) -> list[str]:
-        """Every key of a space in files that the inner store knows."""
-        known = revision_space(space)
-        return self.inner.read(lambda tx: [row.key for row in tx.range(known)], scope=[known])
-
-    def entries(self, space: Space[Any]) -> Mapping[str, Entry[Any]]:
-        """The records of a space in files, damaged ones included. Raises DamagedFile, StoreCorrupt
-        or StoreUnavailable.
-        """
-        layout, pending = file_layout(space), self.pending()
-        if isinstance(layout, OneFile):
-            file, records = self.cache.file_records(space, layout, pending)
-            if file.data is None and self.inner.get(GENERATIONS, space.name) is not None:
-                raise DamagedFile(self.cache.location(layout), layout, space, GONE)
-            return records.entries
-        assert layout is not None
-        self.cache.refuse_missing_folder(layout, pending, lambda: self.keys(space))
-        return self.cache.records(space, layout, pending, lambda: self.keys(space)).entries
-
-    def recover(self) -> None:
-        """At the latch: apply the redo record. Raises LockTimeout and StoreUnavailable."""
-        folders = self.cache.folders
-        try:
-            # In a durable transaction: after a power loss no file may be ahead of the inner store.
-            left = self.inner.transact(lambda tx: read_redo(tx, folders), scope=[REDO])
-            apply_changes(self.cache.disk, left.values(), staged=False)
-        except LockTimeout:
-            # A LockTimeout is an OSError too, but no error of the disk.
-            raise
-        except (OSError, UnusableFile) as error:
-            raise StoreUnavailable(
-                f"the last change could not be completed in the files of {folders.root} ({error}): "
-                "correct that, and the next change completes it",
-                path=str(folders.root),
-                outcome="unknown",
-            ) from None
-        self.inner.transact(clear_redo, scope=[REDO], durable=False)
-
-    def locations(self, spaces: Spaces) -> list[Location]:
-        """Where every existing file of the spaces is."""
-        found: dict[Location, None] = {}
-        for space in spaces:
-            layout = file_layout(space)
-            if isinstance(layout, OneFile):
-                found[self.cache.location(layout)] = None
-            elif isinstance(layout, FilePerRecord):
-                records = self.cache.records(space, layout, {}, lambda s=space: self.keys(s))  # type: ignore[misc]
-                found |= {
-                    self.cache.location_of(layout, key): None for key in sorted(records.entries)
-                }
-        return [location for location in found if os.path.lexists(location.path)]
-
-    def shared_files(self, spaces: Spaces) -> list[Location]:
-        """Where the files of several records are, whether or not they exist."""
-        layouts = map(file_layout, spaces)
-        return [self.cache.location(layout) for layout in layouts if isinstance(layout, OneFile)]
-
-    def locks(self, spaces: Spaces) -> dict[Path, Path]:
-        """The lock of each folder that other programs change too, by the folder."""
-        layouts = [layout for space in spaces if (layout := file_layout(space)) is not None]
-        paths = (lock_path(self.cache.folders, layout) for layout in layouts)
-        return {path.parent: path for path in paths if path is not None}
-
-    def current_files(self, spaces: Spaces) -> list[Change]:
-        """Every file as it is now. Raises StoreCorrupt for one that is no plain file."""
-        changes = []
-        locks = self.locks(spaces)
-        # Kept as `.bak` when they are restored, as at any change. Otherwise a `.bak` of before the
-        # restore would stay, and could replace restored records later.
-        kept = set(self.shared_files(spaces))
-        for location in self.locations(spaces):
-            try:
-                found = self.cache.disk.read(location)
-            except UnusableFile as error:
-                raise StoreCorrupt(
-                    f"{location.path} cannot be backed up: {error}. Move it away and try again",
-                    path=str(location.path),
-                ) from None
-            if found is not None:
-                lock = locks.get(location.folder)
-                changes.append(Change(location, found.data, keep=location in kept, lock=lock))
-        return changes
 
 
 class FilesAdministration(Administration):
@@ -152,75 +59,56 @@ class FilesAdministration(Administration):
         self._store = store
 
     def check(self, spaces: Spaces) -> list[str]:
-        return check(self._store, spaces)
+        inner = [revision_space(space) if file_layout(space) else space for space in spaces]
+        found = self._store.inner.administration.check([*inner, REDO, GENERATIONS])
+        with open_namespaces(self._store) as namespaces:
+            for each in namespaces:
+                for space in spaces:
+                    found += [f"{each.namespace}: {problem}" for problem in _problems(each, space)]
+        return found
 
     def content(self, space: Space[Any], key: str) -> bytes:
-        return content(self._store, space, key)
+        """A record as it is in its file, damaged or not. Raises NotFound, and StoreCorrupt for a
+        file that cannot be read.
+        """
+        store, layout = self._store, file_layout(space)
+        if layout is None:
+            return store.inner.administration.content(space, key)
+        files = NamespaceFiles(store.namespace, store.cache, store.inner)
+        found: bytes | None = None
+        if isinstance(layout, OneFile):
+            # A read restores a damaged file, if that can be done, and reports it.
+            store.read(lambda _: None, scope=[space])
+            entry = files.entries(space).get(key)
+            found = None if entry is None else to_json(entry.document)
+        else:
+            pending = files.pending()
+            location = store.cache.location_of(layout, key)
+            with suppress(UnusableFile):
+                read = store.disk.read(location)
+                if location in pending:
+                    found = pending[location].data
+                elif read is not None:
+                    found = read.data
+        if found is None:
+            raise no_record(space, key, store.namespace)
+        return found
 
     def backup(self, spaces: Spaces, target: Path) -> None:
-        backup(self._store, spaces, target)
+        """Write the inner store and all files, of all namespaces and as of one moment, to one new
+        file. Other changes wait meanwhile. Raises StoreCorrupt for a damaged file too.
+        """
+        store = self._store
 
+        def work() -> None:
+            with open_namespaces(store) as namespaces:
+                found = _recovered_files(namespaces, spaces)
+                # The redo record goes into the copy alone. In the store, a kill before its removal
+                # would let it overwrite what a person writes into the files afterwards.
+                inner = maintenance.SqliteAdministration(store.inner)
+                inner.backup(spaces, target, lambda raw: _put_files(raw, found))
 
-def check(store: FilesStore, spaces: Spaces) -> list[str]:
-    """A line for each problem of a file, record or journal entry. Changes nothing."""
-    inner = [revision_space(space) if file_layout(space) else space for space in spaces]
-    found = store.inner.administration.check([*inner, REDO, GENERATIONS])
-    with open_namespaces(store) as namespaces:
-        for each in namespaces:
-            for space in spaces:
-                found += [f"{each.namespace}: {problem}" for problem in _problems(each, space)]
-    return found
-
-
-def content(store: FilesStore, space: Space[Any], key: str) -> bytes:
-    """A record as it is in its file, damaged or not. Raises NotFound, and StoreCorrupt for a file
-    that cannot be read.
-    """
-    layout = file_layout(space)
-    if layout is None:
-        return store.inner.administration.content(space, key)
-    files = NamespaceFiles(store.namespace, store.cache, store.inner)
-    found: bytes | None = None
-    if isinstance(layout, OneFile):
-        # A read restores a damaged file, if that can be done, and reports it.
-        store.read(lambda _: None, scope=[space])
-        entry = files.entries(space).get(key)
-        found = None if entry is None else to_json(entry.document)
-    else:
-        pending = files.pending()
-        location = store.cache.location_of(layout, key)
-        with suppress(UnusableFile):
-            read = store.disk.read(location)
-            if location in pending:
-                found = pending[location].data
-            elif read is not None:
-                found = read.data
-    if found is None:
-        raise NotFound(
-            f"there is no {space.name}/{key} in namespace {store.namespace}",
-            space=space.name,
-            key=key,
-        )
-    return found
-
-
-def backup(store: FilesStore, spaces: Spaces, target: Path) -> None:
-    """Write the inner store and all files, of all namespaces and as of one moment, to one new file.
-    Other changes wait meanwhile.
-
-    Raises InvalidValue when the target exists, StoreUnavailable when it cannot be written, and
-    StoreCorrupt for a damaged file.
-    """
-
-    def work() -> None:
-        with open_namespaces(store) as namespaces:
-            found = _recovered_files(namespaces, spaces)
-            # The redo record goes into the copy alone. In the store, a kill before its removal
-            # would let it overwrite what a person writes into the files afterwards.
-            inner = maintenance.SqliteAdministration(store.inner)
-            inner.backup(spaces, target, lambda raw: _put_files(raw, found))
-
-    store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
+        store.exclusively(work, TRANSACT_TIMEOUT_S, all_locks(store, spaces))
 
 
 def restore(
@@ -268,7 +156,7 @@ def replace_inner(
         temporary = target.with_name(f".{target.name}.tmp")
         make_one_folder(temporary, access_like(own))
         try:
-            for namespace in _namespaces(own):
+            for namespace in namespace_names(own):
                 for each in _existing(Folders(root, namespace, given), spaces):
                     _copy_tree(each, temporary / namespace, without=own)
             _sync_tree(temporary)
@@ -284,36 +172,6 @@ def replace_inner(
         boot_id=boot_id,
         saving=maintenance.Saving(set_aside=set_aside),
     )
-
-
-def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
-    """The locks of shared folders, of all namespaces, in their order."""
-    folders = (store.folders_of(namespace) for namespace in _namespaces_of(store))
-    return tuple(sorted({path for each in folders for path in lock_paths(each, spaces)}))
-
-
-@contextmanager
-def open_namespaces(store: FilesStore) -> Iterator[list[NamespaceFiles]]:
-    """Every namespace that has files."""
-    with ExitStack() as stack:
-        found = []
-        for name in _namespaces_of(store):
-            if name == store.namespace:
-                found.append(NamespaceFiles(name, store.cache, store.inner))
-                continue
-            cache, inner = store.open_namespace(name)
-            found.append(NamespaceFiles(name, cache, stack.enter_context(closing(inner))))
-        yield found
-
-
-def _namespaces_of(store: FilesStore) -> list[str]:
-    return sorted({store.namespace, *_namespaces(store.folders.own)})
-
-
-def _namespaces(own: Path) -> list[str]:
-    """The default namespace, and those that have a folder."""
-    folder = own / "namespaces"
-    return sorted({DEFAULT_NAMESPACE, *(os.listdir(folder) if folder.is_dir() else [])})
 
 
 def _recovered_files(

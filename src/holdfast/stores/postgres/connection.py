@@ -79,14 +79,14 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(gen)
 
     def check_patience(self) -> None:
-        """Raise NoAnswer when the limit has passed."""
+        """Raise NoAnswer after the limit."""
         if time.monotonic() > self.patience_until:
             raise NoAnswer("no answer within the time limit")
 
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """The driver's own waiting, ended at the connection's limit. The driver sends 0 each time a
-    moment passed in silence.
+    """The driver's own waiting, ended at the connection's limit. The driver sends 0 after each
+    moment of silence.
     """
     try:
         wanted = next(gen)

@@ -36,7 +36,7 @@ CONNECTIONS_MAX = 16
 """Most connections of one store in one process, beside the one that listens."""
 
 WAIT_S = TRANSACT_TIMEOUT_S
-"""How long a session waits for a lock unless the server is told otherwise."""
+"""How long a session waits for a lock unless the transaction sets another limit."""
 
 _GRACE_S = 0.25
 """How much later the client gives up than the server, which knows the same limit and says more."""
@@ -59,7 +59,7 @@ _SESSION_LIMITS = "SELECT pg_backend_pid(), " + ", ".join(
     for name, value in {
         "idle_in_transaction_session_timeout": int(_IDLE_IN_TRANSACTION_S * 1000),
         "lock_timeout": int(WAIT_S * 1000),
-        # One that ended the wait for a standby would make a commit look confirmed that is not.
+        # One that ended the wait for a standby would confirm a commit that is not safe.
         "statement_timeout": 0,
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,

@@ -38,7 +38,7 @@ _TOO_MANY_WORDS = re.compile(
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server said nothing within the time limit, not even that the limit had passed."""
+    """The server said nothing within the time limit, not even that the limit was over."""
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -98,13 +98,13 @@ def unknown(address: Address) -> StoreUnavailable:
     """The connection was lost at the commit, and the server could not be asked how it ended."""
     return StoreUnavailable(
         f"the connection to {address} was lost at a commit and its outcome could not be learned in "
-        "time: look before you repeat it",
+        "time: check before you repeat it",
         outcome="unknown",
     )
 
 
 def out_of_time() -> LockTimeout:
-    """The time limit passed before the latches, a row or a connection were ours."""
+    """The time limit was over before the latches, a row or a connection were ours."""
     return LockTimeout(
         "no turn within the time limit: other transactions hold the same records or all "
         "connections; nothing was changed. Try again, or allow more time",

@@ -97,7 +97,7 @@ def _of_scope(namespace: str, scope: tuple[Space[Any] | Rows, ...]) -> list[tupl
 
 
 def _taking(locks: Sequence[tuple[str, int]], limit_ms: int) -> Sql:
-    # The server bounds each wait by itself. Before every further one it is told what is left of the
+    # The server bounds each wait by itself. Before every further one it gets what is left of the
     # limit, or all waits together could take many times as long.
     parameters = [limit_ms] * (2 * len(locks) - 1)
     parameters[::2] = [key for _, key in locks]
@@ -116,7 +116,7 @@ def limit_ms(deadline: Deadline) -> int:
 
 
 def limit(deadline: Deadline) -> Sql:
-    """The statement that tells the server what is left of a time limit.
+    """The statement that sends the server what is left of a time limit.
 
     It bounds each wait for a lock, which costs nothing where nobody waits; a limit on statements
     would. The client ends anything else that takes too long.

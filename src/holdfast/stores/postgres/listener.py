@@ -1,6 +1,6 @@
 """Wake-ups: one channel, one connection that listens for this process, one thread that reads it.
 
-A notice is a hint to look again, so a lost connection costs one look: when it is back, every
+A notice is a hint to read again, so a lost connection costs one read: when it is back, every
 listener is woken.
 """
 
@@ -48,7 +48,7 @@ def notices(namespace: str, topics: Sequence[str]) -> latches.Sql:
     It is a transaction of its own, after the commit: the server takes one lock for all who notify,
     and would keep it while the commit is written to disk. Nor does it wait for the disk itself, as
     there is nothing to keep. Where nobody listens it notifies nobody; a later listener finds the
-    change by looking.
+    change by reading.
     """
     return _NOTIFY, [
         [f"{namespace}\n{_folded(topic)}" for topic in topics],

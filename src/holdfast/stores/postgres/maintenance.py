@@ -86,7 +86,7 @@ class PostgresAdministration(Administration):
         ]
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
-        """Looks at every record, index and journal entry of every namespace. Pages are the server's
+        """Checks every record, index and journal entry of every namespace. Pages are the server's
         own to check: pg_amcheck.
         """
         found: list[str] = []
@@ -107,13 +107,13 @@ class PostgresAdministration(Administration):
         sql = table_of(space, schema.DIALECT).get.encode()
         namespace = self._store.namespace
 
-        def look(raw: Connection) -> str | None:
+        def fetch(raw: Connection) -> str | None:
             if not schema.is_current(raw, space):
                 return None
             found = raw.execute(sql, (namespace, key)).fetchone()
             return None if found is None else str(found[0])
 
-        value = self._store.connections.run(look)
+        value = self._store.connections.run(fetch)
         if value is None:
             raise no_record(space, key, namespace)
         return value.encode()
@@ -210,7 +210,7 @@ def _write(raw: Connection, all_of: Contents, spaces: Sequence[Space[Any]]) -> N
         "INSERT INTO holdfast.journal (revision, life, xid, ns, at, actor, kind, subject, data) "
         "VALUES (%s, 0, '1', %s, to_timestamp(0) + %s * interval '1 microsecond', %s, %s, %s, %s)"
     )
-    raw.cursor().executemany(sql, ((*told[:6], told.data.decode()) for told in all_of.journal))
+    raw.cursor().executemany(sql, ((*entry[:6], entry.data.decode()) for entry in all_of.journal))
 
 
 def _flush(raw: Connection, rows: dict[str, list[tuple[Any, ...]]], at_least: int) -> None:

@@ -97,7 +97,7 @@ class PostgresStore(BaseStore):
     def now(self) -> datetime:
         return self.connections.clock.now(self._ask_now)
 
-    def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - who is connected does not tell
+    def boot_in_use(self, boot_id: str) -> bool:  # noqa: ARG002 - connections do not say it
         return True
 
     def monotonic(self) -> MonotonicTime:
@@ -106,7 +106,7 @@ class PostgresStore(BaseStore):
     def side_folder(self, purpose: str) -> Path | None:  # noqa: ARG002 - it lies on another machine
         return None
 
-    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - to look makes nothing
+    def may_have_records(self, space: Space[Any]) -> bool:  # noqa: ARG002 - a read makes nothing
         return True
 
     @property
@@ -145,10 +145,10 @@ class PostgresStore(BaseStore):
             return None
         sql = table_of(space, schema.DIALECT).get
 
-        def look(raw: Connection) -> list[tuple[Any, ...]]:
+        def fetch(raw: Connection) -> list[tuple[Any, ...]]:
             return exchange(raw, [bound(sql, (self.namespace, key))])[0].rows
 
-        found = self.connections.run(look, Deadline(deadline))
+        found = self.connections.run(fetch, Deadline(deadline))
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def _put_new(
@@ -177,7 +177,7 @@ class PostgresStore(BaseStore):
         return self._listening.listen(topics)
 
     def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
-        def look(raw: Connection) -> Batch:
+        def fetch(raw: Connection) -> Batch:
             places = places_of(cursor, 3, raw.journal)
             if places[0] > raw.incarnation:
                 # That incarnation began on another server, with a copy of this one's files or dump.
@@ -193,10 +193,10 @@ class PostgresStore(BaseStore):
                 end = cursor_at(raw.journal, rows[-1][:3] if rows else places)
             return Batch([_entry(*row[2:]) for row in rows], end)
 
-        return self.connections.run(look)
+        return self.connections.run(fetch)
 
     def session_lock(self, name: str) -> SessionLock:
-        """A lock that ends with the connection of whoever has it."""
+        """A lock that ends with the connection of its holder."""
         lock = SessionLock(self.connections, self.namespace, name)
         self._session_locks.append(lock)
         return lock

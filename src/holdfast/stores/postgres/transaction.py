@@ -186,7 +186,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             return super().get(space, key)
         found = self._locked(space, key) if expected else []
         if not found:
-            # No row to lock: latch the key itself, and only then look again, for a row that came in
+            # No row to lock: latch the key itself, and only then read again, for a row that came in
             # between.
             found = self._latch(space, key)
         self._latched.add((space.name, key))
@@ -299,16 +299,16 @@ class PostgresTx(PostgresReadTx, SqlTx):
         return found
 
     def _latch(self, space: Space[Any], key: str) -> list[tuple[Any, ...]]:
-        """Latch a key that has no row, and look for one that came meanwhile."""
+        """Latch a key that has no row, and read one that came meanwhile."""
         stripe = latches.stripe_key(self._ns, self._table(space).name, key)
         if fresh := stripe not in self._stripes:
             self._stripes.add(stripe)
             self._pending.append(bound(*latches.exclusive([stripe])))
-        look = bound(self._table(space).get_locked, (self._ns, key))
+        read = bound(self._table(space).get_locked, (self._ns, key))
         if not self._revision:
-            found = self._send_and_take(look)[0]
+            found = self._send_and_take(read)[0]
         else:
-            found, given = self._send(look, bound(_LAST_GIVEN))
+            found, given = self._send(read, bound(_LAST_GIVEN))
             # Another transaction that took a revision since may have put the key with it, and
             # removed it.
             self._late |= fresh and given.rows[0][0] > self._taken

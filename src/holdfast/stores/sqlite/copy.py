@@ -43,8 +43,8 @@ def contents(store: SqliteStore, spaces: Sequence[Space[Any]]) -> Iterator[Conte
             counts = {
                 space.name: _count(volatile if space.volatile else raw, space) for space in spaces
             }
-            told = token.era(journal[-1].revision) if journal else 0
-            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()), told)
+            recorded = token.era(journal[-1].revision) if journal else 0
+            era = max(schema.last_era(raw), schema.carried_era(store.volatile_path()), recorded)
             yield Contents(era, counts, _records(raw, found), iter(journal))
         finally:
             raw.execute("ROLLBACK")

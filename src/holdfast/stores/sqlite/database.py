@@ -59,7 +59,7 @@ while in a long log each change of a page has to get past all earlier ones of th
 """
 
 _CHECKPOINT_EVERY = 8
-"""A connection looks at the length of the log with every so many changes."""
+"""A connection checks the length of the log with every so many changes."""
 _VOLATILE_TRIES = 10
 _DISCARDED = -1
 _BUSY_SLEEP_S = 0.001
@@ -313,7 +313,7 @@ class Database:
         self.close_idle()
         raise StoreUnavailable(
             f"{self.path} could not be synced to disk ({why}); whether the change survives is "
-            "unknown: check the disk, then look before you repeat it",
+            "unknown: check the disk, and what is stored before you repeat it",
             path=str(self.path),
             outcome="unknown",
         )

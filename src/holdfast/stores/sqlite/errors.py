@@ -76,7 +76,7 @@ def translated(path: Path, error: sqlite3.Error, *, committing: bool = False) ->
     elif committing:
         return StoreUnavailable(
             f"{path} could not be committed ({error}); whether the change took effect is unknown: "
-            "look before you repeat it",
+            "check before you repeat it",
             path=str(path),
             outcome="unknown",
         )
@@ -151,7 +151,7 @@ def opening_failed(path: Path, error: OSError) -> StoreUnavailable:
 
 
 def _owner_of(path: Path) -> str:
-    """The owner of a path, or of the nearest folder above it that we may look at."""
+    """The owner of a path, or of the nearest folder above it that we may read."""
     for place in (path, *path.absolute().parents):
         with contextlib.suppress(OSError):
             found = os.stat(place)

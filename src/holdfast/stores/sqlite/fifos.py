@@ -70,7 +70,7 @@ class Fifos:
         self._folder = folder
         self._access = access
         self._namespace = namespace
-        # Every change notifies a topic or two; joining paths would cost as much as looking there.
+        # Every change notifies a topic or two; joining paths would cost as much as the check.
         self._topic = lru_cache(maxsize=1024)(self._topic_folder)
         self._pool: deque[_Fifo] = deque()
         self._exposed: bool | None = None
@@ -122,7 +122,7 @@ class Fifos:
                 self._pool.pop().close()
 
     def _idle(self) -> _Fifo | None:
-        """An idle FIFO that still lies where notifiers look for it."""
+        """An idle FIFO that still lies where notifiers open it."""
         with contextlib.suppress(IndexError):
             while True:
                 fifo = self._pool.pop()

@@ -100,7 +100,7 @@ def sync_names(folder: Path) -> None:
     """Make the names of the folder and of those above it survive a power loss: any may be new.
 
     Done before the database file is made. So a process that finds the file knows that its folder
-    lasts, whoever made it; and a process that finds only the folder does this again.
+    lasts; and a process that finds only the folder does this again.
     """
     device = folder.stat().st_dev
     for parent in folder.parents:

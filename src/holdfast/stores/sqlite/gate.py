@@ -257,7 +257,7 @@ class Gate:
         self._close_if_empty()
 
     def _close_if_empty(self) -> None:
-        """Close the gate if it is closing and nobody is inside. The one who leaves looks after
+        """Close the gate if it is closing and nobody is inside. The one who leaves checks after
         leaving, so one of the two sees the other.
         """
         inside = self._inside

@@ -101,7 +101,7 @@ class Task:
         return self._result
 
     def _end(self) -> None:
-        # In this order: a caller that was interrupted when it had the signal looks at the flag.
+        # In this order: a caller that was interrupted when it had the signal checks the flag.
         self._ended = True
         if self._signal.locked():
             self._signal.release()

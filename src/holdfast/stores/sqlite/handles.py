@@ -1,7 +1,7 @@
 """The SQLite handles of this process. None may be open while it forks.
 
 SQLite keeps its locks in a table of the process. A child would inherit the table but not the locks,
-and believe for ever that it has them: each of its connections to the same file would trust locks
+and take them for its own for ever: each of its connections to the same file would trust locks
 that the kernel has not given, and others would delete the log under it. SQLite's mutexes may also
 be held by a thread that the child lacks, and then any call of SQLite hangs, whatever file it is
 for.

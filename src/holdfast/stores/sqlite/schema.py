@@ -147,7 +147,7 @@ def begin_era(
     """Record and return a new era, inside a transaction of the durable file.
 
     It passes `known`, another era that is certain, and `carried`. That one was read from a file
-    that was never synced, so it is believed within reason only.
+    that was never synced, so it counts within bounds only.
     """
     last = max(last_era(connection), known)
     era = token.next_era(max(last, min(carried, last + token.STRIDE)), clock.now())
@@ -176,7 +176,7 @@ def keep_boot(connection: sqlite3.Connection, boot_id: str | None) -> None:
 def begin_boot(connection: sqlite3.Connection, boot_id: str, clock: Clock) -> None:
     """Go on in a new era, inside a transaction of the durable file.
 
-    A power loss may have taken back the last revisions, which readers had seen before they were
+    A power loss may have undone the last revisions, which readers had seen before they were
     synced. A new era never gives them again.
     """
     era = begin_era(connection, clock)

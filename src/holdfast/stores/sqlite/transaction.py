@@ -180,8 +180,8 @@ def _ended(*_: Any) -> sqlite3.Cursor:
 
 def microseconds(at: datetime) -> int:
     """An instant as the journal keeps it."""
-    passed = at - EPOCH
-    return (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
+    since = at - EPOCH
+    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 T = TypeVar("T")

@@ -67,7 +67,7 @@ class Users:
         except BlockingIOError:
             raise Held(
                 f"{self._database} is open in another process: stop whatever uses it (`fuser "
-                f"{self._database}` tells) and try again",
+                f"{self._database}` lists it) and try again",
                 path=str(self._database),
             ) from None
         except OSError as error:

@@ -2,7 +2,7 @@
 
 SQLite runs with synchronous=NORMAL: a COMMIT writes to the log without a sync, so the next writer
 can start. A durable transaction then calls fdatasync itself, outside the gate. One call covers all
-frames written before it, whoever wrote them.
+frames written before it, by any process.
 
 A failed sync leaves a mark. The kernel takes the pages of a failed sync for written, so a later
 sync by another descriptor succeeds although these pages, and everything behind them in the log, are
@@ -51,7 +51,7 @@ def log_path(database: Path) -> Path:
 
 def is_marked(gate: Gate) -> bool:
     """Has a sync of the log failed? True where the system does not say. Every durable change asks
-    twice, so it asks by the gate's descriptor, which costs less than a look by name.
+    twice, so it asks by the gate's descriptor, which costs less than a stat by name.
     """
     try:
         return not gate.is_empty()
@@ -117,7 +117,7 @@ def refuse_truncated(database: Path, found: Mapping[str, os.stat_result]) -> Non
 
 class Log:
     """A descriptor on the log, opened after its connection and closed with it: while a connection
-    is open, nobody can delete the log, so the descriptor never outlives its file.
+    is open, nobody can delete the log, so the descriptor never survives its file.
     """
 
     _fd = _folder_fd = -1

@@ -198,10 +198,10 @@ def get(found: operations.AgentView, hf: Holdfast) -> None:
 
 
 @agents.command(short_help="Print the id of a live agent.")
-@request_options(operations.OfAgent)
+@request_options(operations.AgentKey)
 @json_option
 @store_options
-def resolve(request: operations.OfAgent, as_json: bool) -> int:
+def resolve(request: operations.AgentKey, as_json: bool) -> int:
     """Print the id of the live agent of a name or an id; with --json its record, or the reason why
     there is none.
 
@@ -284,7 +284,7 @@ def _manifest(path: str) -> Manifest | None:
 def _completed(request: operations.Publish, manifest: Manifest | None) -> operations.Publish:
     """The request with what only the manifest says. A blank value counts as given."""
     if manifest is not None:
-        said = {
+        found = {
             "name": manifest.agent_name,
             "backend": manifest.backend,
             "tool": manifest.tool,
@@ -294,7 +294,7 @@ def _completed(request: operations.Publish, manifest: Manifest | None) -> operat
             "agent_id": manifest.agent_id,
             "generation_id": manifest.generation_id,
         }
-        missing = {name: value for name, value in said.items() if getattr(request, name) is None}
+        missing = {name: value for name, value in found.items() if getattr(request, name) is None}
         request = replace(request, **missing)
     for name, option in (("name", "NAME"), ("backend", "--backend"), ("tool", "--tool")):
         if getattr(request, name) is None:

@@ -212,17 +212,6 @@ def request_options(
     return decorate
 
 
-def jobs_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take JOBs; --job does as well, and the help does not mention it."""
-
-    @wraps(command)
-    def run(job_ids: tuple[str, ...], more_ids: tuple[str, ...], **more: Any) -> Any:
-        return command(job_ids=(*job_ids, *more_ids), **more)
-
-    option = click.option("--job", "more_ids", multiple=True, hidden=True, help="A job's id.")
-    return option(click.argument("job_ids", metavar="JOB...", nargs=-1)(run))
-
-
 class Unshown(click.Argument):
     """An argument that help does not show, since an option says the same."""
 

@@ -1,4 +1,4 @@
-"""Where the program starts: errors of the tree become one line on stderr and an exit status."""
+"""Where the program starts: errors become one line on stderr and an exit status."""
 
 import os
 import sys

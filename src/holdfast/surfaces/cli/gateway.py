@@ -12,7 +12,7 @@ import click
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.domains.gateway import Status
-from holdfast.domains.gateway.gateway import Reconciled
+from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
 from holdfast.kernel.settings import Settings
@@ -116,7 +116,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 
 
 @_command(operations.status)
-def status(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """How an agent's gateway and the agent itself are doing."""
     found: Status = operations.status(here, request)
     if as_json:
@@ -282,7 +282,7 @@ def requests(request: operations.ListRequests, here: Here, as_json: bool) -> Non
 
 
 @_command(operations.cancel)
-def cancel(request: operations.CancelRequest, here: Here, as_json: bool) -> None:
+def cancel(request: operations.RequestKey, here: Here, as_json: bool) -> None:
     """Cancel a request that was not begun."""
     ended = operations.cancel(here, request)
     answer(to_json(ended) if as_json else _summary(to_plain(ended)))
@@ -313,7 +313,7 @@ def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
 
 
 @_command(operations.detach)
-def detach(request: operations.OfGateway, here: Here, as_json: bool) -> None:
+def detach(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """Stop an agent's gateway.
 
     What was accepted waits for the next one; the agent itself is left alone.

@@ -10,15 +10,13 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.gateway.adapter import (
-    ANSWER_TIMEOUT_S,
-    QUIET_MS,
-    SETTLE_S,
     AdapterSpec,
     TmuxSpec,
     needed_by,
     spec_of,
     spec_of_manifest,
 )
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, QUIET_MS, SETTLE_S
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import QUEUE_DEPTH_MAX
 from holdfast.operations.operation import Flag, Request
@@ -33,19 +31,25 @@ from holdfast.surfaces.cli.serve import (
     server_libraries,
 )
 
-_TMUX = ("session", "socket_name", "socket_path", "interrupt_key", "quiet_ms", "ready_regex")
+_TMUX = ("session", "socket_name", "socket_path", "quiet_ms", "ready_regex")
 _TIMEOUT = {"answer_timeout": "answer_timeout_s"}
 _FIELDS = {
-    "tmux": {**{name: name for name in _TMUX}, "settle": "settle_s", **_TIMEOUT},
-    "command": {
-        "command": "argv",
-        "prompt_as": "prompt_as",
-        "working_directory": "working_directory",
+    "tmux": {
+        **{name: name for name in _TMUX},
+        "interrupt_key": "interrupt",
+        "settle": "settle_s",
         **_TIMEOUT,
     },
+    "command": {
+        "command": "command",
+        "prompt_as": "prompt_as",
+        "working_directory": "working_directory",
+        "answer_timeout": "timeout_s",
+    },
     "rest": {
-        "agent_url": "url",
-        **{name: name for name in ("terminal", "preset", "prefix", "interrupt_key")},
+        "agent_url": "base_url",
+        "terminal": "terminal_id",
+        **{name: name for name in ("preset", "prefix", "interrupt_key")},
         **_TIMEOUT,
     },
     "managed": {
@@ -187,7 +191,7 @@ def serve(
     manifest says how it is reached; options override what it says. For another agent, say it with
     --adapter. For --adapter command, the program and its arguments follow after `--`.
     """
-    from holdfast.runtime.gateway_address import document_in, resolve_served
+    from holdfast.runtime.gateway_identity import document_in, resolve_served
 
     if kind is not None and manifest is not None:
         raise InvalidValue(
@@ -217,7 +221,7 @@ def serve(
         remark(
             "no --ready-regex is set, so nobody can tell when the agent has finished: a request "
             "ends when it is delivered, and the next prompt waits until nothing was written for "
-            f"{reach.settle_s:g} s (--settle)"
+            f"{reach.settle_s or SETTLE_S:g} s (--settle)"
         )
     serve_gateway(
         agent,

@@ -30,7 +30,7 @@ def take(done: operations.HoldCount) -> str:
 
 @holds.operation(operations.drop)
 def drop(done: operations.HoldCount) -> str:
-    """Let go of SUBJECT, and print how many hold it still; exit status 1 when it was not held."""
+    """Release SUBJECT, and print how many hold it still; exit status 1 when it was not held."""
     return str(done.count)
 
 
@@ -44,7 +44,7 @@ def list_(subject: str | None, as_json: bool) -> None:
         if subject is None:
             counts = operations.list_(hf)
         else:
-            found = operations.holders(hf, operations.OfSubject(subject=subject))
+            found = operations.holders(hf, operations.HoldSubject(subject=subject))
     if as_json:
         json_document(counts if subject is None else found)
     elif subject is None:

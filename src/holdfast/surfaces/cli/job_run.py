@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import click
 
 from holdfast.kernel.errors import EXIT_DONE, EXIT_NOTHING_TO_TAKE, Fenced, status_of
-from holdfast.operations.jobs import mirror
+from holdfast.operations.fields import QUEUE
 from holdfast.operations.operation import Flag, Request
 from holdfast.surfaces.cli.command import request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
@@ -22,9 +22,7 @@ _FOREVER_S = 10 * 365 * 24 * 3600.0
 class Work(Request, frozen=True, kw_only=True):
     """What a worker does."""
 
-    agent_session: Annotated[
-        str, Flag("--agent-session", metavar="LABEL", help="Whose queue to work on.")
-    ]
+    agent_session: Annotated[str, Flag(*QUEUE, metavar="LABEL", help="The queue to work on.")]
     once: Annotated[
         bool,
         Flag("--once", help="End after one job: 0 if it completed, 1 if not, 3 if there was none."),
@@ -71,8 +69,8 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
     """Work on jobs: pick one, run a command for it, report the verdict, pick the next.
 
     \b
-        holdfast jobs run --agent-session tmux:me -- ./agent.sh
-        holdfast jobs run --agent-session tmux:me --validate ./check -- claude -p
+        holdfast jobs run --queue tmux:me -- ./agent.sh
+        holdfast jobs run --queue tmux:me --validate ./check -- claude -p
 
     The command runs in the job's working folder. It finds the job on its standard input, and
     HOLDFAST_JOB_ID, HOLDFAST_JOB_TOKEN, HOLDFAST_JOB_ATTEMPT, HOLDFAST_JOB_PROMPT,
@@ -107,7 +105,7 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
                 on_event=(lambda _: None) if quiet else remark,
             )
         finally:
-            mirror(hf)
+            hf.catch_up()
     if not request.once or done.given_back:
         return EXIT_DONE
     if done.lost:

@@ -7,7 +7,9 @@ the broker was away. For a job that was removed after its end, the audit log say
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -20,10 +22,9 @@ from holdfast.domains.jobs.transitions import no_such
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import STATUS, BrokerUnavailable, NotFound, Unavailable
 from holdfast.kernel.store import JOURNAL_TOPIC
-from holdfast.operations.jobs import mirror
 from holdfast.processes.signals import interruptible
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import Duration, jobs_argument, json_option
+from holdfast.surfaces.cli.command import Duration, json_option
 from holdfast.surfaces.cli.connection import connected, job_store_options
 from holdfast.surfaces.cli.output import Outage, printable, remark
 
@@ -99,7 +100,7 @@ class JobWatch:
         """Report how a job ended that is not in the registry any more. Raises NotFound when the
         audit log does not have it.
         """
-        mirror(self._hf, wait=True)
+        self._hf.catch_up(wait=True)
         logged = None if self._hf.job_log is None else self._hf.job_log.status(job_id)
         ends = {one.value: one for one in JobStatus if one.ended}
         status = None if logged is None else ends.get(str(logged.get("status")))
@@ -185,6 +186,17 @@ def _end(job: Job) -> str:
     return printable(line).replace("\n", " ")
 
 
+def jobs_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take JOBs; --job does as well, and the help does not mention it."""
+
+    @wraps(command)
+    def run(job_ids: tuple[str, ...], more_ids: tuple[str, ...], **more: Any) -> Any:
+        return command(job_ids=(*job_ids, *more_ids), **more)
+
+    option = click.option("--job", "more_ids", multiple=True, hidden=True, help="A job's id.")
+    return option(click.argument("job_ids", metavar="JOB...", nargs=-1)(run))
+
+
 @click.command()
 @jobs_argument
 @click.option(
@@ -228,4 +240,4 @@ def watch(
         finally:
             watched.close()
             if watched.away is None:
-                mirror(hf)
+                hf.catch_up()

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -24,12 +25,15 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.holder import survivors_named
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
+from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
+from holdfast.operations.fields import QUEUE
+from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.cli.command import CommandGroup, jobs_argument, json_option, request_options
+from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
 from holdfast.surfaces.cli.connection import connected, job_store_options
 from holdfast.surfaces.cli.job_run import run
-from holdfast.surfaces.cli.job_watch import watch
+from holdfast.surfaces.cli.job_watch import jobs_argument, watch
 from holdfast.surfaces.cli.output import (
     STDIN,
     answer,
@@ -63,8 +67,8 @@ def jobs() -> None:
     """Delegated work: each job is picked by one worker at a time.
 
     \b
-        holdfast jobs register --prompt 'say hello' --agent-session tmux:me
-        holdfast jobs run --agent-session tmux:me -- ./agent.sh
+        holdfast jobs register --prompt 'say hello' --queue tmux:me
+        holdfast jobs run --queue tmux:me -- ./agent.sh
         holdfast jobs watch JOB
     """
 
@@ -78,11 +82,11 @@ def jobs() -> None:
     metavar="FILE",
     help="Read the prompt from a file, as one of more than 128 kB.",
 )
-@request_options(operations.Register)
+@request_options(requests.Register)
 @json_option
 @job_store_options
 def register(
-    request: Callable[..., operations.Register],
+    request: Callable[..., requests.Register],
     prompt: str | None,
     prompt_file: str | None,
     as_json: bool,
@@ -102,7 +106,7 @@ def register(
 
 
 @jobs.operation(operations.list_, where=job_store_options)
-def list_(found: list[operations.JobView]) -> None:
+def list_(found: list[JobView]) -> None:
     """List jobs in the order they arrived.
 
     Exit status 7 if there are damaged ones, which are named on stderr.
@@ -111,19 +115,18 @@ def list_(found: list[operations.JobView]) -> None:
         ["job", "status", "label", "prio", "try", "created", "prompt"],
         [_row(job) for job in found],
         elastic=["label", "prompt"],
-        empty="No jobs. Register one: "
-        "holdfast jobs register --prompt 'say hello' --agent-session tmux:me",
+        empty="No jobs. Register one: holdfast jobs register --prompt 'say hello' --queue tmux:me",
     )
 
 
-def _row(job: operations.JobView) -> list[str]:
+def _row(job: JobView) -> list[str]:
     late = "" if job.late_result is None else f", late: {job.late_result.status.value}"
     facts = [job.job_id, f"{job.status.value}{late}", job.agent_session, str(job.priority)]
     return [*facts, str(job.attempt), short_moment(job.created_at), clipped(job.prompt)]
 
 
 @jobs.operation(operations.get, where=job_store_options)
-def get(job: operations.JobView, hf: Holdfast) -> None:
+def get(job: JobView, hf: Holdfast) -> None:
     """Show one job."""
     survivors = hf.jobs.survivors(hf.jobs.get_job(job.job_id))
     facts = to_plain(job)
@@ -144,9 +147,9 @@ def get(job: operations.JobView, hf: Holdfast) -> None:
 
 
 def _late(late: LateResult) -> str:
-    said = late.result if late.status is JobStatus.COMPLETED else late.error
+    detail = late.result if late.status is JobStatus.COMPLETED else late.error
     words = f"{late.status.value}, attempt {late.attempt}, at {render(late.at)}, by {late.by}"
-    return f"{words}: {said}" if said else words
+    return f"{words}: {detail}" if detail else words
 
 
 def _shown(value: object) -> str:
@@ -156,7 +159,7 @@ def _shown(value: object) -> str:
 
 
 @jobs.command()
-@request_options(operations.Pick)
+@request_options(requests.Pick)
 @click.option(
     "--json",
     "as_json",
@@ -164,7 +167,7 @@ def _shown(value: object) -> str:
     help="Print the whole job, with the token that a verdict must show.",
 )
 @job_store_options
-def pick(request: operations.Pick, as_json: bool) -> int:
+def pick(request: requests.Pick, as_json: bool) -> int:
     """Claim the next pending job and print its id; exit status 3 when there is none.
 
     Without --pid the claim has no process that could die: it lives until a verdict, or until the
@@ -175,7 +178,7 @@ def pick(request: operations.Pick, as_json: bool) -> int:
         return pick_job(hf, queue, wait_s=wait_s, pid=request.pid, as_json=as_json)
 
 
-def _line(job: operations.JobView) -> str:
+def _line(job: JobView) -> str:
     token = "" if job.token is None else f", token {job.token}"
     why = "" if job.error is None else f": {job.error}"
     return f"{job.job_id} is {job.status.value}{token}{why}"
@@ -186,18 +189,18 @@ def _line(job: operations.JobView) -> str:
     where=job_store_options,
     types={"status": _Status([one.value for one in JobStatus])},
 )
-def status(job: operations.JobView) -> str:
+def status(job: JobView) -> str:
     """Move a job to another status. Without --token you speak as the operator."""
     return _line(job)
 
 
 @jobs.operation(operations.cancel, where=job_store_options)
-def cancel(job: operations.JobView) -> str:
+def cancel(job: JobView) -> str:
     return _line(job)
 
 
 @jobs.operation(operations.requeue, where=job_store_options)
-def requeue(job: operations.JobView) -> str:
+def requeue(job: JobView) -> str:
     return _line(job)
 
 
@@ -208,7 +211,9 @@ def requeue(job: operations.JobView) -> str:
     type=click.Choice(sorted(one.value for one in RETRIED)),
     help="All jobs with this status.",
 )
-@click.option("--agent-session", metavar="LABEL", help="Only those of this queue; with --status.")
+@click.option(
+    *QUEUE, "agent_session", metavar="LABEL", help="Only those of this queue; with --status."
+)
 @json_option
 @job_store_options
 def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_json: bool) -> int:
@@ -220,17 +225,17 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
     if (status is None) != bool(job_ids):
         raise click.UsageError("say which jobs, or --status")
     if agent_session is not None and status is None:
-        raise click.UsageError("--agent-session goes with --status")
+        raise click.UsageError("--queue goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
-    found: list[operations.JobView] = []
+    found: list[JobView] = []
     with connected() as hf:
         if status is not None:
-            request = operations.RetryAll(status=status, agent_session=agent_session)
+            request = requests.RetryAll(status=status, agent_session=agent_session)
             found = operations.retry_all(hf, request, damaged=damaged)
         for job_id in job_ids:
             try:
-                found.append(operations.retry(hf, operations.OfJob(job_id=job_id)))
+                found.append(operations.retry(hf, requests.JobKey(job_id=job_id)))
             except (InvalidName, Refused) as error:
                 refused.append(error)
     if as_json:
@@ -243,7 +248,7 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
 
 
 @jobs.operation(operations.heartbeat, where=job_store_options)
-def heartbeat(_: operations.JobView) -> None:
+def heartbeat(_: JobView) -> None:
     """Give a sign of life for a job, so that it does not count as idle.
 
     Exit status 4 when it is another's by now.
@@ -256,7 +261,7 @@ jobs.add_command(run)
 @jobs.command()
 @click.argument("words", metavar="[JOB EVENT]", nargs=-1)
 @click.option("--job", "job_id", hidden=True, help="The job's id.")
-@request_options(operations.PublishEvent)
+@request_options(requests.PublishEvent)
 @click.option("--data", metavar="JSON", help="What there is to say, for programs.")
 @click.option(
     "--unsent",
@@ -266,7 +271,7 @@ jobs.add_command(run)
 @json_option
 @job_store_options
 def publish(
-    request: Callable[..., operations.PublishEvent],
+    request: Callable[..., requests.PublishEvent],
     words: tuple[str, ...],
     job_id: str | None,
     data: str | None,
@@ -295,9 +300,10 @@ def publish(
         return
     content = None if data is None else _decoded(data)
     with connected() as hf:
-        event = operations.keep_event(hf, request(job_id=given[0], event=given[1], data=content))
+        asked = request(job_id=given[0], event=given[1], data=content)
+        event = operations.keep_event(hf, asked).event
         answer(to_json(event) if as_json else str(event.seq))
-        operations.send_events(hf, event)
+        hf.send_events(event)
 
 
 def _send_all(as_json: bool) -> None:
@@ -308,7 +314,7 @@ def _send_all(as_json: bool) -> None:
         except InvalidValue as error:
             sent, failed = error.fields.get("sent", 0), error
         line = f"{counted(sent, 'event')} sent"
-        answer(to_json(operations.Sent(sent=sent)) if as_json else line)
+        answer(to_json(Sent(sent=sent)) if as_json else line)
         if failed is not None:
             raise failed
 
@@ -335,13 +341,13 @@ jobs.add_command(watch)
 @jobs.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--job", "same_id", hidden=True, help="The job's id.")
-@request_options(operations.Log)
+@request_options(requests.Log)
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
 @json_option
 @job_store_options
 def logs(
-    request: Callable[..., operations.Log],
+    request: Callable[..., requests.Log],
     job_id: str | None,
     same_id: str | None,
     listed: bool,
@@ -361,33 +367,25 @@ def logs(
     if job_id is None and request(job_id="").tail is not None:
         raise click.UsageError("--tail is for the log of one JOB")
     with connected(create=False) as hf:
-        if rebuild:
-            _rebuild(hf, as_json)
-        elif job_id is None:
-            _list_logged(hf, as_json)
-        else:
+        if job_id is not None:
             for line in operations.log(hf, request(job_id=job_id)):
                 text = printable(_log_line(line).replace("\n", " "))
                 click.echo(to_json(line) if as_json else text)
+        elif hf.job_log is None:
+            raise operations.no_log()
+        elif rebuild:
+            number = hf.job_log.rebuild(hf.log, partial(operations.peek_job, hf))
+            folder = str(hf.job_log.folder)
+            words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
+            answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
+        else:
+            hf.catch_up(wait=True)
+            unknown = {"status": "unknown"}
+            found = [(one, hf.job_log.status(one)) for one in hf.job_log.jobs()]
+            _show_logged([status or {"job_id": one, **unknown} for one, status in found], as_json)
 
 
-def _rebuild(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    number = hf.job_log.rebuild(hf.log, lambda job_id: operations.peek_job(hf, job_id))
-    folder = str(hf.job_log.folder)
-    words = printable(f"the log of {counted(number, 'job')} is written again: {folder}")
-    answer(to_json({"jobs": number, "folder": folder}) if as_json else words)
-
-
-def _list_logged(hf: Holdfast, as_json: bool) -> None:
-    if hf.job_log is None:
-        raise operations.no_log()
-    operations.mirror(hf, wait=True)
-    logged = [
-        hf.job_log.status(job_id) or {"job_id": job_id, "status": "unknown"}
-        for job_id in hf.job_log.jobs()
-    ]
+def _show_logged(logged: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         json_document(logged)
         return
@@ -418,7 +416,7 @@ def _log_line(line: dict[str, Any]) -> str:
 
 
 @jobs.operation(operations.reap, where=job_store_options)
-def reap(reaped: list[operations.JobView]) -> str:
+def reap(reaped: list[JobView]) -> str:
     """Put back the jobs of dead workers, and end those past their time limits.
 
     Every pick, list, get and watch does so too.
@@ -427,5 +425,5 @@ def reap(reaped: list[operations.JobView]) -> str:
 
 
 @jobs.operation(operations.prune, where=job_store_options)
-def prune(done: operations.Pruned) -> str:
+def prune(done: Pruned) -> str:
     return f"{counted(done.removed, 'job')} removed"

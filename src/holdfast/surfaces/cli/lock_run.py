@@ -208,21 +208,21 @@ class _Loss:
         self._command = command
         self._term = on_lost == "term"
         self._mutex = threading.Lock()
-        self._said = False
+        self._reported = False
         # Read here and not in the thread, which may begin late.
         self._lost = grant.lost
         threading.Thread(target=self._watch, name="holdfast-loss", daemon=True).start()
 
     def happened(self) -> bool:
         """Was it lost, now that the command has ended and the grant was released?"""
-        if self._grant.gone == "lost" and not self._said:
+        if self._grant.gone == "lost" and not self._reported:
             entries, _ = self._hf.log.tail(JOURNAL_READ_MAX)
             if any(
                 one.kind in _TAKEN_FROM_THE_LIVING and one.data.get("token") == self._grant.token
                 for one in entries
             ):
                 self._say()
-        return self._said
+        return self._reported
 
     def _watch(self) -> None:
         self._lost.wait()
@@ -233,8 +233,8 @@ class _Loss:
 
     def _say(self) -> None:
         with self._mutex:
-            if not self._said:
-                self._said = True
+            if not self._reported:
+                self._reported = True
                 remark(lost(self._grant).message)
 
 

@@ -73,7 +73,7 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
         # empty.
         yield completed(
             "  - if it should be held: holdfast store info shows which store, and which part of "
-            "it, was looked at"
+            "it, was read"
         )
 
 
@@ -109,12 +109,12 @@ def _end(hold: HoldStatus, status: LockStatus) -> str:
     if hold.has_ttl:
         return f"ends {at} unless renewed"
     if hold.alive is Alive.UNKNOWN:
-        return f"believed until {at}, and longer with each sign of life"
+        return f"presumed alive until {at}, and longer with each sign of life"
     return "ends with its process"
 
 
 def _wait(wait: WaitStatus, status: LockStatus) -> list[str]:
-    mode = "only looks" if wait.looks else wait.mode.value
+    mode = "only waits" if wait.looks else wait.mode.value
     others = [name for name in wait.names if name != status.name]
     more = [f"priority {wait.priority}"] if wait.priority else []
     more += [f"wants {', '.join(others)} too"] if others else []

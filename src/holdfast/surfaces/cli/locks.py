@@ -212,7 +212,7 @@ def wait_until_free(
     first = why.holders[0].resource if why.holders else names[0]
     remark(
         f"{', '.join(names)} not free within {timeout_s:g} s: {describe_obstruction(why, names)}. "
-        f"`holdfast locks explain {quote(first)}` tells more"
+        f"`holdfast locks explain {quote(first)}` shows more"
     )
     return STATUS["lock_timeout"].exit
 
@@ -229,7 +229,7 @@ def status(names: tuple[str, ...], as_json: bool) -> None:
     token are there too.
     """
     with connected(create=False) as hf:
-        found = [operations.status(hf, operations.OfName(name=name)) for name in names]
+        found = [operations.status(hf, operations.ResourceName(name=name)) for name in names]
         found = found if names else operations.list_(hf)
     show_status(found, as_json=as_json)
 
@@ -258,7 +258,7 @@ def _status_rows(status: LockStatus) -> Iterator[list[str]]:
             *(span(hold.since, status.now), _process(hold), _end(hold, status), str(hold.token)),
         ]
     for wait in status.queue:
-        mode = "only looks" if wait.looks else wait.mode.value
+        mode = "only waits" if wait.looks else wait.mode.value
         yield [
             *(status.name, _state(f"waits {wait.position}", wait.mode), wait.by, mode),
             *(span(wait.since, status.now), _process(wait), "-", "-"),
@@ -282,12 +282,12 @@ def _end(hold: HoldStatus, status: LockStatus) -> str:
     return left if sys.stdout.isatty() else moment(hold.expires_at)
 
 
-@locks.command(short_help="Tell why something is not free, and what to do.")
-@request_options(operations.OfName)
+@locks.command(short_help="Show why something is not free, and what to do.")
+@request_options(operations.ResourceName)
 @json_option
 @store_options
-def explain(request: operations.OfName, as_json: bool) -> None:
-    """Tell why NAME is not free: its holder, what that one waits for, the queue, and what to do."""
+def explain(request: operations.ResourceName, as_json: bool) -> None:
+    """Show why NAME is not free: its holder, what that one waits for, the queue, and what to do."""
     with connected(create=False) as hf:
         found: Explanation = operations.explain(hf, request)
     found = replace(found, advice=tuple(completed(line) for line in found.advice))
@@ -387,8 +387,8 @@ def kick(done: operations.Kicked) -> str:
     \b
         holdfast locks kick router-1 --why 'flash.sh has hung since noon'
 
-    The next in line gets it at once. The holder is told, and its token is refused from then on, but
-    its processes go on. --end-tree ends them first, on this machine.
+    The next in line gets it at once. The holder is notified, and its token is refused from then on,
+    but its processes go on. --end-tree ends them first, on this machine.
     """
     return "\n".join(
         f"took {', '.join(hold.names)} from {hold.by} (token {hold.token})" for hold in done.kicked

@@ -31,7 +31,7 @@ from holdfast.surfaces.cli.logs import log_json_lines
 @click.option("--log-json", is_flag=True, help="Log to stderr as JSON, one line per event.")
 @store_options
 def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
-    """Serve the tools of agents over standard input and output, for one agent, until it goes.
+    """Serve the tools of agents over standard input and output, for one agent, until it ends.
 
     A client such as a coding agent starts this by itself; put this into its configuration:
 
@@ -53,12 +53,12 @@ def mcp(label: str | None, queues: tuple[str, ...], log_json: bool) -> None:
         raise Unavailable(
             f"the MCP server needs {error.name}: {installing('mcp')}", outcome="none"
         ) from None
-    from holdfast.surfaces.mcp.claims import Hand
+    from holdfast.surfaces.mcp.claims import Session
     from holdfast.surfaces.mcp.identity import agent_above, identify
 
     if log_json:
         log_json_lines()
     settings = load_settings(store=given().store, namespace=given().namespace)
-    with connected(settings) as looking:
-        me = identify(label or settings.actor, queues, agent_above(looking))
-    serve(Hand(connected(replace(settings, actor=me.by)), me), completed)
+    with connected(settings) as hf:
+        me = identify(label or settings.actor, queues, agent_above(hf))
+    serve(Session(connected(replace(settings, actor=me.by)), me), completed)

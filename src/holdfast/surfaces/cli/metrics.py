@@ -19,12 +19,11 @@ def metrics() -> None:
     A store that cannot be used is a value (holdfast_store_up 0), and no failure.
     """
     # Loaded here, as it loads slowly and nothing else needs it.
-    from holdfast.runtime.metrics import without_store
-    from holdfast.runtime.metrics.sources import metrics_of
+    from holdfast.runtime.metrics.sources import Metrics, without_store
 
     try:
         with connected(create=False) as hf:
-            text = metrics_of(hf, version=__version__).text()
+            text = Metrics(hf, version=__version__).text()
     except (StoreUnavailable, Corrupt) as error:
         # A value, and no failure: without a new file Prometheus would go on with the last values.
         remark(error.message)

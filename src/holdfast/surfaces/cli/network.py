@@ -65,7 +65,7 @@ def list_hosts(found: dict[str, operations.HostInfo]) -> None:
 
 
 @hosts.operation(operations.get_host, "get")
-def get_host(info: operations.HostInfo, request: operations.OfHost, hf: Holdfast) -> None:
+def get_host(info: operations.HostInfo, request: operations.HostName, hf: Holdfast) -> None:
     """Show one host; exit status 1 when there is none."""
     count = hf.network.get_host_lease_count(request.host)
     facts = [(key, _shown(value)) for key, value in info.items()]
@@ -123,7 +123,7 @@ def list_leases(found: dict[str, dict[str, Any]]) -> None:
 def routers() -> None:
     """Router locks: the holder of a router has all of its hosts.
 
-    `holdfast locks explain ROUTER` tells why one is not free.
+    `holdfast locks explain ROUTER` shows why one is not free.
     """
 
 
@@ -248,7 +248,7 @@ def metrics() -> None:
         holdfast network metrics > /var/lib/node_exporter/holdfast.prom
     """
     # Here, as it is slow to load and nothing else needs it.
-    from holdfast.runtime.metrics import exposition
+    from holdfast.runtime.metrics.sources import exposition
 
     with connected(create=False) as hf:
         click.echo(exposition(hf.locks, hf.network), nl=False)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.connection import Holdfast
 
 _PICK_OPTIONS = {
+    "--queue": "agent_session",
     "--agent-session": "agent_session",
     "--store": "store",
     "--namespace": "namespace",

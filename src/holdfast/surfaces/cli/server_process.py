@@ -26,11 +26,10 @@ from holdfast.kernel.limits import (
     SERVER_WAITS_MAX,
 )
 from holdfast.kernel.settings import Settings
-from holdfast.operations.jobs import mirror
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.gateway_address import Adapt, Served, process_of
 from holdfast.runtime.gateway_announcement import PROTOCOL, Announcement, announced
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
+from holdfast.runtime.gateway_identity import Adapt, Served, process_of
 from holdfast.runtime.paths import server_root
 from holdfast.surfaces.cli.output import answer, remark
 from holdfast.surfaces.cli.serve import LOOPBACK
@@ -167,7 +166,7 @@ class JobReaper:
         while not self._over.wait(SERVER_REAP_EVERY_S):
             try:
                 if self._hf.jobs.reap():
-                    mirror(self._hf)
+                    self._hf.catch_up()
             except HoldfastError as error:
                 # The store is away; the next round tries again.
                 _log.info("not reaped: %s", error.message)

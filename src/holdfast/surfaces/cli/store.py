@@ -77,10 +77,9 @@ def restore(file: Path, yes: bool, as_json: bool) -> int:
     with working("restoring"):
         saved = upkeep.restore(file)
     from_, at = printable(str(file)), None if saved is None else printable(str(saved))
-    said = f"restored from {from_}" + (
-        f"\nthe store that it replaced is saved in {at}" if at else ""
-    )
-    answer(to_json({"restored_from": from_, "saved": at}) if as_json else said)
+    line = f"restored from {from_}"
+    line += f"\nthe store that it replaced is saved in {at}" if at else ""
+    answer(to_json({"restored_from": from_, "saved": at}) if as_json else line)
     return 0
 
 
@@ -97,11 +96,9 @@ def copy(source: str, target: str, as_json: bool) -> None:
     """
     with working("copying"):
         copied = Upkeep(load_settings(store=source)).copy(target)
-    said = (
-        "\n".join(f"{number} of {name}" for name, number in copied.items() if number)
-        or "nothing but an era"
-    )
-    answer(to_json({"copied": copied}) if as_json else said)
+    lines = [f"{number} of {name}" for name, number in copied.items() if number]
+    text = "\n".join(lines) or "nothing but an era"
+    answer(to_json({"copied": copied}) if as_json else text)
 
 
 @store.command("begin-era")

@@ -7,7 +7,7 @@ import click
 from msgspec.structs import replace
 
 from holdfast.domains.workflows import Policy, Swap, SwapEvent, SwapMarker
-from holdfast.domains.workflows.description import describe_orphan_load, describe_unknown
+from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import EXIT_DONE

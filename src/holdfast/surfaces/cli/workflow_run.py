@@ -18,13 +18,12 @@ from holdfast.domains.workflows import (
     Work,
     Workflow,
 )
-from holdfast.domains.workflows.description import (
+from holdfast.domains.workflows.messages import (
     describe_conflicts,
     describe_loaded,
     describe_orphan_load,
 )
-from holdfast.domains.workflows.records import Loaded, OrphanLoad, who
-from holdfast.domains.workflows.swap import Obstacle
+from holdfast.domains.workflows.records import Loaded, Obstacle, OrphanLoad, who
 from holdfast.kernel.errors import LeaseLost, status_of
 from holdfast.kernel.limits import WORKFLOW_TTL_S
 from holdfast.operations.operation import Flag, Positional, Request

@@ -12,10 +12,9 @@ from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParam
 from litestar.types import ASGIApp
 
 from holdfast.domains.gateway import Gateway, Status
-from holdfast.domains.gateway.gateway import Asked, Reconciled
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, CHALLENGE_PATTERN, proof_of
-from holdfast.domains.gateway.records import PROTOCOL_VERSION
-from holdfast.domains.gateway.request import draft_of
+from holdfast.domains.gateway.records import PROTOCOL_VERSION, Reconciled
+from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX, QUEUE_PRUNE_LEAST_S
 from holdfast.kernel.store import JOURNAL_TOPIC, Entry
@@ -235,7 +234,7 @@ def _queue_routes(gateway: Gateway, accepts: SharedCommits) -> list[Any]:
         if isinstance(asked, SubmitPrompt):
             kind, payload = "submit_prompt", {"prompt": asked.payload.prompt}
         draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=idempotency_key)
-        stored, depth = await accepts.accept(Asked(draft, asked.expected_epoch))
+        stored, depth = await accepts.accept(Submission(draft, asked.expected_epoch))
         return Accepted(
             request_id=stored.request_id,
             state=stored.state.value,

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.domains.gateway.gateway import Asked
+from holdfast.domains.gateway.request import Submission
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import ACCEPTS_PER_COMMIT_MAX
 from holdfast.primitives.queue import Request
@@ -25,16 +25,16 @@ class SharedCommits:
 
     def __init__(
         self,
-        accept: Callable[[Sequence[Asked]], list[Request | HoldfastError]],
+        accept: Callable[[Sequence[Submission]], list[Request | HoldfastError]],
         depth: Callable[[], int],
     ) -> None:
         self._accept = accept
         self._depth = depth
-        self._waiting: list[tuple[Asked, asyncio.Future[Stored]]] = []
+        self._waiting: list[tuple[Submission, asyncio.Future[Stored]]] = []
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-accepts")
 
-    async def accept(self, asked: Asked) -> Stored:
+    async def accept(self, asked: Submission) -> Stored:
         """Store a request together with all others that wait.
 
         Raises the error with which the gateway refuses it.
@@ -81,5 +81,5 @@ class SharedCommits:
             idle_turns = idle_turns + 1 if len(self._waiting) == waiting else 0
             waiting = len(self._waiting)
 
-    def _stored(self, asked: Sequence[Asked]) -> tuple[Sequence[Request | HoldfastError], int]:
+    def _stored(self, asked: Sequence[Submission]) -> tuple[Sequence[Request | HoldfastError], int]:
         return self._accept(asked), self._depth()

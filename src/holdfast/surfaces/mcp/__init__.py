@@ -1,15 +1,15 @@
 """`holdfast mcp`: the tools of agents, over stdio, with the official SDK.
 
+tool.py          how a tool is made from an operation: its arguments, its schema
+tools.py         the list of tools
+overview.py, agents.py, jobs.py, locks.py, recipes.py    the tools, and the claims behind them
+claims.py        what the agent holds, by handle: renewed, reported in every answer, released
+offer.py         a claim that the agent waits for between calls
+call.py          one call, which the client may cancel
 identity.py      who the caller is: the server's own process, with a label
-tool.py          a tool, and how its arguments are read
-tools/           the tools
-turn.py          one call of a tool
-cancellation.py  a call that the client may cancel; the descriptor that ends a wait
-pursuit.py       a wait that goes on between two calls
-claims.py        the claims of this process, by handle
-lock_claim.py, job_claim.py, recipe_claims.py    one kind of claim each
-heartbeat.py     the thread that renews claims while the model thinks
-answers.py, results.py    results, as structs whose schemas the client gets
 lines.py         standard input, one bounded line at a time
-server.py        the server
+server.py        the server: answers and errors as the protocol carries them
+
+What a tool accepts and does comes from `holdfast.operations`. Only this surface has the identity of
+a process, handles, waits that go on between calls, notices and cancellation.
 """

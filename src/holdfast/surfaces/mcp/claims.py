@@ -1,63 +1,100 @@
-"""What this process has in hand for its agent: by handle, told of in every answer, and let go in
-order at the end.
-"""
+"""What one agent holds through this process: by handle, renewed, reported in every answer."""
 
 import logging
 import threading
 import time
 from collections.abc import Iterable
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from holdfast.adapters.event_sender import BackgroundSender, EventSender
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Full, HoldfastError, NotFound, Unavailable
 from holdfast.kernel.limits import MCP_CLOSE_S, MCP_HANDLES_MAX
 from holdfast.runtime.connection import Holdfast
-from holdfast.surfaces.mcp.answers import Holding, Notice
-from holdfast.surfaces.mcp.heartbeat import Attendant
 from holdfast.surfaces.mcp.identity import Identity
+
+_log = logging.getLogger("holdfast.mcp")
+C = TypeVar("C")
+
+NoticeKind = Literal[
+    "lease_lost",
+    "lock_granted",
+    "lock_refused",
+    "job_cancelled",
+    "job_timed_out",
+    "job_lost",
+    "preemption_asked",
+    "swap_ready",
+    "swap_not_needed",
+    "swap_refused",
+    "store_unavailable",
+]
+
+
+HANDLES = {
+    "lock": "acquire",
+    "job": "create_job or claim_job",
+    "request": "send_request",
+    "agent": "find_agents",
+    "recipe": "use_recipe",
+    "swap": "yield_or_swap",
+}
+"""The kinds of handles, and the tools that return them."""
+
+
+class Notice(Plain, frozen=True, kw_only=True):
+    """Something that happened to a claim, repeated until the agent acts on its handle."""
+
+    kind: NoticeKind
+    handle: str
+    message: str
+
+
+class Holding(Plain, frozen=True, kw_only=True):
+    """One thing that the agent has, or waits for."""
+
+    handle: str
+    what: str
+    state: str
 
 
 class Claim(Protocol):
-    """One thing in hand."""
+    """What a handle stands for."""
 
     @property
-    def handle(self) -> str:
-        """What the agent calls it by."""
-        ...
+    def handle(self) -> str: ...
 
     def holding(self) -> Holding:
-        """What it is, and how it stands."""
-        ...
+        """What it is, and its state."""
 
     def notices(self) -> Iterable[Notice]:
-        """What the agent is to know of it, as of now."""
-        ...
+        """What the agent must know of it now."""
 
-    def attend(self, now_s: float) -> float | None:
-        """Do what is due in the background; when the next is due, on the process's clock. None:
-        nothing.
-        """
-        ...
+    def renew(self, now_s: float) -> float | None:
+        """Do what is due in the background; return when the next is due on the process's clock."""
 
-    def let_go(self, within_s: float) -> bool:
+    def release(self, within_s: float) -> bool:
         """End it. True when that freed something."""
-        ...
 
 
-C = TypeVar("C")
-
-_log = logging.getLogger("holdfast.mcp")
+def no_handle(handle: str) -> NotFound:
+    """The error for a handle by which the agent holds nothing."""
+    return NotFound(
+        f"you hold nothing by {handle[:200]!a}: `whoami` lists what you hold, `status` shows any "
+        "job, request or agent by its handle",
+        handle=handle,
+    )
 
 
 def unknown(error: HoldfastError) -> Notice:
-    """What is told while the store does not answer."""
+    """The notice for a store that does not answer."""
     words = f"it is not known whether you still have what you had: {error.message}"
     return Notice(kind="store_unavailable", handle="", message=words)
 
 
-class Hand:
-    """What this process has in hand. For several threads at once."""
+class Session:
+    """The claims of one agent. Thread-safe."""
 
     def __init__(self, hf: Holdfast, me: Identity) -> None:
         self.hf = hf
@@ -66,16 +103,17 @@ class Hand:
         self._claims: dict[str, Claim] = {}
         self._numbers = count(1)
         self._closed = False
-        self._errand: BackgroundSender | None = None
-        self.attendant = Attendant(self.claims)
+        self._sender: BackgroundSender | None = None
+        self._woken = threading.Event()
+        threading.Thread(target=self._renew, name="holdfast-renewal", daemon=True).start()
 
-    @property
-    def errand(self) -> BackgroundSender:
-        """What takes the events of jobs to their broker; begun with the first one."""
+    def job_changed(self, job_id: str) -> None:
+        """Send the job's events in the background, and write the audit log before the answer."""
         with self._mutex:
-            if self._errand is None:
-                self._errand = BackgroundSender(EventSender(self.hf.job_events), complain=_log.info)
-            return self._errand
+            if self._sender is None:
+                self._sender = BackgroundSender(EventSender(self.hf.job_events), complain=_log.info)
+        self._sender.wake(job_id)
+        self.hf.catch_up(wait=True)
 
     def new_handle(self, kind: str) -> str:
         """A handle that was not used before. Raises Full when there are too many already."""
@@ -91,34 +129,31 @@ class Hand:
             )
 
     def add(self, claim: Claim) -> None:
-        """Take something into hand. Raises Unavailable when the server is stopping."""
+        """Add a claim. Raises Unavailable when the server is stopping; the claim is released."""
         with self._mutex:
             closed = self._closed
             if not closed:
                 self._claims[claim.handle] = claim
         if closed:
-            claim.let_go(MCP_CLOSE_S)
-            raise Unavailable("the server is stopping: nothing was taken", outcome="none")
-        self.attendant.wake()
+            claim.release(MCP_CLOSE_S)
+            raise Unavailable("the server is stopping: nothing was claimed", outcome="none")
+        self.wake()
 
     def claims(self) -> list[Claim]:
-        """Everything, in the order in which it was taken."""
+        """Everything, in the order in which it was claimed."""
         with self._mutex:
             return list(self._claims.values())
 
-    def any_of(self, handle: str) -> Claim:
-        """What has this handle. Raises NotFound."""
+    def find(self, handle: str) -> Claim | None:
+        """The claim with this handle."""
         with self._mutex:
-            claim = self._claims.get(handle)
-        if claim is None:
-            raise NotFound(
-                f"you have no handle {handle!a}: `whoami` lists those you have", handle=handle
-            )
-        return claim
+            return self._claims.get(handle)
 
-    def of(self, handle: str, kind: type[C]) -> C:
-        """What has this handle, if it is of this kind. Raises NotFound."""
-        claim = self.any_of(handle)
+    def claim(self, handle: str, kind: type[C]) -> C:
+        """The claim with this handle, if it is of this kind. Raises NotFound."""
+        claim = self.find(handle)
+        if claim is None:
+            raise no_handle(handle)
         if not isinstance(claim, kind):
             raise NotFound(
                 f"{handle} is not for this, but for a {claim.holding().what}", handle=handle
@@ -126,17 +161,16 @@ class Hand:
         return claim
 
     def drop(self, handle: str) -> None:
-        """The agent knows that it is over."""
+        """Forget a claim that is over, and that the agent knows to be over."""
         with self._mutex:
             self._claims.pop(handle, None)
 
-    def let_go(self, handle: str, within_s: float = MCP_CLOSE_S) -> bool:
-        """End what has this handle, and forget it."""
-        with self._mutex:
-            claim = self._claims.get(handle)
+    def release(self, handle: str, within_s: float = MCP_CLOSE_S) -> bool:
+        """End a claim and forget it. True when that freed something."""
+        claim = self.find(handle)
         if claim is None:
             return False
-        freed = claim.let_go(within_s)
+        freed = claim.release(within_s)
         self.drop(handle)
         return freed
 
@@ -147,23 +181,40 @@ class Hand:
             for claim in self.claims():
                 found += claim.notices()
         except Unavailable as error:
-            # The others are not asked about: each would wait for the store as long again.
+            # The other claims are skipped: each would wait for the store as long again.
             found.append(unknown(error))
         return tuple(found)
 
+    def wake(self) -> None:
+        """Wake the renewal: there is something new to renew."""
+        self._woken.set()
+
     def close(self) -> None:
-        """Let everything go, the last first. What cannot be let go in time ends with the
-        process.
-        """
+        """Release everything, the last first. What takes too long ends with the process."""
         with self._mutex:
             self._closed = True
-        self.attendant.close()
+        self.wake()
         end_s = time.monotonic() + MCP_CLOSE_S
         for claim in reversed(self.claims()):
             try:
-                self.let_go(claim.handle, max(end_s - time.monotonic(), 0.05))
+                self.release(claim.handle, max(end_s - time.monotonic(), 0.05))
             except HoldfastError:
                 # The death of this process does it.
                 self.drop(claim.handle)
-        if self._errand is not None:
-            self._errand.close(max(end_s - time.monotonic(), 0.05))
+        if self._sender is not None:
+            self._sender.close(max(end_s - time.monotonic(), 0.05))
+
+    def _renew(self) -> None:
+        """Renew claims while the model thinks; sleep until something is due."""
+        while not self._closed:
+            self._woken.clear()
+            due = [self._renewed(claim) for claim in self.claims()]
+            next_s = min((at_s for at_s in due if at_s is not None), default=None)
+            self._woken.wait(None if next_s is None else max(next_s - time.monotonic(), 0.0))
+
+    def _renewed(self, claim: Claim) -> float | None:
+        try:
+            return claim.renew(time.monotonic())
+        except Exception:  # noqa: BLE001 - a fault in one must not end the renewal of others
+            _log.exception("%s was not renewed", claim.handle)
+            return time.monotonic() + 1.0

@@ -1,6 +1,4 @@
-"""Who the caller is: this very process, with a label for people. Nothing that a model types has a
-part in it.
-"""
+"""Who the caller is: this process, with a label for people. A model cannot choose it."""
 
 import os
 import secrets
@@ -20,10 +18,10 @@ _NAME_CHARS_MAX = 64
 
 
 class Identity(NamedTuple):
-    """Who holds what this process takes.
+    """Who holds what this process claims.
 
-    `by` is of this process alone: two agents of one label keep each other out. `name` is the same
-    as the beginning of an id.
+    `by` belongs to this process alone: two agents of one label exclude each other. `name` is the
+    same as the beginning of an id.
     """
 
     label: str
@@ -34,9 +32,7 @@ class Identity(NamedTuple):
 
 
 def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> Identity:
-    """The identity of this process: the label given, or that of the agent it belongs to. Raises
-    InvalidName.
-    """
+    """The identity of this process: a label, or that of its agent. Raises InvalidName."""
     known = check_new_label(label or (NAMELESS if agent is None else agent.agent_name), "label")
     mark = secrets.token_hex(_MARK_BYTES)
     # A part of a job shares its locks; a label must not make this process a part of another's.
@@ -51,9 +47,7 @@ def identify(label: str | None, queues: Sequence[str], agent: Agent | None) -> I
 
 
 def agent_above(hf: Holdfast) -> Agent | None:
-    """The agent that this process belongs to: the one whose own process is this or above it; of
-    several, the nearest.
-    """
+    """The agent whose own process is the nearest of this one and its ancestors."""
     named = [
         agent for agent in hf.agents.list_agents(fresh=True, damaged=[]) if agent.holder is not None
     ]

@@ -13,15 +13,12 @@ import msgspec
 from holdfast.kernel.limits import MCP_LINE_BYTES_MAX
 
 UNREADABLE = "unreadable message"
-"""The tool that a call is turned into when it cannot be read: whoever waits for its answer is told
-why.
-"""
+"""The tool of a call that could not be read; its answer says why."""
 
 _log = logging.getLogger("holdfast.mcp")
 _END_BYTES = 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)'
-# Before the first part of a message or behind its last: an `id` within its arguments is not the
-# call's.
+# At the start or the end of a message: an `id` within its arguments is not the call's.
 _FIRST = re.compile(rb"\s*\{[^{}\[\]]*?" + _ID)
 _LAST = re.compile(rb"[,}]\s*" + _ID + rb"\s*\}\s*\Z")
 _CALL = re.compile(rb'"method"\s*:\s*"tools/call"')
@@ -30,16 +27,14 @@ _CALL = re.compile(rb'"method"\s*:\s*"tools/call"')
 class Lines(io.TextIOBase):
     """Lines of UTF-8. One that is too long takes no more memory than one that is not.
 
-    A call of a tool that is too long, or is not JSON, is turned into one that tells so. Anything
-    else that is too long is skipped, and told on stderr.
+    A call that is too long, or is not JSON, becomes a call of UNREADABLE. Any other message that is
+    too long is skipped and logged.
     """
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self._meta: object = None
-        """What the client says of itself beside each call. What is made in the place of a call must
-        say it too.
-        """
+        """What the client says of itself in every call, and what replaces a call must say too."""
 
     def readline(self, _: int = -1, /) -> str:  # type: ignore[override]
         """The next line; empty at the end."""
@@ -56,8 +51,8 @@ class Lines(io.TextIOBase):
                 f"it has more than {MCP_LINE_BYTES_MAX} bytes: put long input into a file and "
                 "pass its path"
             )
-            if told := _told(first, last, why, self._meta):
-                return told
+            if call := _unreadable(first, last, why, self._meta):
+                return call
 
     def _checked(self, line: str) -> str:
         content = line.encode()
@@ -65,29 +60,26 @@ class Lines(io.TextIOBase):
             message = msgspec.json.decode(content or b"0")
         except (msgspec.DecodeError, RecursionError) as error:
             why = f"it is not JSON in UTF-8: {error}"
-            return _told(content[:_END_BYTES], content[-_END_BYTES:], why, self._meta) or line
+            return _unreadable(content[:_END_BYTES], content[-_END_BYTES:], why, self._meta) or line
         params = message.get("params") if isinstance(message, dict) else None
         if isinstance(params, dict) and "_meta" in params:
             self._meta = params["_meta"]
         return line
 
 
-def _told(first: bytes, last: bytes, why: str, meta: object) -> str:
-    """A call that tells why another was not read; empty when nobody waits for an answer."""
+def _unreadable(first: bytes, last: bytes, why: str, meta: object) -> str:
+    """The call that replaces one; empty when nobody waits for an answer."""
     known = _FIRST.match(first) or _LAST.search(last)
     if known is None or not (_CALL.search(first) or _CALL.search(last)):
         return ""
-    params = {"name": UNREADABLE, "arguments": {"why": why}} | (
-        {} if meta is None else {"_meta": meta}
-    )
+    params: dict[str, object] = {"name": UNREADABLE, "arguments": {"why": why}}
+    params |= {} if meta is None else {"_meta": meta}
     head = f'{{"jsonrpc":"2.0","id":{known[1].decode()},"method":"tools/call"'
     return f'{head},"params":{json.dumps(params)}}}\n'
 
 
 def standard_input() -> Lines:
-    """Standard input for the protocol alone: whatever else reads there, such as a child, finds
-    nothing.
-    """
+    """Standard input for the protocol alone: a child that reads there finds nothing."""
     own = os.dup(sys.stdin.fileno())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())

@@ -29,7 +29,7 @@ def _race(tour: Tour) -> None:
     tour.say(
         f"4 jobs are registered for {_LABEL}; 6 worker processes run `holdfast jobs pick` at once"
     )
-    workers = [tour.start("jobs", "pick", "--agent-session", _LABEL) for _ in range(6)]
+    workers = [tour.start("jobs", "pick", "--queue", _LABEL) for _ in range(6)]
     outcomes = [tour.outcome(worker) for worker in workers]
     picked = [printed for status, printed in outcomes if status == 0]
     tour.check(sorted(picked) == sorted(ids), "each job went to exactly one worker")

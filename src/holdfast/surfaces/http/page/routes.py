@@ -284,6 +284,6 @@ def _log(hf: Holdfast, job_id: str) -> list[Document]:
     """The last lines of a job's log; none for a store that keeps none."""
     if hf.job_log is None:
         return []
-    hf.job_log.catch_up(hf.log, hf.jobs.peek, wait=False)
+    hf.catch_up()
     lines = list(hf.job_log.events(job_id))[-_LOG_LINES:]
     return [redacted(msgspec.to_builtins(line)) for line in lines]

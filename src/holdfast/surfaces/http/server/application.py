@@ -20,8 +20,7 @@ from holdfast.operations.holds import TakeHold
 from holdfast.operations.locks import Acquire
 from holdfast.operations.network import LockRouters
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics.sources import metrics_of
-from holdfast.runtime.metrics.text import CONTENT_TYPE
+from holdfast.runtime.metrics.sources import CONTENT_TYPE, Metrics
 from holdfast.surfaces.http.access import AccessGate, served_hosts
 from holdfast.surfaces.http.events import Changes, events_route
 from holdfast.surfaces.http.openapi import application
@@ -118,7 +117,7 @@ class ServerSide:
                 *status_routes(hf),
                 events,
                 *session_routes(self.sessions, self.url),
-                *(route_of(operation, self._executor) for operation in all_operations()),
+                *(route_of(one, self._executor) for one in all_operations() if one.served),
                 *page_routes(hf),
             ],
             self._changes,
@@ -137,7 +136,7 @@ class ServerSide:
 
 def status_routes(hf: Holdfast) -> list[Any]:
     """The routes of the server itself: whether it and its store answer, and its metrics."""
-    metrics = metrics_of(hf, version=__version__)
+    metrics = Metrics(hf, version=__version__)
 
     @get(
         "/health",

@@ -70,25 +70,11 @@ class Challenge(Plain, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=100)]
 
 
-class Proof(Plain, frozen=True, kw_only=True):
-    """That the server knows the secret of a session."""
-
-    proof: str
-
-
-class Session(Plain, frozen=True, kw_only=True):
-    """A session that has begun."""
-
-    session: str
-
-
 class Sessions:
     """Codes of links, and the sessions that began with one, of the server at a port.
 
-    `now_s` is seconds since 1970.
-
     `ended_file` keeps the sessions that were logged out; without one they are forgotten with the
-    process.
+    process. `now_s` is seconds since 1970.
     """
 
     def __init__(
@@ -116,9 +102,7 @@ class Sessions:
         return code
 
     def begin(self, code: str) -> str | None:
-        """Use a code up, and return the secret of a new session; None for a code that cannot be
-        used.
-        """
+        """Use a code up, and return the secret of a new session; None for a used or old code."""
         end_s = self._codes.pop(code, None)
         if end_s is None or end_s < self._now_s():
             return None
@@ -135,14 +119,14 @@ class Sessions:
         return genuine and int(end) >= self._now_s() and name not in self._ended
 
     def proof(self, begun: str, nonce: str) -> str:
-        """What only somebody who knows the secret of this session can say of a number."""
+        """The answer to a number that only a server with the secret of this session can give."""
         return hmac.new(self._signed(begun).encode(), f"proof {nonce}".encode(), sha256).hexdigest()
 
     def end(self, secret: str) -> None:
         """Log a session out, for good.
 
-        Raises InvalidValue for what is no session, StoreUnavailable when the next server cannot be
-        told of it.
+        Raises InvalidValue for what is no session, StoreUnavailable when the log-out cannot be kept
+        for the next server.
         """
         if not self.lets_in(secret):
             raise InvalidValue(
@@ -183,40 +167,33 @@ def link_to(url: str, code: str) -> str:
 
 
 def session_routes(sessions: Sessions, url: str) -> list[Any]:
-    """The routes by which a page comes in, and leaves."""
+    """The routes that begin, prove and end a session, and make a link."""
     codes, challenges = msgspec.json.Decoder(Code), msgspec.json.Decoder(Challenge)
 
-    @post(
-        BEGIN_PATH,
-        status_code=200,
-        sync_to_thread=False,
-        include_in_schema=False,
-        request_max_body_size=HTTP_CODE_BYTES_MAX,
-    )
-    def begin(body: RawBody) -> Session:
-        """Use a one-time link up, and begin a session."""
+    # Without a token: their bodies are read, so they must be small.
+    public: dict[str, Any] = {
+        "status_code": 200,
+        "sync_to_thread": False,
+        "include_in_schema": False,
+        "request_max_body_size": HTTP_CODE_BYTES_MAX,
+    }
+
+    @post(BEGIN_PATH, **public)
+    def begin(body: RawBody) -> dict[str, str]:
         secret = sessions.begin(strictly(codes, body).code)
         if secret is None:
             raise NotAuthorizedException(
                 "this link was used before, or is too old: `holdfast serve --link` prints another"
             )
-        return Session(session=secret)
+        return {"session": secret}
 
-    @post(
-        PROOF_PATH,
-        status_code=200,
-        sync_to_thread=False,
-        include_in_schema=False,
-        request_max_body_size=HTTP_CODE_BYTES_MAX,
-    )
-    def prove(body: RawBody) -> Proof:
-        """Prove to a page that this is its server."""
+    @post(PROOF_PATH, **public)
+    def prove(body: RawBody) -> dict[str, str]:
         asked = strictly(challenges, body)
-        return Proof(proof=sessions.proof(asked.session, asked.nonce))
+        return {"proof": sessions.proof(asked.session, asked.nonce)}
 
     @post(f"{BEGIN_PATH}/end", status_code=204, sync_to_thread=True, include_in_schema=False)
     def end(request: Request[Any, Any, Any]) -> None:
-        """Log out the session that is shown."""
         sessions.end(shown_token(request.headers.get("authorization", "")))
 
     @post(
@@ -241,7 +218,7 @@ def _read_ended(path: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
-        # To let in those who were logged out would be worse.
+        # Refused: sessions that were logged out would be valid again.
         raise StoreUnavailable(
             f"{path} cannot be read ({error}): delete it and the token file beside it, which ends "
             "all sessions",

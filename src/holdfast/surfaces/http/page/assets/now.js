@@ -39,7 +39,7 @@ export class Now {
     this.graph = new Card("Who waits for whom");
     this.holds = new Card("Who held what");
     this.model = new Card("Model");
-    this.latest = new Card("Just now", "latest");
+    this.latest = new Card("Last events", "latest");
     const left = el("div", {}, this.needs.element, this.graph.element, this.holds.element);
     this.element = el("div", { class: "now" }, left, el("div", {}, this.model.element, this.latest.element));
   }

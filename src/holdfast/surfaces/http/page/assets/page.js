@@ -299,8 +299,8 @@ function awayWords(state) {
 }
 
 function lockedWords(session) {
-  if (session.problem) return `This page is not let in: ${session.problem}.`;
-  const why = session.refused ? "The server does not know this page's session any more." : "This page is not let in.";
+  if (session.problem) return `This page has no session: ${session.problem}.`;
+  const why = session.refused ? "The server does not know this page's session any more." : "This page has no session.";
   return `${why} Run \`holdfast serve --link\` on the machine that serves, and open the link that it prints. It can be used once.`;
 }
 
@@ -313,11 +313,11 @@ function tab(name, number, words = "") {
 function headShown() {
   byId("where").textContent = shown(`${told.store} · ${told.namespace}`);
   const { states, total } = told.agents;
-  const gone = states.dead + states.over;
+  const gone = states.dead + states.expired;
   const blocked = told.gateways.filter((one) => one.tone === "bad").length;
   const open = told.gateways.filter((one) => ["good", "busy"].includes(one.tone)).length;
   const needs = totalOf(told.needs);
-  tab("now", needs ? needs.toLocaleString() : "✓", needs ? (needs === 1 ? "needs you" : "need you") : "all calm");
+  tab("now", needs ? needs.toLocaleString() : "✓", needs ? (needs === 1 ? "needs you" : "need you") : "all well");
   tab("agents", total.toLocaleString(), gone ? `${gone} not alive` : total ? "alive" : "");
   tab("locks", told.locks.resources.toLocaleString(), told.locks.waiting ? `${told.locks.waiting} waiting` : "held");
   tab("jobs", told.jobs.running.toLocaleString(), `running, ${told.jobs.pending.toLocaleString()} pending`);
@@ -366,7 +366,7 @@ function holderWhy(name) {
     tone: dead ? "bad" : waits.length ? "wait" : "busy",
     words,
     facts: [],
-    advice: held.map((resource) => `to see who has ${resource}, choose it in the picture`),
+    advice: held.map((resource) => `to see who holds ${resource}, choose it in the graph`),
     actions: [],
   };
 }

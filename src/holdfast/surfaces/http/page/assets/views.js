@@ -92,7 +92,7 @@ export function jobList(page) {
     },
     open: (one) => page.open("job", one.job_id),
     filtered: page.filtered,
-    empty: none("No jobs.", "Register one: ", el("code", {}, "holdfast jobs register --prompt 'say hello' --agent-session tmux:me")),
+    empty: none("No jobs.", "Register one: ", el("code", {}, "holdfast jobs register --prompt 'say hello' --queue tmux:me")),
   });
 }
 

@@ -18,9 +18,7 @@ has given up.
 """
 
 import contextlib
-import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +35,8 @@ from holdfast.adapters.pane_owner import (
     recorded_agent,
 )
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, Screen, TmuxServer, is_silent
-from holdfast.adapters.tmux_step import (
+from holdfast.adapters.tmux_paste import (
+    PromptBuffers,
     enter_later,
     enter_once,
     has_mark,
@@ -49,13 +48,12 @@ from holdfast.adapters.tmux_step import (
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
 from holdfast.kernel import faults
+from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, SETTLE_S
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
 from holdfast.kernel.holder import Holder, Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_PASTE_S
 from holdfast.processes.procfs import Procfs
-from holdfast.system.access import in_folder, open_file
 
-_BUFFER_PREFIX = "holdfast-"
 _ENTER_WITHIN_S = 1.0
 """How long to wait for that timer before it counts as lost."""
 _TMUX_SINCE = (3, 2)
@@ -101,21 +99,17 @@ class TmuxAgent:
                 "begins with none of $ @ %",
                 field="session",
             )
-        try:
-            self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
-        except re.error as error:
-            raise InvalidValue(
-                f"ready_regex is no regular expression: {error}", field="ready_regex"
-            ) from None
+        self._ready = None if spec.ready_regex is None else re.compile(spec.ready_regex)
         self._spec = spec
+        self._settle_s = spec.settle_s or SETTLE_S
+        self._answer_timeout_s = spec.answer_timeout_s or ANSWER_TIMEOUT_S
         self._recorded = process
-        self._folder = folder
         self._processes = processes
-        address = TmuxAddress(spec.socket_name, spec.socket_path)
+        address = TmuxAddress(spec.socket_name or None, spec.socket_path or None)
         self._server = TmuxServer(address, limit_s=limit_s)
         self._mark = own_mark(agent, folder, processes)
         self._marked: Screen | None = None
-        self._stray: list[str] = []
+        self._buffers = PromptBuffers(self._server, folder)
         self._begun = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
@@ -126,20 +120,14 @@ class TmuxAgent:
         if not self._begun:
             # Not before the first look: by then this process is the gateway that serves.
             self._begun = True
-            self._stray += sorted(path.name for path in self._folder.glob(f"{_BUFFER_PREFIX}*"))
-            self._delete_stray()
+            self._buffers.find_left()
         screen = self._look()
         if screen is None:
-            return Sighting(
-                None, detail=f"there is no tmux session {self._spec.session} with a live pane"
-            )
+            gone = f"there is no tmux session {self._spec.session} with a live pane"
+            return Sighting(None, detail=gone)
         if _too_old(screen.version):
-            needed = ".".join(map(str, _TMUX_SINCE))
-            return Sighting(
-                None,
-                detail=f"tmux {screen.version} is too old to deliver a prompt safely: use {needed} "
-                "or later",
-            )
+            old = f"tmux {screen.version} is too old to deliver a prompt safely: use 3.2 or later"
+            return Sighting(None, detail=old)
         agent = self._agent(screen)
         if agent.process is None:
             return Sighting(None, detail=agent.detail, reason=agent.reason)
@@ -195,10 +183,10 @@ class TmuxAgent:
                 changed = screen.content != pasted.before.content
                 if changed and not self._why_not_ready(screen, agent):
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
-            if time.monotonic() - begun_s > self._spec.answer_timeout_s:
+            if time.monotonic() - begun_s > self._answer_timeout_s:
                 why = (
                     "it was delivered, and the agent was not ready again within "
-                    f"{self._spec.answer_timeout_s:g} s"
+                    f"{self._answer_timeout_s:g} s"
                 )
                 return Answer(code="timeout", detail=why)
         return Answer(known=False, code="stopped", detail="the gateway was stopped")
@@ -207,7 +195,7 @@ class TmuxAgent:
         screen, agent = self._same(instance_id)
         if not agent.ready and not agent.busy:
             raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
-        self._run_guarded(screen, press(screen, self._spec.interrupt_key), is_pane(screen))
+        self._run_guarded(screen, press(screen, self._spec.interrupt), is_pane(screen))
         return True
 
     def close(self) -> None:
@@ -325,9 +313,9 @@ class TmuxAgent:
             )
         calm_s = time.monotonic() - self._calm_since_s
         if self._ready is None:
-            if calm_s >= self._spec.settle_s:
+            if calm_s >= self._settle_s:
                 return ""
-            settle_s = f"{self._spec.settle_s:g} s"
+            settle_s = f"{self._settle_s:g} s"
             return f"without ready_regex, it waits until nothing was written for {settle_s}"
         if self._ready.search(screen.last_line) is None:
             return "the last line of its screen does not match ready_regex"
@@ -339,10 +327,7 @@ class TmuxAgent:
         """Paste the prompt, and have tmux send the Enter behind it. Returns the paste's name, which
         contains the agent's process.
         """
-        self._delete_stray()
-        name = f"{_BUFFER_PREFIX}{secrets.token_hex(8)}"
-        self._stray.append(name)
-        self._load(prompt, name)
+        name = self._buffers.load(prompt)
         faults.reach("tmux.loaded")
         paste = f"{name}/{agent.process}"
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
@@ -352,50 +337,12 @@ class TmuxAgent:
         try:
             self._run_guarded(screen, step, runs_same(screen))
         except Fenced:
-            self._delete_stray()
+            self._buffers.delete_left()
             raise
         faults.reach("tmux.pasted")
         # -d has deleted the buffer with the paste.
-        self._stray.remove(name)
-        (self._folder / name).unlink(missing_ok=True)
+        self._buffers.forget(name)
         return paste
-
-    def _load(self, prompt: str, name: str) -> None:
-        """Have tmux read the prompt into a buffer. An empty file of that name stays as long as the
-        buffer may exist: by it the next gateway deletes the buffer of a killed one.
-        """
-        path = self._folder / name
-        try:
-            # A new file, written through its own descriptor: 0600 whatever the umask, and never
-            # through a link.
-            with open(in_folder(path, _new_file, private=True), "wb") as file:
-                file.write(prompt.encode())
-            self._server.run("load-buffer", "-b", name, str(path))
-        except OSError as error:
-            self._stray.remove(name)
-            path.unlink(missing_ok=True)
-            raise UpstreamUnavailable(
-                f"the prompt cannot be written for tmux to read: {error}", outcome="none"
-            ) from None
-        except UpstreamUnavailable as error:
-            if is_silent(error):
-                raise Fenced(f"nothing was delivered: {error.message}", outcome="none") from None
-            raise
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.close(open_file(path, os.O_WRONLY | os.O_TRUNC, make=False))
-
-    def _delete_stray(self) -> None:
-        """Delete the buffers of prompts that were not pasted, also those of a killed gateway:
-        nobody else should find them there.
-        """
-        while self._stray:
-            try:
-                self._server.run("delete-buffer", "-b", self._stray[-1])
-            except UpstreamUnavailable as error:
-                if is_silent(error):
-                    return
-            (self._folder / self._stray.pop()).unlink(missing_ok=True)
 
     def _run_guarded(self, screen: Screen, command: str, pane: str) -> None:
         """Run a tmux command. The tmux server runs it only if the condition `pane` holds, this
@@ -445,11 +392,6 @@ class TmuxAgent:
         return "refused" not in self._server.run(
             "if-shell", "-F", "-t", screen.pane_id, condition, command, _REFUSAL
         )
-
-
-def _new_file(folder: int, name: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, 0o600, dir_fd=folder)
 
 
 def _too_old(version: str) -> bool:

@@ -1,0 +1,131 @@
+"""How an agent is reached: the settings of each kind of adapter.
+
+An agent's manifest has them under `adapter`, with these names. The gateway uses the same classes,
+and adds what a manifest says outside of `adapter`. A setting that is UNSET is not written into a
+manifest, and has the default below.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.kernel.codec import Plain
+from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.limits import GATEWAY_PATIENCE_MAX_S, LABEL_CHARS_MAX, PATH_CHARS_MAX
+
+ANSWER_TIMEOUT_S = 3600.0
+QUIET_MS = 400
+SETTLE_S = 10.0
+HTTP_TIMEOUT_S = 10.0
+
+T = TypeVar("T")
+
+# The cheapest pattern that refuses blank texts: it runs for every text of every agent's record that
+# is read. A publisher's texts are checked further, once.
+Text = Annotated[str, Meta(pattern=r"\S", max_length=LABEL_CHARS_MAX)]
+PathText = Annotated[str, Meta(pattern=r"\S", max_length=PATH_CHARS_MAX)]
+Word = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
+"""A program's argument ends at a zero byte."""
+Url = Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+\Z", max_length=2048)]
+Patience = Annotated[float, Meta(gt=0, le=GATEWAY_PATIENCE_MAX_S)]
+Milliseconds = Annotated[int, Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)]
+
+
+class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
+    """The agent runs in a tmux session. It is ready when the last line matches `ready_regex` and
+    the screen did not change for `quiet_ms`.
+
+    Without `ready_regex` the end of its work cannot be seen: a request ends with its delivery, and
+    the next prompt is typed when the screen did not change for `settle_s`.
+    """
+
+    interrupt: Literal["C-c", "Escape"] = "C-c"
+    quiet_ms: Milliseconds = QUIET_MS
+    ready_regex: Text | None = None
+    socket_name: Text | UnsetType = UNSET
+    socket_path: PathText | UnsetType = UNSET
+    answer_timeout_s: Patience | UnsetType = UNSET
+    settle_s: Patience | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.ready_regex or "")
+        except re.error as error:
+            raise ValueError(
+                f"ready_regex {self.ready_regex!r} is no regular expression: {error}"
+            ) from None
+
+
+class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
+    """The agent is a program that runs once for each prompt. It gets the prompt on standard input
+    or as its last argument, and has `timeout_s` for the answer.
+    """
+
+    command: Annotated[tuple[Word, ...], Meta(min_length=1)]
+    prompt_as: Literal["stdin", "argument"] = "stdin"
+    timeout_s: Patience = ANSWER_TIMEOUT_S
+
+
+class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
+    """The agent is behind a terminal that another server serves with CAO's API. `prefix` and
+    `paths` (`terminal`, `input`, `key`, `output`, each with `{id}` for the terminal's id) are for
+    servers that offer the same at other paths. `timeout_s` is for one answer of that server.
+    """
+
+    base_url: Url
+    terminal_id: Text
+    preset: Literal["cao", "houmao_server"] = "cao"
+    paths: dict[str, str] = msgspec.field(default_factory=dict)
+    prefix: str | UnsetType = UNSET
+    interrupt_key: Text | UnsetType = UNSET
+    timeout_s: Patience | UnsetType = UNSET
+    answer_timeout_s: Patience | UnsetType = UNSET
+
+
+class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
+    """The agent is headless, and another server owns it. `timeout_s` is for one answer of that
+    server.
+    """
+
+    managed_api_base_url: Url
+    managed_agent_ref: Text
+    timeout_s: Patience | UnsetType = UNSET
+    answer_timeout_s: Patience | UnsetType = UNSET
+
+
+AgentAdapter = TmuxAdapter | CommandAdapter | RestAdapter | ManagedAdapter
+
+_OTHER_NAMES = {
+    "tmux": {"interrupt_key": "interrupt"},
+    "command": {"argv": "command", "answer_timeout_s": "timeout_s"},
+    "rest": {"url": "base_url", "terminal": "terminal_id"},
+}
+"""The names that `gateway serve` has for settings: a manifest may use them too."""
+_PRESETS = {"cao_rest": "cao", "houmao_server_rest": "houmao_server"}
+
+
+def with_manifest_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the names and values of a manifest."""
+    kind = str(settings.get("kind"))
+    names = _OTHER_NAMES.get(kind, {})
+    named = {names.get(name, name): value for name, value in settings.items()}
+    preset = named.get("preset")
+    if kind == "rest" and isinstance(preset, str):
+        named["preset"] = _PRESETS.get(preset, preset)
+    return named
+
+
+def convert_settings(settings: Mapping[str, Any], model: type[T]) -> T:
+    """Typed settings. Raises InvalidValue for unknown, missing and wrong ones."""
+    try:
+        return msgspec.convert(with_manifest_names(settings), model)
+    except msgspec.ValidationError as error:
+        advice = ""
+        if str(error).endswith("_url`"):
+            advice = ", which is no URL of a server: write it like http://127.0.0.1:9889"
+        raise InvalidValue(
+            f"the adapter's settings are wrong: {error}{advice}", field="adapter"
+        ) from None

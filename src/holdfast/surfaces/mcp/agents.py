@@ -1,0 +1,84 @@
+"""Other agents, and requests to them through their gateways."""
+
+from contextlib import suppress
+
+from msgspec.structs import asdict
+
+from holdfast.kernel.errors import Unavailable
+from holdfast.operations import agents, gateways
+from holdfast.operations.agents import FindAgents
+from holdfast.operations.gateways import GetRequest, SendRequest, SentRequest
+from holdfast.operations.operation import Wait
+from holdfast.surfaces.mcp.call import Call
+from holdfast.surfaces.mcp.claims import Session
+from holdfast.surfaces.mcp.offer import BackgroundWait
+from holdfast.surfaces.mcp.tool import Answer, WaitS, tool
+
+_GATEWAY_S = 15.0
+"""Beyond the wait itself: a gateway that restarts is called more than once."""
+
+
+@tool(agents.find, reads=True)
+def find_agents(session: Session, call: Call, request: FindAgents) -> Answer:
+    """Live agents, or the one of a name or id: whom you can send a request to. not_found says why
+    there is no such live agent."""
+    words = "send_request reaches those with a gateway"
+    return {"agents": live_agents(session, request), "next": words}
+
+
+@tool(gateways.send)
+def send_request(
+    session: Session, call: Call, request: SendRequest, *, wait_s: WaitS = 0
+) -> Answer:
+    """Queue a prompt for another agent, durably and in order; kind interrupt stops what it does
+    now. Returns at once with a handle, or with wait_s waits for the answer. Then ask with
+    request_status."""
+    sent: SentRequest = gateways.send(session.hf, request)
+    if request.kind == "prompt" and (undo := gateways.send.undo) is not None:
+        call.undo_by(lambda: undo(session.hf, sent, Wait()))
+    if wait_s > 0:
+        with suppress(Unavailable):
+            # It is accepted, whether or not its gateway can say how far it has got. After an error
+            # the agent would send it again, and what had begun would be done twice.
+            return answered(session, sent.agent, sent.request_id, wait_s, call)
+    return _answer(sent)
+
+
+@tool(gateways.progress, reads=True)
+def request_status(
+    session: Session, call: Call, request: GetRequest, *, wait_s: WaitS = 0
+) -> Answer:
+    """How far a request to another agent has got: accepted, running, completed with its answer,
+    or failed with the reason. With wait_s it waits for the end."""
+    return answered(session, request.agent, request.request_id, wait_s, call)
+
+
+def live_agents(session: Session, request: FindAgents) -> list[Answer]:
+    """Live agents, each with its handle."""
+    found = agents.find(session.hf, request)
+    return [{"handle": f"agent:{one.agent_id}", **asdict(one)} for one in found]
+
+
+def answered(session: Session, agent: str, request_id: str, wait_s: float, call: Call) -> Answer:
+    """A request when it has ended or the time is over.
+
+    In a thread of its own: the gateway's answer cannot be interrupted, and a cancelled call must
+    not wait for it.
+    """
+    asked = GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
+    waiting = BackgroundWait[SentRequest](lambda _: gateways.progress(session.hf, asked))
+    waiting.begin()
+    if not waiting.wait(wait_s + _GATEWAY_S, call):
+        raise Unavailable(
+            f"the gateway of {agent} takes too long to answer: ask again", agent=agent
+        )
+    if waiting.error is not None:
+        raise waiting.error
+    assert waiting.found is not None
+    return _answer(waiting.found)
+
+
+def _answer(sent: SentRequest) -> Answer:
+    over = sent.state in ("completed", "failed")
+    words = "" if over else "request_status with this handle, and wait_s to wait for the answer"
+    return asdict(sent) | {"handle": f"request:{sent.agent}/{sent.request_id}", "next": words}

@@ -1,0 +1,16 @@
+"""The tools, in the order in which a client shows them."""
+
+from holdfast.surfaces.mcp.agents import find_agents, request_status, send_request
+from holdfast.surfaces.mcp.jobs import claim_job, create_job, report_job, retry_job
+from holdfast.surfaces.mcp.locks import acquire
+from holdfast.surfaces.mcp.overview import release, status, wait, whoami
+from holdfast.surfaces.mcp.recipes import use_recipe, yield_or_swap
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        *(whoami, status, find_agents, send_request, request_status),
+        *(create_job, claim_job, report_job, retry_job),
+        *(acquire, wait, release, use_recipe, yield_or_swap),
+    )
+}
