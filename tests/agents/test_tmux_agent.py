@@ -58,6 +58,19 @@ def hurried(agent: TmuxAgent, limit_s: float = 0.5) -> Iterator[None]:
         yield
 
 
+def last_look(agent: TmuxAgent) -> Screen:
+    """What the agent sees of its pane before a delivery. Tests change the pane between this and
+    `paste_late`, where a delivery leaves no time to.
+    """
+    screen = agent._look()
+    assert screen is not None
+    return screen
+
+
+def paste_late(agent: TmuxAgent, text: str, screen: Screen) -> None:
+    agent._paste(text, screen, agent._agent(screen))
+
+
 def instance(agent: TmuxAgent) -> str:
     """The instance, once it is ready for a prompt."""
     until(lambda: agent.inspect().surface is Surface.READY)
@@ -144,31 +157,29 @@ def test_a_replaced_session_of_the_same_name_gets_nothing(
 def test_tmux_itself_refuses_when_the_pane_changes_after_the_last_look(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
-    screen = agent._look()
-    assert screen is not None
+    screen = last_look(agent)
     tmux("respawn-pane", "-k", "-t", screen.pane_id, "sleep", "1000")
     with pytest.raises(Fenced, match="another one"):
-        agent._paste("late", screen, agent._agent(screen))
+        paste_late(agent, "late", screen)
     tmux("new-session", "-d", "-s", "other")
     tmux("kill-session", "-t", "=claude")
     with pytest.raises(Fenced, match="nothing was delivered"):
-        agent._paste("late", screen, agent._agent(screen))
+        paste_late(agent, "late", screen)
     assert tmux("list-buffers") == ""
 
 
 def test_a_server_begun_anew_is_another_instance_though_its_ids_are_the_same(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
-    old, before = instance(agent), agent._look()
+    old, before = instance(agent), last_look(agent)
     tmux("kill-server")
     until(lambda: agent.inspect().instance_id is None)
     tmux.listen()
-    after = agent._look()
-    assert before is not None and after is not None
+    after = last_look(agent)
     assert (before.pane_id, before.session_id) == (after.pane_id, after.session_id)
     assert instance(agent) != old
     with pytest.raises(Fenced):
-        agent._paste("late", before, agent._agent(before))
+        paste_late(agent, "late", before)
     assert tmux.heard() == []
 
 
@@ -251,15 +262,14 @@ def test_a_pane_that_takes_no_input_is_not_ready_and_what_is_refused_is_not_lost
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     one = instance(agent)
-    screen = agent._look()
-    assert screen is not None
+    screen = last_look(agent)
     tmux("select-pane", "-d", "-t", "=claude:")
     assert f"`tmux -S {tmux.socket} select-pane -e -t %0`" in agent.inspect().detail
     with pytest.raises(Fenced, match="takes no input"):
         agent.deliver("hello", one)
     # Nor when it is switched off after the last look.
     with pytest.raises(Fenced, match="takes no input"):
-        agent._paste("hello", screen, agent._agent(screen))
+        paste_late(agent, "hello", screen)
     with pytest.raises(Fenced, match="takes no input"):
         agent.interrupt(one)
     tmux("select-pane", "-e", "-t", "=claude:")
@@ -437,8 +447,8 @@ def test_two_gateways_do_not_type_into_one_session(tmux: TmuxServer, agent: Tmux
     one = instance(agent)
     other = make(tmux, agent="builder")
     # It has seen the screen for long enough to type, if it might.
-    other._note(agent._look())  # type: ignore[arg-type]
-    until(lambda: not other._why_not_ready(other._look(), other._agent(other._look())))  # type: ignore[arg-type]
+    other._note(last_look(agent))
+    until(lambda: not other._why_not_ready(last_look(other), other._agent(last_look(other))))
     with pytest.raises(
         Held, match=r"the gateway of helper, pid .* types into tmux session claude already"
     ):
@@ -552,11 +562,10 @@ def test_a_server_that_is_stopped_before_the_buffer_is_loaded_gets_nothing(
     tmux: TmuxServer,
 ) -> None:
     agent = make(tmux)
-    screen = agent._look()
-    assert screen is not None
+    screen = last_look(agent)
     tmux.stop()
     with hurried(agent), pytest.raises(Fenced, match="nothing was delivered"):
-        agent._paste("late", screen, agent._agent(screen))
+        paste_late(agent, "late", screen)
     tmux.go_on()
     say(agent, "next")
     assert tmux.heard() == [b"next"]

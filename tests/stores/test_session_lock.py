@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -32,6 +33,14 @@ def terminate(url: str, pid: int) -> None:
         assert connection.execute(
             "SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE_S * 1000))
         ).fetchone() == (True,)
+
+
+def backend_of(contender: Any) -> int:
+    """The session of the server that holds a contender's lock. A test ends it, as a restart of the
+    server or an administrator does.
+    """
+    pid: int = contender._raw.info.backend_pid
+    return pid
 
 
 def test_one_session_has_it_at_a_time(store: PostgresStore, postgres_url: str) -> None:
@@ -61,7 +70,7 @@ def test_a_session_that_was_ended_has_no_lock(store: PostgresStore, postgres_url
     lock = store.session_lock("swap")
     with closing(lock.contender()) as contender:
         assert contender.try_take()
-        terminate(postgres_url, contender._raw.info.backend_pid)
+        terminate(postgres_url, backend_of(contender))
         assert not lock.is_held()
         assert not contender.has_it()
         with pytest.raises(StoreUnavailable):
@@ -143,7 +152,7 @@ def test_one_who_waits_for_it_outlives_its_connection(
     lock = store.session_lock("swap")
     with closing(lock.contender()) as first, closing(lock.contender()) as second:
         assert first.try_take() and not second.try_take()
-        terminate(postgres_url, second._raw.info.backend_pid)
+        terminate(postgres_url, backend_of(second))
         assert not second.try_take()
         first.close()
         assert second.try_take() and second.has_it()
@@ -169,7 +178,7 @@ def test_one_that_is_watched_tells_when_its_session_has_ended(
         assert contender.try_take()
         contender.watch(lost.set)
         assert contender.has_it() and not lost.wait(0.2)
-        terminate(postgres_url, contender._raw.info.backend_pid)
+        terminate(postgres_url, backend_of(contender))
         assert lost.wait(PATIENCE_S)
     with closing(store.session_lock("swap").contender()) as contender:
         lost.clear()

@@ -9,10 +9,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -390,9 +391,9 @@ def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None
         assert before.wait(PATIENCE_S)
     hf.locks.acquire = acquire_  # type: ignore[method-assign]
     # The server has seen that the connection is closed when it has none but this test's own.
-    until(lambda: all(wait._ended for wait in small.side._executor._waits))
+    until(lambda: all(wait._ended for wait in waits_of(small)))
     release.set()
-    until(lambda: not small.side._executor._waits)
+    until(lambda: not waits_of(small))
     until(lambda: hf.locks.status("router-1").holds == ())
 
 
@@ -419,10 +420,10 @@ def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None
     first = _HeldBack(small)
     with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
         assert first.made.wait(PATIENCE_S)
-    until(lambda: all(wait._ended for wait in small.side._executor._waits))
+    until(lambda: all(wait._ended for wait in waits_of(small)))
     again = small.http.post("/v1/locks/acquire", json=HELD).json()
     first.tell.set()
-    until(lambda: not small.side._executor._waits)
+    until(lambda: not waits_of(small))
     small.side._executor._quick.submit(lambda: None).result(PATIENCE_S)
     assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
 
@@ -441,8 +442,8 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
     with _asked(
         server, "/v1/queue/pick", json.dumps({"agent_session": "s", "wait_s": 25}).encode()
     ):
-        until(lambda: len(server.side._executor._waits) == 1)
-    until(lambda: not server.side._executor._waits)
+        until(lambda: len(waits_of(server)) == 1)
+    until(lambda: not waits_of(server))
     server.http.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})
     assert server.hf.jobs.list_jobs()[0].status.value == "pending"
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 200
@@ -777,6 +778,13 @@ def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
         )
         assert waits(hf) == []
         client.close()
+
+
+def waits_of(served: Served) -> Collection[Any]:
+    """The calls that wait in a server. Nothing public shows them, and a client that hangs up must
+    not leave one behind.
+    """
+    return served.side._executor._waits
 
 
 def _asked(server: Served, path: str, body: bytes) -> socket.socket:

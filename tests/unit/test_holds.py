@@ -27,7 +27,7 @@ from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from tests.harness.machine import Machine
+from tests.harness.machine import Machine, ProcessTable
 from tests.harness.stores import STORES, ClockedStore, open_store
 from tests.unit.hold_world import BRISK_S, names, replay
 
@@ -410,7 +410,7 @@ def test_a_dead_process_gets_no_signs_of_life_from_the_one_that_took_for_it(
     host_2 = Machine("host-2")
     taker = world.process(7, host_2)
     world.process(8, host_2)
-    worker = taker._processes.of(8, "worker")
+    worker = ProcessTable(host_2, 7).of(8, "worker")
     taker.take("s", by="run", process=worker)
     host_2.end(8)
     world.clock.advance(HOLD_LEASE_S)
@@ -424,10 +424,10 @@ def test_a_hold_that_its_process_took_again_with_a_time_is_not_kept_beyond_it(
     world: World, holds: Holds
 ) -> None:
     holds.take("s", by="run")
-    again = Holds(world.store, holds._journal, holds._processes)
+    again = Holds(world.store, world.journal, ProcessTable(world.machine, 1))
     again.take("s", by="run", ttl_s=5)
     world.clock.advance(4)
-    mine = KeptHold(HOLDS, "s", "run", holds._processes.current())
+    mine = KeptHold(HOLDS, "s", "run", ProcessTable(world.machine, 1).current())
     assert holds._renewer.renew([mine]) == [mine]
     world.clock.advance(1 + INSTANT_S)
     assert names(holds) == []
@@ -449,7 +449,7 @@ def test_another_boot_of_this_machine_proves_death_only_where_the_store_is_its_o
     world: World, holds: Holds
 ) -> None:
     """Cloned machines that share a database may share a host id too."""
-    seat = holds._processes
+    seat = ProcessTable(world.machine, 1)
     before = replace(seat.current(), boot_id="an earlier boot")
     holds.take("s", by="run", process=before)
     assert names(holds) == ([] if world.store.embedded else ["run"])
