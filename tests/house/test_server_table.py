@@ -151,7 +151,6 @@ NOT_SERVED = {
     "Jobs.counts": _SHOWN,
     "Jobs.work": "a worker is a process",
     "Jobs.next_seq": "a number that `publish` takes by itself",
-    "Journal.ago": "a part of another transaction",
     "Journal.append": "domains tell of their changes themselves",
     "Journal.follow": "a stream: /v1/events",
     "Journal.lag": _MEASURED,

@@ -128,7 +128,7 @@ def test_the_other_files_are_not_looked_at(
         return look(path)
 
     monkeypatch.setattr(cache, "signature_of", noting)
-    monkeypatch.setattr(cache.FolderCache, "_look_at_all", None)
+    monkeypatch.setattr(cache.FolderCache, "_check_all", None)
     _in_place(cards)
     assert _found(store)[-1] == "zzzz"
     assert looked == ["c0007.json"]

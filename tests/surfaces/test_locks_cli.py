@@ -280,15 +280,9 @@ def test_status_of_every_shape(say: Say, hf: Holdfast) -> None:
 
 def test_explain_what_is_free(say: Say, hf: Holdfast) -> None:
     ran = say("locks", "explain", "a")
-    told = (
-        "a is free; nobody waits for it\n\nWhat to do\n  - a is free: nothing to do\n  - if it "
-        "should be held: "
-    )
-    assert ran == (
-        0,
-        f"{told}holdfast store info shows which store, and which part of it, was looked at\n",
-        "",
-    )
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith("a is free; nobody waits for it\n\nWhat to do\n")
+    assert "holdfast store info" in ran.out
     shown = json.loads(say("locks", "explain", "a", "--json").out)
     assert (shown["status"]["name"], shown["blockages"]) == ("a", [])
 
