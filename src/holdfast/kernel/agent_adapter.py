@@ -60,9 +60,7 @@ class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"
 
 
 class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="command"):
-    """The agent is a program that runs once for each prompt. It gets the prompt on standard input
-    or as its last argument, and has `timeout_s` for the answer.
-    """
+    """The agent is a program that runs once for each prompt, which it reads as `prompt_as` says."""
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1)]
     prompt_as: Literal["stdin", "argument"] = "stdin"
@@ -86,9 +84,7 @@ class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"
 
 
 class ManagedAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="managed"):
-    """The agent is headless, and another server owns it. `timeout_s` is for one answer of that
-    server.
-    """
+    """The agent is headless, and another server owns it. `timeout_s` limits one of its answers."""
 
     managed_api_base_url: Url
     managed_agent_ref: Text

@@ -27,11 +27,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The current instant, aware, in UTC. It may go back: a machine's clock can be set."""
-        ...
 
     def monotonic(self) -> MonotonicTime:
         """The time on a clock that nobody can set."""
-        ...
 
 
 class SystemClock:

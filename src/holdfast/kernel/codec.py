@@ -1,7 +1,4 @@
-"""Records as strict, typed JSON with a schema version inside.
-
-Unknown fields, wrong types, missing fields and naive timestamps are refused, in both directions.
-"""
+"""Records as strict, typed JSON: unknown, missing and wrong fields are refused both ways."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -23,9 +20,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Value(Plain, frozen=True, kw_only=True):
-    """An immutable value with typed fields. Making one with a naive timestamp raises
-    InvalidValue.
-    """
+    """A `Plain` value that also refuses naive timestamps when it is made, by InvalidValue."""
 
     def __post_init__(self) -> None:
         try:
@@ -73,9 +68,7 @@ def to_plain(value: Any) -> Any:
 
 
 def json_bytes(value: Any) -> int:
-    """The bytes of a value as JSON in UTF-8: up to 4 for a character, 6 for a control character.
-    Raises InvalidValue for what cannot be JSON.
-    """
+    """The bytes of a value as JSON in UTF-8. Raises InvalidValue for what cannot be JSON."""
     try:
         return len(_encoder.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -83,9 +76,7 @@ def json_bytes(value: Any) -> int:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text, cut to at most that many bytes as JSON, with a visible mark at a cut. A bound below
-    the mark gives the mark alone.
-    """
+    """The text, or its beginning with the mark CUT, in at most that many bytes as JSON."""
     if json_bytes(text) <= bytes_max:
         return text
     low, high = 0, min(len(text), max(bytes_max, 0))

@@ -1,6 +1,4 @@
-"""Named points at which a test may kill, stop or fail the program. Outside of tests each costs one
-read of a global.
-"""
+"""Named points at which a test may kill, stop or fail the program."""
 
 from collections.abc import Callable
 

@@ -111,64 +111,47 @@ class Processes(Protocol):
 
     def here(self) -> Place:
         """Where this process runs."""
-        ...
 
     def sight(self, pid: int) -> Sighting | None:
         """The entry of a pid of this namespace; None when there is none."""
-        ...
 
     def boot_lives(self, boot_id: str) -> bool:
-        """True when a process of this kernel has this boot id; containers may have their own. False
-        proves nothing.
-        """
-        ...
+        """True when a process of this kernel has this boot id. False proves nothing."""
 
     def tree_liveness(self, tree: str, *, in_sight: bool) -> Liveness:
-        """Whether any process of a tree of this machine lives. `in_sight`: its pid namespace is
-        this process's.
-        """
-        ...
+        """Whether a process of a tree lives. `in_sight`: its pid namespace is this process's."""
 
     def watch_tree(self, tree: str) -> int | None:
-        """A descriptor that becomes readable when a tree of this machine may have ended (the caller
-        closes it); None when there is nothing to wait for.
+        """A descriptor that becomes readable when a tree may have ended, for the caller to close;
+        None when there is nothing to wait for.
         """
-        ...
 
     def ask_tree(self, tree: str) -> float | None:
         """Send SIGTERM once to every process of a tree of this machine; return how many seconds ago
         that was. None when this process cannot: the tree is another user's, or its own. Does not
         wait.
         """
-        ...
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
         """End a tree of this machine: SIGTERM, then SIGKILL after the grace. True if it is gone."""
-        ...
 
     def survivors(self, tree: str) -> list[Survivor]:
         """The live processes of a tree that are visible from here."""
-        ...
 
     def current(self, label: str = "") -> Holder:
         """This process as a holder."""
-        ...
 
     def of(self, pid: int, label: str = "") -> Holder:
         """Another live process of this namespace as a holder. Raises NotFound."""
-        ...
 
     def death(self, holder: Holder) -> int | None:
-        """A descriptor that becomes readable when the holder dies (the caller closes it); None when
-        it is dead, or cannot be watched from here.
+        """A descriptor that becomes readable when the holder dies, for the caller to close; None
+        when it is dead, or cannot be watched from here.
         """
-        ...
 
 
 def in_sight(processes: Processes, *, embedded: bool) -> Parts:
-    """The beginning of the `parts` of those holders that `probe` may prove alive or dead from
-    here.
-    """
+    """The beginning of the `parts` of those holders that `probe` can judge from here."""
     here = processes.here()
     return (here.host_id,) if embedded else tuple(here)
 
@@ -203,9 +186,7 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
 
 
 def stopped(holder: Holder, processes: Processes) -> bool:
-    """True when the holder is alive here and stopped, as by Ctrl-Z, SIGSTOP or a debugger. False
-    when it cannot be seen.
-    """
+    """True when the holder is seen to be stopped, as by Ctrl-Z, SIGSTOP or a debugger."""
     if holder.place != processes.here():
         return False
     seen = processes.sight(holder.pid)

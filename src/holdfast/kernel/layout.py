@@ -48,9 +48,7 @@ class OneFile(Struct, Generic[R], frozen=True):
 
 
 class FilePerRecord(Struct, Generic[R], frozen=True):
-    """One JSON file for each record. `name` contains `{key}` once: `{key}.json`,
-    `{key}/record.json`.
-    """
+    """One JSON file for each record. `name` has `{key}` once, as in `{key}/record.json`."""
 
     folder: str
     name: str

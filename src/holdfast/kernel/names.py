@@ -36,9 +36,7 @@ def check_agent_name(value: str, what: str = "agent name") -> str:
 
 
 def check_job_id(value: str, what: str = "job id") -> str:
-    """`value`, if it may be a job's id, which may also begin with `_` or `-`, as url-safe ids of
-    other programs do. Raises InvalidName.
-    """
+    """`value`, if it may be a job's id: an id that may also begin with `_` or `-`."""
     if isinstance(value, str) and _JOB.match(value):
         return value
     raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with no dot first")

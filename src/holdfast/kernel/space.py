@@ -173,9 +173,7 @@ class Rows(NamedTuple):
 
 
 def rows(space: Space[Any]) -> Rows:
-    """The scope of a transaction that decides only by the records that it gets by key or takes
-    first.
-    """
+    """The scope of a transaction that decides only by the records that it gets or takes."""
     return Rows(space)
 
 

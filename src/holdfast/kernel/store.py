@@ -71,13 +71,11 @@ class ReadTx(Protocol):
     @property
     def now(self) -> datetime:
         """The store's clock when the view was taken."""
-        ...
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        """The record of a key. `expected` False: most likely there is none. Some stores then answer
-        at half the cost.
+        """The record of a key. `expected` False: probably there is none, which makes some stores
+        twice as fast.
         """
-        ...
 
     def range(
         self,
@@ -94,7 +92,6 @@ class ReadTx(Protocol):
         to but not including `stop`. A damaged record raises, unless `damaged` is a list to note it
         in.
         """
-        ...
 
     def find(
         self,
@@ -112,11 +109,9 @@ class ReadTx(Protocol):
         with `match` and continues from `start` up to but not including `stop`. `damaged` as in
         `range`.
         """
-        ...
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         """The number of records, or of those that `find` would return."""
-        ...
 
 
 class Tx(ReadTx, Protocol):
@@ -127,15 +122,12 @@ class Tx(ReadTx, Protocol):
         """This transaction's number: greater than that of every earlier transaction on the same
         records. It is the token of what is granted here.
         """
-        ...
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         """Write a record, new or not."""
-        ...
 
     def delete(self, space: Space[Any], key: str) -> bool:
         """Remove a record; False when there is none."""
-        ...
 
     def take_first(
         self,
@@ -150,29 +142,23 @@ class Tx(ReadTx, Protocol):
         the keys in `but_for`. A damaged record raises, unless `damaged` is a list to note it in;
         then it is skipped.
         """
-        ...
 
     def append(
         self, *, actor: str, kind: str, subject: str, data: dict[str, Any] | None = None
     ) -> int:
         """Append a journal entry, which commits with the transaction; return its revision."""
-        ...
 
     def trim(self, *, keep: int, before: datetime, least: int = 1) -> int:
         """Drop journal entries older than `before`, and the oldest above `keep`; return how many.
         The newest `least` of those within `keep` stay at any age, and the newest entry always.
         """
-        ...
 
     def notify(self, topic: str) -> None:
         """Wake the listeners of the topic after the commit."""
-        ...
 
 
 class Woken(NamedTuple):
-    """Why a wait ended: a topic was notified, or these descriptors became readable. Neither: check
-    again.
-    """
+    """Why a wait ended: a notice, or these readable descriptors. Neither: check again."""
 
     notified: bool
     ready: frozenset[int]
@@ -184,14 +170,12 @@ class Listener(AbstractContextManager["Listener"], Protocol):
     @property
     def address(self) -> str:
         """A topic of this listener alone. A waiter stores it in its record, to be woken by it."""
-        ...
 
     def outlive(self) -> tuple[int, ...]:
         """Descriptors by which the next program of this process can continue to listen: a notice
         makes the first one readable, and the others keep the store in use. Empty where the store
         cannot notify the next program.
         """
-        ...
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
@@ -200,7 +184,6 @@ class Listener(AbstractContextManager["Listener"], Protocol):
         listener: callers check again in a loop. Loses no notice sent after `listen` returned,
         unless its sender was killed between commit and notice; WAIT_RECHECK_S bounds that.
         """
-        ...
 
 
 class SessionContender(Protocol):
@@ -210,23 +193,17 @@ class SessionContender(Protocol):
         """Take the lock if no other contender has it; True also when this one has it already. Does
         not wait for the holder. Raises StoreUnavailable when the store does not answer.
         """
-        ...
 
     def has_it(self) -> bool:
-        """True while this contender has the lock: False as soon as the connection or file that
-        carried it is gone.
-        """
-        ...
+        """True while this contender has the lock, and its connection or file is there."""
 
     def watch(self, lost: Callable[[], None]) -> None:
         """Call `lost` once, from another thread, when this contender's lock is gone. Until `close`;
         never where a live process cannot lose it.
         """
-        ...
 
     def close(self) -> None:
         """Release the lock. A second call is harmless."""
-        ...
 
 
 class SessionLock(Protocol):
@@ -236,11 +213,9 @@ class SessionLock(Protocol):
 
     def contender(self) -> SessionContender:
         """A new contender, which does not hold the lock yet. Raises StoreUnavailable."""
-        ...
 
     def is_held(self) -> bool:
         """True when some contender has the lock now. Raises StoreUnavailable."""
-        ...
 
 
 class LongTransaction(NamedTuple):
@@ -277,9 +252,7 @@ class Administration:
         raise self.no_backups()
 
     def begin_era(self) -> int:
-        """Begin a new era of tokens, and return it. Raises InvalidValue for a store that begins its
-        eras itself.
-        """
+        """Begin a new era of tokens, and return it. InvalidValue: the store does so itself."""
         raise InvalidValue(
             f"a {self._kind} store begins its eras itself: `holdfast store restore` puts a backup "
             "back"
@@ -302,10 +275,7 @@ class Administration:
 
 
 class Leftover(NamedTuple):
-    """A folder without its record, or something that is no folder.
-
-    `age_s` is how long ago it last changed, on the clock of its file system.
-    """
+    """A folder without its record, or something that is no folder, unchanged for `age_s`."""
 
     key: str
     kind: Literal["no_record", "link", "unreadable"]
@@ -314,20 +284,16 @@ class Leftover(NamedTuple):
 
 @runtime_checkable
 class Debris(Protocol):
-    """Leftovers among the folders of a space. Links are never followed. A store without such
-    folders has none.
-    """
+    """Leftovers among the folders of a space. Links are never followed."""
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """All that is no record. What cannot be read is listed as unreadable."""
-        ...
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
         """Remove a folder that still has no record and did not change for so long, or a link of any
         age. The check and the removal are one step, against writers. False when it has changed.
         Raises HoldfastError when it cannot be removed.
         """
-        ...
 
 
 class NoLayouts:
@@ -353,64 +319,49 @@ class Store(Debris, Protocol):
     @property
     def kind(self) -> str:
         """memory, sqlite, files or postgres: to be shown, never to decide by."""
-        ...
 
     @property
     def namespace(self) -> str:
         """The part of the store that this object sees."""
-        ...
 
     @property
     def embedded(self) -> bool:
-        """True when only this machine can use the store: then another boot proves a holder's
-        death.
-        """
-        ...
+        """True when only this machine can use the store: then another boot proves a death."""
 
     @property
     def ephemeral(self) -> bool:
         """True when only this process sees the store, and it ends with the process."""
-        ...
 
     @property
     def anchor(self) -> Path | None:
         """The file or folder of the store. Everything that is made beside it gets its owner and
         group. None where the store has none on this machine.
         """
-        ...
 
     def side_folder(self, purpose: str) -> Path | None:
         """The folder for files that belong to the store and are no records; None where it has no
         place for them on this machine. Does not create it.
         """
-        ...
 
     def layout_folder(self, name: str) -> Path | None:
-        """The folder of a layout's files, which other programs may read; None where the store keeps
-        no such files.
-        """
-        ...
+        """The folder of a layout's files, which other programs may read; None without any."""
 
     def may_have_records(self, space: Space[Any]) -> bool:
         """False when nothing was ever put into the space, or since the boot into a volatile one.
         Unlike a read, it never makes the file of a space.
         """
-        ...
 
     def session_lock(self, name: str) -> SessionLock:
         """The lock of that name in this namespace, for all processes that use the store."""
-        ...
 
     @property
     def administration(self) -> Administration:
         """Maintenance of the store as a whole."""
-        ...
 
     def boot_in_use(self, boot_id: str) -> bool:
         """True when a process with that boot id has this store open, or when that is unknown: then
         that boot has not ended. A container may have a boot id of its own.
         """
-        ...
 
     def now(self) -> datetime:
         """The store's clock, without a query for each call.
@@ -419,13 +370,9 @@ class Store(Debris, Protocol):
         since, refreshed each minute: within a round trip and a minute's drift of the database's
         clock, whatever this machine's clock says. It may go back.
         """
-        ...
 
     def monotonic(self) -> MonotonicTime:
-        """The time on a clock of this machine that nobody can set: see
-        primitives/steady_clock.py.
-        """
-        ...
+        """The time on a clock of this machine that nobody can set."""
 
     def transact(
         self,
@@ -450,7 +397,6 @@ class Store(Debris, Protocol):
         Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`, and
         StoreUnavailable with `outcome` "unknown" when the fate of the commit is unknown.
         """
-        ...
 
     def read(
         self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
@@ -458,13 +404,11 @@ class Store(Debris, Protocol):
         """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks
         nobody. Retries for `timeout_s` while the store does not answer.
         """
-        ...
 
     def get(
         self, space: Space[R], key: str, *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> Row[R] | None:
         """The record of a key: `read` of one record, in one statement."""
-        ...
 
     def put_new(
         self,
@@ -473,10 +417,7 @@ class Store(Debris, Protocol):
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int | None:
-        """Insert all items and return their revision, which is their token; if any key exists,
-        insert nothing and return None.
-        """
-        ...
+        """Insert all items and return their revision, or None if any key exists."""
 
     def delete_if(
         self,
@@ -487,13 +428,9 @@ class Store(Debris, Protocol):
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int:
         """Delete those of the keys whose record has the revision `token`; return how many."""
-        ...
 
     def listen(self, topics: Sequence[str] = ()) -> Listener:
-        """Begin to listen to the topics. Call it before the transaction that checks, and wait after
-        it.
-        """
-        ...
+        """Begin to listen. Call it before the transaction that checks, and wait after it."""
 
     def journal(
         self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
@@ -501,11 +438,9 @@ class Store(Debris, Protocol):
         """Entries behind the cursor, oldest first; none is skipped or returned twice. `reverse`
         reads from the end of the journal, newest first, and its cursor is the journal's end.
         """
-        ...
 
     def close(self) -> None:
         """Close everything. A second call is harmless."""
-        ...
 
 
 def spaces_of(scope: Scope) -> list[Space[Any]]:

@@ -30,9 +30,7 @@ _UNSEEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
-"""All characters that a font draws as nothing, except the plane of the tags, the joiner U+200D and
-the selectors U+FE0E and U+FE0F of emoji.
-"""
+"""All characters that a font draws as nothing, except tags and those that emoji need."""
 _UNKNOWN = "\ue000-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U0010ffff"
 """Private use, non-characters, and the plane of the tags."""
 
@@ -57,9 +55,7 @@ _HIDDEN = f"(?P<flag>{_FLAG})|[\U000e0000-\U000e007f]|[\ufe00-\ufe0f\U000e0100-\
 
 
 def shown(text: str) -> str:
-    """The text with invisible characters, and those that a terminal obeys, written out
-    (`\\u200b`).
-    """
+    """The text with invisible characters, and those that a terminal obeys, as in `\\u200b`."""
     return text if text.isascii() and text.isprintable() else re.sub(UNFIT, _written, text)
 
 

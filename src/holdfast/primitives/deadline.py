@@ -11,9 +11,7 @@ from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 T = TypeVar("T")
 
 _LEAST_S = 1.0
-"""A transaction gets at least this long: the caller's limit is for waiting, not for the store's own
-work.
-"""
+"""A transaction gets at least this long: the caller's limit is for waiting, not for the store."""
 _FIRST_S = 2.0
 """How long the first attempt takes before the log says why the caller waits."""
 

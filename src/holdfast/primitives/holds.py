@@ -49,9 +49,7 @@ be longer, as a whole second has no fraction.
 
 
 class Hold(Plain, frozen=True, kw_only=True):
-    """One holder of a subject. Its lease ends it if its process cannot be seen, or if it has a time
-    to live.
-    """
+    """One holder of a subject. Its lease ends it if its process is unseen, or if it has a TTL."""
 
     by: str
     lease: Lease
@@ -73,9 +71,7 @@ Verdicts = Mapping[Holder, Liveness]
 
 
 def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
-    """The holders with one more. One that holds already keeps its place, with its new lease and
-    process.
-    """
+    """The holders with one more. One that holds already keeps its place."""
     if any(other.by == hold.by for other in holds):
         return tuple(hold if other.by == hold.by else other for other in holds)
     return (*holds, hold)
@@ -175,9 +171,7 @@ class Holds:
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
-        """Release a subject, and return how many hold it still. Raises NotFound when `by` does not
-        hold it.
-        """
+        """Release a subject, and return how many hold it still. Raises NotFound."""
         check_label(subject, "subject")
         check_label(by, "holder")
         self._renewer.begin_process()
@@ -215,9 +209,7 @@ class Holds:
         return living(holds, self._verdicts_on(holds), self._store.now(), self._clock)
 
     def subjects(self) -> dict[str, int]:
-        """Every held subject, with its count. A damaged record hides no other; `holdfast store
-        check` reports it.
-        """
+        """Every held subject, with its count. Damaged records are left out."""
         rows = self._rows()
         verdicts = self._verdicts_on([hold for row in rows for hold in row.record.holds])
         now = self._store.now()
@@ -271,9 +263,7 @@ class Holds:
 
 
 def _check_room(subject: str, holds: tuple[Hold, ...]) -> None:
-    """Raises InvalidValue if the record of the holders could not be written, now or after a
-    renewal.
-    """
+    """Raises InvalidValue if the record could not be written, now or after a renewal."""
     most = RECORD_BYTES_MAX - _HOLD_BYTES_MAX
     size = sum(json_bytes(hold.by) + json_bytes(hold.process) + _HOLD_BYTES_MAX for hold in holds)
     if size > most:
@@ -309,9 +299,7 @@ class KeptHold(NamedTuple):
 
 
 class HoldRenewer:
-    """Renews the holds of this process, in records of any space that keep their holders in `field`.
-    `topic` begins the name of the topic that wakes its thread.
-    """
+    """Renews the holds of this process, in records of any space that keep them in `field`."""
 
     def __init__(
         self, store: Store, processes: Processes, *, field: str, topic: str, lease_s: float

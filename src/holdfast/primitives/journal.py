@@ -86,9 +86,7 @@ class Journal:
     def chosen(
         self, *, begin: datetime | None = None, subject: str | None = None, limit: int | None = None
     ) -> tuple[list[Entry], Cursor]:
-        """The last entries since an instant and about a subject, oldest first, and the cursor to
-        follow on from.
-        """
+        """The last entries that match, oldest first, and the cursor to follow on from."""
         if limit and begin is None and subject is None:
             return self.tail(limit)
         found: deque[Entry] = deque(maxlen=limit)
@@ -141,9 +139,7 @@ class Journal:
 
 
 def retention_limit(journal: Journal, tx: Tx, age_s: float, *, asked: bool = False) -> datetime:
-    """The instant before which records are removed for their age: see
-    `SteadyClock.for_retention`.
-    """
+    """The instant before which records are removed for their age."""
     now = steady_clock(journal._store).for_retention(tx.now, asked=asked)
     return clock.BEGINNING if now is None else clock.ago(now, age_s)
 

@@ -32,7 +32,6 @@ class Expiring(Protocol):
     @property
     def ends_s(self) -> float:
         """When it ends unless renewed; `math.inf` if only its process ends it."""
-        ...
 
 
 class Kept(Expiring, Protocol):
@@ -44,11 +43,9 @@ class Kept(Expiring, Protocol):
     @property
     def since_s(self) -> float:
         """When it began, on the monotonic clock."""
-        ...
 
     def lose(self) -> None:
         """Note that it was taken away."""
-        ...
 
 
 K = TypeVar("K", bound=Kept)
@@ -98,9 +95,7 @@ class Keeper(Generic[K]):
         self._closed = False
 
     def close_inherited(self) -> None:
-        """In a forked child, at once: close the copy of the parent's descriptor. Later its number
-        may be another file's.
-        """
+        """In a forked child, close its copy of the parent's descriptor while that is its number."""
         fd, self._wake_fd = self._wake_fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -114,9 +109,7 @@ class Keeper(Generic[K]):
             self._start()
 
     def discard(self, kept: K) -> bool:
-        """Stop keeping a claim. False when it was not kept any more, so one of several threads gets
-        True.
-        """
+        """Stop keeping a claim. True for one of several threads, and only if it was kept."""
         if self._renewed_s:
             self._renewed_s.pop(kept.id, None)
         return self._held.pop(kept.id, None) is not None
@@ -135,9 +128,7 @@ class Keeper(Generic[K]):
             self._signal()
 
     def close(self) -> None:
-        """End the thread. Claims live by their process and lease alone from then on. Needs nothing
-        of the store, which may not answer.
-        """
+        """End the thread. Claims live by process and lease from then on. Asks no store."""
         with self._mutex:
             self._closed, thread = True, self._thread
             self._signal()

@@ -109,9 +109,7 @@ class SteadyClock:
         return self.jump()
 
     def reclaimable(self, lease: Lease, liveness: Liveness, now: datetime) -> bool:
-        """True when another may take the claim: the rule of kernel/lease.py, without a recent jump
-        of the clock.
-        """
+        """The rule of `kernel/lease.py`, without a recent jump of the clock."""
         if liveness is Liveness.DEAD or not reclaimable(lease, liveness, now):
             return liveness is Liveness.DEAD
         return reclaimable(lease, liveness, self.without_jump(now, since=lease.granted_at))
@@ -123,9 +121,9 @@ class SteadyClock:
         since: datetime | None = None,
         after_s: float = LEASE_JUMP_IGNORED_S,
     ) -> datetime:
-        """The time by which something is over, never later than `now`.
+        """The time by which something is over, without the jumps of the last `after_s`.
 
-        A jump is ignored for `after_s`, and does not concern what began `since` then.
+        A jump does not concern what began `since` then.
         """
         return self._without(now, after_s, since) or now
 

@@ -91,9 +91,9 @@ class Acquisition:
         self._shown_ahead: list[tuple[str, bool]] = []
 
     def acquire(self) -> Grant | None:
-        """The grant; None after a timeout, unless the caller wants it explained.
+        """The grant. After a timeout raises LockTimeout, or returns None without `explain`.
 
-        Raises LockTimeout, DeadlockDetected and LeaseLost.
+        Raises DeadlockDetected and LeaseLost.
         """
         context, request = self._context, self._request
         self._begin()
@@ -133,7 +133,7 @@ class Acquisition:
         return None
 
     def wait_until_free(self) -> Obstruction | None:
-        """None when the names were free; else what blocked them when the time limit passed.
+        """None when the names were free; else what blocked them at the end.
 
         Raises LockTimeout and DeadlockDetected.
         """
@@ -171,9 +171,7 @@ class Acquisition:
     # --- the grant
 
     def _take_free(self) -> Grant | None:
-        """Take names that nobody holds or waits for, in one statement; None when they are not
-        free.
-        """
+        """Take names that nobody holds or waits for, in one statement; None: they are not free."""
         context, request = self._context, self._request
         names, ttl_s = request.names, request.ttl_s
         if context.settings.journal == "all" or context.is_contended(names):
@@ -391,18 +389,14 @@ class Acquisition:
     # --- dead holders and waiters
 
     def _own_hold_ended(self, granted: Granted) -> bool:
-        """True when another process of the job, which held some of the names, died during the
-        wait.
-        """
+        """True when a process of the job that held some of the names died during the wait."""
         if not granted.own:
             return False
         doubtful = self._steps.doubtful(granted.own, self._context.store.now())
         return bool(doubtful) and self._verify([ahead_of_hold(hold) for hold in doubtful])
 
     def _verify(self, ahead: Sequence[Ahead]) -> bool:
-        """Reap those that are gone; when none is, note that all are alive. True when some were
-        reaped.
-        """
+        """Reap those that are gone, or note that all are alive. True when some were reaped."""
         suspects = self._suspects(ahead)
         if suspects and self._reap(suspects)[0]:
             return True

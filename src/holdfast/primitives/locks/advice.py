@@ -15,9 +15,7 @@ def advise(
     survivors: dict[int, list[Survivor]],
     here: Place,
 ) -> Iterator[str]:
-    """What to do, the most important first. `survivors` are, by token, the processes that survived
-    the command of a holder.
-    """
+    """What to do, the most important first. `survivors` of a holder's command go by its token."""
     name = shlex.quote(status.name)
     for by, pid in stopped_pids.items():
         yield f"process {pid} of {by} is stopped (Ctrl-Z, SIGSTOP): kill -CONT {pid} continues it"

@@ -42,9 +42,7 @@ class Deadlocked(NamedTuple):
 
 
 class NotGranted(NamedTuple):
-    """The end of a request without a grant. After a timeout `obstruction` is the reason, if the
-    caller wants it.
-    """
+    """The end of a request without a grant, and after a timeout the reason if it is wanted."""
 
     reason: str
     obstruction: Obstruction | None = None

@@ -1,6 +1,4 @@
-"""What all lock calls of one process share: the store and its settings, the grants that this
-process keeps, and the requests that it must still withdraw.
-"""
+"""What all lock calls of a process share: its store, its grants, and requests to withdraw."""
 
 import math
 import os
@@ -72,9 +70,7 @@ class LockContext:
         self.process: Holder | None = None
         """This process, once it has requested something."""
         self.requester = os.urandom(6).hex()
-        """The first part of the ids of its requests: a grant shows which process to notify of its
-        loss.
-        """
+        """Begins the ids of its requests, so that a grant shows which process to notify."""
         self._numbers = count(1)
         # Last: another thread continues as soon as it sees this.
         self._pid = os.getpid()
@@ -90,9 +86,7 @@ class LockContext:
             self._start_process()
 
     def resume_ids(self, request_id: str) -> None:
-        """Continue as the requester of a request that was made before this process executed another
-        program.
-        """
+        """Continue as the requester of a request of this process's earlier program."""
         self.requester, _, number = request_id.rpartition("-")
         self._numbers = count(int(number, 16) + 1)
 
@@ -106,9 +100,7 @@ class LockContext:
         return self.process
 
     def is_contended(self, names: Sequence[str]) -> bool:
-        """True when the last request for any of the names had to wait, so that they are most likely
-        not free.
-        """
+        """True when the last request for any of the names had to wait: it is probably not free."""
         return bool(self._contended) and not self._contended.keys().isdisjoint(names)
 
     def note_contention(self, names: Sequence[str], *, contended: bool) -> None:

@@ -152,9 +152,7 @@ class Grant:
 
     @property
     def lost(self) -> threading.Event:
-        """Set when this process learns that the grant was taken away, as in `grant.lost.wait(1)`. A
-        release never sets it.
-        """
+        """Set when this process learns that the grant was taken away. A release never sets it."""
         with _event_mutex:
             if self._lost is None:
                 self._lost = threading.Event()
@@ -163,9 +161,7 @@ class Grant:
             return self._lost
 
     def check(self) -> None:
-        """Ask the store whether this grant is in force. Raises LeaseLost when it is not: stop work
-        now.
-        """
+        """Ask the store whether this grant is in force. Raises LeaseLost: stop work now."""
         self._owner.check(self)
 
     def release(self) -> bool:

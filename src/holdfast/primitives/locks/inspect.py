@@ -96,9 +96,7 @@ class Explanation(Value, frozen=True, kw_only=True):
     blockages: tuple[Blockage, ...]
     advice: tuple[str, ...]
     behind: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """Who stands between a job that holds and its process, where that is known: `worker
-    tmux:claude-a`, `agent gpu`.
-    """
+    """What a job's process runs for, where that is known: `worker tmux:claude-a`, `agent gpu`."""
 
 
 class Edge(Value, frozen=True, kw_only=True):

@@ -106,9 +106,7 @@ def conflicting_ahead(table: LockTable, waiter: Waiter) -> Iterator[Waiter]:
 
 
 def overtaken_if_granted(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
-    """The waiters ahead that a grant now may delay, each to be counted; None when the waiter must
-    wait.
-    """
+    """The waiters ahead that a grant now may delay; None when the waiter must wait."""
     for _ in blocking_holds(table, waiter):
         return None
     return overtaken_in_queue(table, waiter)
@@ -164,9 +162,7 @@ def waits_behind(table: LockTable, jobs: set[str]) -> list[Waiter]:
 
 
 def find_cycle(table: LockTable, waiter: Waiter) -> list[CycleStep]:
-    """The cycle of holds that the waiter closes or is part of, from its own step on; empty when
-    there is none.
-    """
+    """The cycle of holds that the waiter is part of, from its own step on; empty without one."""
     led_by: dict[str, CycleStep | None] = {waiter.id: None}
     open_ones = deque([waiter])
     while open_ones:
@@ -232,9 +228,7 @@ def nearest_ahead(table: LockTable, waiter: Waiter) -> tuple[list[LockHold], lis
 
 
 class Blocker(Plain, frozen=True, kw_only=True):
-    """A holder of something that the request needs. `until` is the end of its time to live, if it
-    has one.
-    """
+    """A holder of what the request needs. `until` is the end of its time to live, if any."""
 
     resource: str
     by: str

@@ -66,9 +66,7 @@ class Lock(Record, frozen=True, kw_only=True):
 
 
 class Outcome(enum.StrEnum):
-    """The end of a wait without a grant. It stays in the waiter's first row until its process reads
-    it.
-    """
+    """The end of a wait without a grant, kept in the waiter's first row until it is read."""
 
     AGAIN = "again"
     """Request again: the job now holds all the names, or this is the youngest wait of a cycle."""
@@ -77,9 +75,7 @@ class Outcome(enum.StrEnum):
 
 
 class Waiter(Record, frozen=True, kw_only=True):
-    """One job's wait for a set of names, all or nothing. Only the first of its rows is kept up to
-    date.
-    """
+    """One job's wait for a set of names, all or nothing. Only its first row is kept up to date."""
 
     id: str
     name: str

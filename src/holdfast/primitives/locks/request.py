@@ -77,10 +77,7 @@ def check_request(
 
 
 def check_names(names: str | Iterable[str], *, new: bool = False) -> tuple[str, ...]:
-    """The names of a request without duplicates, in their order. `new` names are to be taken.
-
-    Raises InvalidName and InvalidValue.
-    """
+    """The names without duplicates, in their order. `new`: they are to be taken."""
     wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     check = check_new_label if new else check_label
     for name in wanted:
@@ -154,9 +151,7 @@ def timeout_error(request: LockRequest, why: Obstruction) -> LockTimeout:
 
 
 def store_timeout_error(request: LockRequest, error: LockTimeout) -> LockTimeout:
-    """The time limit passed before the store let the request in: another writer is inside a
-    transaction, and may be stopped there.
-    """
+    """The time limit passed before the store let the request in: another is inside."""
     fields = {"names": list(request.names), "by": request.by, "timeout_s": request.timeout_s}
     return LockTimeout(f"{_could_not(request)}: {error.message}", **{**error.fields, **fields})
 

@@ -173,9 +173,7 @@ class LockTransaction:
         return hold is not None and not self.is_expired(hold)
 
     def withdraw(self, request_id: str, names: Sequence[str]) -> LockHold | None:
-        """Remove all that is left of a request: its waiter, its outcome or its grant, which is
-        returned.
-        """
+        """Remove all that is left of a request; return its grant, if it had one."""
         waiter, hold = self.table.waiter(request_id), self.table.find_hold(request_id, names)
         if waiter is not None and waiter.outcome is None:
             self.leave(waiter, "lock.withdrawn")
@@ -186,9 +184,7 @@ class LockTransaction:
         return hold
 
     def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[LockHold]]:
-        """Take names out of all grants of a job; return the names that it held, and what remains of
-        each grant.
-        """
+        """Take names from all grants of a job. Returns those it held, and each grant's rest."""
         freed: dict[str, bool] = {}
         remaining: dict[str, LockHold] = {}
         for name in names:
@@ -213,9 +209,7 @@ class LockTransaction:
         return given
 
     def renew(self, hold: LockHold, ttl_s: float | None) -> LockHold:
-        """Renew a grant's lease from now: by `ttl_s`, else by its own time to live, else as any
-        lease.
-        """
+        """Renew a grant's lease from now: by `ttl_s`, else as it was granted."""
         ttl_s = hold.ttl_s if ttl_s is None else ttl_s
         length_s = self._settings.lease_s if ttl_s is None else ttl_s
         lease = leases.renew(hold.lease, self._tx.now, length_s, explicit=ttl_s is not None)
@@ -226,9 +220,7 @@ class LockTransaction:
     def renew_or_reap(
         self, hold_id: str, names: Sequence[str], ttl_s: float | None
     ) -> tuple[LockHold | None, list[Reaped]]:
-        """Renew a grant that may be gone. If its time to live is over it is reaped, whether or not
-        another has taken the resource.
-        """
+        """Renew a grant that may be gone. If its time to live is over, reap it."""
         hold = self.table.find_hold(hold_id, names)
         if hold is None:
             return None, []
@@ -237,9 +229,7 @@ class LockTransaction:
         return self.renew(hold, ttl_s), []
 
     def kick(self, name: str, by: str | None, why: str) -> list[LockHold]:
-        """Take a resource away from its holders, or from one job, and hand over; return the
-        holds.
-        """
+        """Take a resource away from its holders, or from one job; return the holds."""
         holds = [hold for hold in self.table.lock(name).holds if by in (None, hold.by)]
         for hold in holds:
             self.revoke(hold, "lock.kicked", why=why)
@@ -290,9 +280,7 @@ class LockTransaction:
         return reaped
 
     def _neighbours_of_process(self, waiter: Waiter) -> list[Waiter]:
-        """The waiters just ahead that are of the same process: to find each by itself would take a
-        transaction each.
-        """
+        """The waiters just ahead of the same process: one transaction reaps them all."""
         found: dict[str, Waiter] = {}
         for name in waiter.names:
             before = islice(self.table.before(waiter, name), LOCK_REAPED_MAX)
@@ -444,9 +432,7 @@ class LockTransaction:
             self._wake(self.table.after(waiter, name), waiter.mode)
 
     def _wake(self, queue: Iterable[Waiter], mode: Mode) -> int:
-        """Wake the next in a queue that conflicts with a mode, and more while they share or take
-        nothing; return how many.
-        """
+        """Wake the next that conflicts with a mode, and more while they share or take nothing."""
         woken = 0
         for other in queue:
             if conflict(other.mode, mode):
@@ -457,9 +443,7 @@ class LockTransaction:
         return woken
 
     def _with_place(self, draft: Waiter) -> Waiter:
-        """The draft with its place in the queue. A clock that was set back lets nobody overtake
-        those that came before.
-        """
+        """The draft with its place. A clock that was set back lets nobody overtake."""
         now = arrived_at = self._tx.now
         for name in draft.names:
             last, newest_at = self.table.last(name), self.table.lock(name).newest_at

@@ -49,10 +49,7 @@ def ahead_of_waiter(waiter: Waiter) -> Ahead:
 
 
 class AheadWatch:
-    """Descriptors that become readable at the death of those ahead, and the ends of their leases.
-
-    A context manager, which closes the descriptors.
-    """
+    """Watches those ahead: a descriptor becomes readable at a death, and a lease ends."""
 
     def __init__(self, ahead: Sequence[Ahead], processes: Processes, store: Store) -> None:
         self._ahead = ahead
@@ -97,9 +94,7 @@ class AheadWatch:
                 self._watch(one)
 
     def suspects(self) -> list[Suspect]:
-        """Those that may be reclaimed by now, as seen from here. Holders without a pidfd are probed
-        again.
-        """
+        """Those that may be reclaimed by now. Holders without a pidfd are probed again."""
         now = self._store.now()
         if not all(one.lease.fresh(now) for one in self._ahead):
             self._clock.compare()

@@ -71,9 +71,7 @@ class Queue:
     def change(
         self, body: Callable[[Tx, QueueTransaction], T], *, also: Scope = (), durable: bool = True
     ) -> T:
-        """Run `body` in one transaction on this queue, with `also` in its scope; see
-        `Store.transact`.
-        """
+        """Run `body` in one transaction on this queue and the scope `also`: `Store.transact`."""
 
         def step(tx: Tx) -> T:
             transaction = QueueTransaction(tx, self._journal, self.name, depth_max=self._depth_max)
@@ -183,10 +181,7 @@ class Queue:
         limit: int = LIST_MAX,
         damaged: Damage | None = None,
     ) -> "list[Request]":
-        """The newest `limit` requests that match, in order.
-
-        A damaged record raises, unless `damaged` is a list to note it in.
-        """
+        """The newest `limit` requests that match, in order. `damaged` as in `ReadTx.range`."""
 
         wanted = RequestState if state is None else [state]
         found = self.store.read(
@@ -229,9 +224,7 @@ def check_bounds(keep: int, keep_s: float) -> None:
 
 
 def check_draft(draft: Draft) -> None:
-    """Raises InvalidName and InvalidValue for a draft that could not be stored, with all that may
-    be added to it later.
-    """
+    """Raises InvalidName and InvalidValue for a draft that could not be stored, now or later."""
     check_label(draft.kind, "kind of request")
     if draft.idempotency_key is not None:
         check_label(draft.idempotency_key, "idempotency key")

@@ -1,6 +1,4 @@
-"""The steps of a queue inside a transaction, so that a domain can decide by its own records in the
-same step.
-"""
+"""The steps of a queue inside a transaction, which may change a domain's own records too."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -141,9 +139,7 @@ class QueueTransaction:
         *,
         receipt: Receipt = Receipt.ANSWERED,
     ) -> Request:
-        """Complete a running request. Raises NotFound, and Fenced when `token` is not that of its
-        claim.
-        """
+        """Complete a running request. Raises NotFound, and Fenced for another claim's token."""
         request = replace(self._owned(request_id, token), result=_bounded(result), receipt=receipt)
         return self._moved(request, RequestState.COMPLETED, {"receipt": receipt.value})
 
@@ -156,9 +152,7 @@ class QueueTransaction:
         detail: str,
         result: Mapping[str, Any] | None = None,
     ) -> Request:
-        """Fail a running request. Raises NotFound, and Fenced when `token` is not that of its
-        claim.
-        """
+        """Fail a running request. Raises NotFound, and Fenced for another claim's token."""
         return self._failed(self._owned(request_id, token), code, detail, result)
 
     def put_back(self, request_id: str, token: int) -> Request:
@@ -175,15 +169,11 @@ class QueueTransaction:
         code: str = "cancelled",
         detail: str = "it was cancelled before it was started",
     ) -> Request:
-        """Cancel a waiting request. Raises NotFound, and ImpossibleTransition for one that runs or
-        has ended.
-        """
+        """Cancel a waiting request. Raises NotFound, and ImpossibleTransition for another."""
         return self._failed(self._waiting(check_id(request_id, "request id")), code, detail, None)
 
     def readmit(self, request_id: str, *, epoch: int) -> Request:
-        """Move a waiting request to another epoch; it keeps its place. Raises NotFound and
-        ImpossibleTransition.
-        """
+        """Move a waiting request to another epoch, in its place. Raises as `cancel`."""
         request = replace(self._waiting(request_id), epoch=epoch)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": epoch})
 
@@ -219,9 +209,7 @@ class QueueTransaction:
             self._tx.notify(express_topic_of(self._queue))
 
     def known(self, draft: Draft) -> Request | None:
-        """The request that has a draft's idempotency key, if any. Raises Collision when that is
-        another request.
-        """
+        """The request that has a draft's idempotency key. Raises Collision when it differs."""
         if draft.idempotency_key is None:
             return None
         row = self._tx.get(KEYS, self._key_of(draft.idempotency_key))
@@ -397,9 +385,7 @@ def in_order(
     start: int = 0,
     damaged: Damage | None = None,
 ) -> list[Request]:
-    """The oldest or newest requests in some states, in order: at least `limit` of those from
-    arrival `start` on, if there are so many.
-    """
+    """The oldest or newest requests in some states, from arrival `start` on: `limit` or more."""
     found = [
         row.record
         for state in states
