@@ -1,4 +1,4 @@
-"""The one error tree and its one table."""
+"""The one error tree, and the status of each error."""
 
 import copy
 import pickle

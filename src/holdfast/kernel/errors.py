@@ -1,4 +1,4 @@
-"""The one error tree, and the one table from a code to an exit status and an HTTP status.
+"""The one error tree. Each class says how it ends a command and answers an HTTP request.
 
     HoldfastError
       Refused          the state says no
@@ -31,14 +31,36 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 
+class Status(NamedTuple):
+    """How an error ends a command and answers an HTTP request."""
+
+    exit: int
+    http: int
+
+
+EXIT_DONE = 0
+EXIT_NOTHING_TO_TAKE = 3
+"""Not an error: the queue was empty."""
+
+STATUS: dict[str, Status] = {}
+"""By code. Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take,
+4 refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
+"""
+
+
 class HoldfastError(Exception):
     """The root of everything that Holdfast raises on purpose."""
 
     code: ClassVar[str] = "error"
+    status: ClassVar[Status] = Status(6, 500)
 
-    def __init_subclass__(cls, *, code: str | None = None) -> None:
+    def __init_subclass__(cls, *, code: str | None = None, status: Status | None = None) -> None:
+        # Not set where it is inherited: RegistryHeld gets that of Held, not that of RegistryError.
+        if status is not None:
+            cls.status = status
         if code is not None:
             cls.code = code
+            STATUS[code] = cls.status
 
     def __init__(self, message: str, /, **fields: Any) -> None:
         super().__init__(message)
@@ -49,15 +71,18 @@ class HoldfastError(Exception):
         return (_rebuild, (type(self), self.message, dict(self.fields)))
 
 
+STATUS[HoldfastError.code] = HoldfastError.status
+
+
 def _rebuild(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> HoldfastError:
     return kind(message, **fields)
 
 
-class Refused(HoldfastError, code="refused"):
+class Refused(HoldfastError, code="refused", status=Status(4, 409)):
     """The state says no; nothing was changed."""
 
 
-class NotFound(Refused, code="not_found"):
+class NotFound(Refused, code="not_found", status=Status(1, 404)):
     """There is no such record."""
 
 
@@ -77,7 +102,7 @@ class Blocked(Refused, code="blocked"):
     """An operator must decide first."""
 
 
-class Full(Refused, code="full"):
+class Full(Refused, code="full", status=Status(4, 429)):
     """A bound of limits.py is reached."""
 
 
@@ -93,7 +118,7 @@ class NotLoaded(Refused, code="not_loaded"):
     """The work needs another recipe than the loaded one, or that is unknown."""
 
 
-class ImpossibleTransition(Refused, code="impossible_transition"):
+class ImpossibleTransition(Refused, code="impossible_transition", status=Status(1, 409)):
     """The record's state machine has no such step."""
 
 
@@ -161,7 +186,7 @@ class AgentDefDirGone(Untrusted, code="agent_def_dir_gone"):
     """The agent definition folder does not exist."""
 
 
-class AgentEnded(Refused, code="agent_ended"):
+class AgentEnded(Refused, code="agent_ended", status=Status(1, 409)):
     """The agent's program ended at its start; its record and tmux session are removed."""
 
 
@@ -169,7 +194,7 @@ class StillRunning(Refused, code="still_running"):
     """Processes that should have ended still run, or cannot be ended from here."""
 
 
-class Lost(HoldfastError, code="lost"):
+class Lost(HoldfastError, code="lost", status=Status(4, 409)):
     """The caller no longer holds what it acts for, and must stop work now."""
 
 
@@ -177,11 +202,11 @@ class LeaseLost(Lost, code="lease_lost"):
     """The lease ended, or another took over."""
 
 
-class Fenced(Lost, code="fenced"):
+class Fenced(Lost, code="fenced", status=Status(4, 412)):
     """The token is not the current one; nothing was changed."""
 
 
-class Unavailable(HoldfastError, code="unavailable"):
+class Unavailable(HoldfastError, code="unavailable", status=Status(6, 503)):
     """A part that is needed does not answer; a retry may help.
 
     The field `outcome` is "none" when the call certainly changed nothing, and "unknown" when it may
@@ -197,7 +222,7 @@ class EnvironmentUnavailable(Unavailable, code="environment_unavailable"):
     """This machine lacks something besides the store: /proc, or a folder of a gateway or a log."""
 
 
-class LockTimeout(Unavailable, TimeoutError, code="lock_timeout"):
+class LockTimeout(Unavailable, TimeoutError, code="lock_timeout", status=Status(5, 504)):
     """The time limit passed before this caller's turn; nothing was changed.
 
     Also a TimeoutError, as callers of a lock expect, and so an OSError: `except OSError` around a
@@ -217,7 +242,7 @@ class AgentGone(UpstreamUnavailable, code="agent_gone"):
     """The agent's process has ended, or is not in its pane; the field `reason` says which."""
 
 
-class Corrupt(HoldfastError, code="corrupt"):
+class Corrupt(HoldfastError, code="corrupt", status=Status(7, 500)):
     """Stored data cannot be trusted, and is not guessed at."""
 
 
@@ -233,7 +258,7 @@ class SchemaTooNew(Corrupt, code="schema_too_new"):
     """A newer version of this program wrote it."""
 
 
-class Misuse(HoldfastError, ValueError, code="misuse"):
+class Misuse(HoldfastError, ValueError, code="misuse", status=Status(2, 422)):
     """The caller's input is wrong; storage was not touched."""
 
 
@@ -281,54 +306,6 @@ class RegistryUnavailable(RegistryError, StoreUnavailable, code="registry_unavai
     """The registry's store cannot be reached or written."""
 
 
-class Status(NamedTuple):
-    """How a code ends a command and answers an HTTP request."""
-
-    exit: int
-    http: int
-
-
-EXIT_DONE = 0
-EXIT_NOTHING_TO_TAKE = 3
-"""Not an error: the queue was empty."""
-
-STATUS: Mapping[str, Status] = {
-    code: Status(exit_status, http_status)
-    for exit_status, http_status, codes in (
-        (1, 404, "not_found registry_not_found"),
-        (1, 409, "impossible_transition agent_ended"),
-        (2, 422, "misuse invalid_name invalid_value"),
-        (
-            4,
-            409,
-            "refused ambiguous held collision blocked eagain deadlock not_loaded "
-            "untrusted manifest_path_relative manifest_missing manifest_invalid "
-            "manifest_mismatch not_tmux_backed tmux_session_mismatch generation_mismatch "
-            "process_dead tmux_session_gone process_not_in_session target_unknown "
-            "name_not_stated agent_def_dir_missing agent_def_dir_relative "
-            "agent_def_dir_gone still_running lost lease_lost registry_held "
-            "registry_collision registry_deadlock registry_lost",
-        ),
-        (4, 412, "fenced"),
-        (4, 429, "full"),
-        (5, 504, "lock_timeout registry_lock_timeout"),
-        (6, 500, "error registry_error"),
-        (
-            6,
-            503,
-            "unavailable store_unavailable environment_unavailable broker_unavailable "
-            "upstream_unavailable "
-            "agent_gone registry_unavailable",
-        ),
-        (7, 500, "corrupt record_invalid store_corrupt schema_too_new registry_corruption"),
-    )
-    for code in codes.split()
-}
-"""Exit statuses: 0 done, 1 not found or not a possible status, 2 usage, 3 nothing to take, 4
-refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
-"""
-
-
 def status_of(error: HoldfastError) -> Status:
-    """The exit and HTTP status of an error; every code of the tree has one."""
+    """The exit and HTTP status of an error."""
     return STATUS[error.code]
