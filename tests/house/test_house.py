@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.kernel.codec import Value
+from holdfast.kernel.codec import Plain
 from tests.harness.timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -271,7 +271,7 @@ def test_every_setting_and_variable_is_documented() -> None:
 
 
 def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Value)
+    return isinstance(kind, type) and issubclass(kind, Plain)
 
 
 def _error_kinds() -> "Iterator[type[errors.HoldfastError]]":

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from holdfast.kernel.codec import Value
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidName, InvalidValue, Misuse
 from holdfast.kernel.limits import JOURNAL_KEEP_ENTRIES, JOURNAL_KEEP_S
 from holdfast.kernel.settings import ENVIRONMENT, JournalSettings, LockSettings, Settings, resolve
@@ -68,7 +68,7 @@ def test_other_variables_of_the_environment_are_not_ours() -> None:
 
 def test_every_plain_key_can_be_set_by_the_environment() -> None:
     sections = {
-        f.name for f in fields(Settings) if isinstance(f.type, type) and issubclass(f.type, Value)
+        f.name for f in fields(Settings) if isinstance(f.type, type) and issubclass(f.type, Plain)
     }
     assert set(KEYS) == set(Settings.__struct_fields__) - sections
     assert all(name == f"HOLDFAST_{key.upper()}" for name, key in ENVIRONMENT.items())

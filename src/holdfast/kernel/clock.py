@@ -80,7 +80,7 @@ def render(at: datetime) -> str:
 
 
 def parse(text: str, what: str = "timestamp") -> datetime:
-    """The instant of an RFC 3339 text. Raises InvalidValue for anything else, also a naive one."""
+    """The instant of an RFC 3339 text. Raises InvalidValue for anything else."""
     try:
         at = datetime.fromisoformat(text.upper() if re.fullmatch(_RFC_3339, text, re.ASCII) else "")
     except ValueError:

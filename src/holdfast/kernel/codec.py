@@ -14,9 +14,7 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An immutable value with typed fields, which are checked when it is read or stored, but not
-    when the program makes one: for what is made with every grant.
-    """
+    """An immutable value. Its fields are checked when it is read or stored, not when it is made."""
 
 
 class Value(Plain, frozen=True, kw_only=True):
@@ -76,7 +74,7 @@ def json_bytes(value: Any) -> int:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text, or its beginning with the mark CUT, in at most that many bytes as JSON."""
+    """The text, or its beginning and the mark CUT, in at most that many bytes as JSON."""
     if json_bytes(text) <= bytes_max:
         return text
     low, high = 0, min(len(text), max(bytes_max, 0))
@@ -120,21 +118,17 @@ def _none(_: Value) -> tuple[Any, ...]:
 
 
 def _mentions_instant(kind: Any) -> bool:
-    return kind is datetime or any(
-        _mentions_instant(part) for part in getattr(kind, "__args__", ())
-    )
+    return kind is datetime or any(map(_mentions_instant, getattr(kind, "__args__", ())))
 
 
 _INSTANTS: dict[type[Value], Callable[[Value], tuple[Any, ...]]] = {}
 _encoder = msgspec.json.Encoder()
-
-
 _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """After an error in reading a document: raises RecursionError if the cause is this thread's
-    nearly full stack, not the document's nesting. A sound document must not count as damaged.
+    """Raises RecursionError if this thread's nearly full stack caused an error in a document: a
+    sound document must not count as damaged.
     """
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)

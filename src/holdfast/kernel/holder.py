@@ -55,8 +55,8 @@ class Survivor(NamedTuple):
 
 
 class Holder(Plain, frozen=True, kw_only=True):
-    """One process: no later process is equal to it. With `tree`, the process tree of a command that
-    began with the process: then the holder lives as long as any process of that tree.
+    """One process, which no later process equals. With `tree` it began the process tree of a
+    command, and lives as long as any process of that tree.
     """
 
     host_id: str
@@ -107,7 +107,7 @@ THIS_PROCESS = ThisProcess()
 
 
 class Processes(Protocol):
-    """The process table of this machine, as this process sees it."""
+    """The process table of this machine, as this process sees it. Callers close descriptors."""
 
     def here(self) -> Place:
         """Where this process runs."""
@@ -122,14 +122,11 @@ class Processes(Protocol):
         """Whether a process of a tree lives. `in_sight`: its pid namespace is this process's."""
 
     def watch_tree(self, tree: str) -> int | None:
-        """A descriptor that becomes readable when a tree may have ended, for the caller to close;
-        None when there is nothing to wait for.
-        """
+        """A descriptor that becomes readable when a tree may have ended; None without one."""
 
     def ask_tree(self, tree: str) -> float | None:
-        """Send SIGTERM once to every process of a tree of this machine; return how many seconds ago
-        that was. None when this process cannot: the tree is another user's, or its own. Does not
-        wait.
+        """Send SIGTERM once to every process of a tree; return how many seconds ago that was. None
+        when this process cannot: the tree is another user's, or its own.
         """
 
     def end_tree(self, tree: str, grace_s: float) -> bool:
@@ -145,9 +142,7 @@ class Processes(Protocol):
         """Another live process of this namespace as a holder. Raises NotFound."""
 
     def death(self, holder: Holder) -> int | None:
-        """A descriptor that becomes readable when the holder dies, for the caller to close; None
-        when it is dead, or cannot be watched from here.
-        """
+        """A descriptor that becomes readable when the holder dies; None when that is not seen."""
 
 
 def in_sight(processes: Processes, *, embedded: bool) -> Parts:
@@ -167,11 +162,8 @@ def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
     if holder.host_id != here.host_id:
         return Liveness.UNKNOWN
     if holder.boot_id != here.boot_id:
-        return (
-            Liveness.DEAD
-            if embedded and not processes.boot_lives(holder.boot_id)
-            else Liveness.UNKNOWN
-        )
+        ended = embedded and not processes.boot_lives(holder.boot_id)
+        return Liveness.DEAD if ended else Liveness.UNKNOWN
     alive = Liveness.UNKNOWN
     if holder.pid_ns == here.pid_ns:
         seen = processes.sight(holder.pid)
@@ -203,9 +195,8 @@ def orphaned(holder: Holder, processes: Processes, *, embedded: bool) -> list[Su
 def survivors_named(survivors: Sequence[Survivor]) -> str:
     """Processes as text: `4711 flash.py, 4712 tftp`."""
     shown = ", ".join(f"{one.pid} {one.name}" for one in survivors[:_NAMED_MAX])
-    return (
-        shown if len(survivors) <= _NAMED_MAX else f"{shown} and {len(survivors) - _NAMED_MAX} more"
-    )
+    more = len(survivors) - _NAMED_MAX
+    return shown if more <= 0 else f"{shown} and {more} more"
 
 
 _NAMED_MAX = 5

@@ -1,7 +1,5 @@
-"""How the files store lays out a space: folder, files, and the form of a record in them.
-
-A domain declares it beside its space, so that the files store knows no domain. It keeps records
-without a layout elsewhere.
+"""How the files store lays out a space, which its domain declares: folder, files, and their form.
+Records without a layout are kept elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +17,8 @@ Document = dict[str, Any]
 class Wire(Struct, Generic[R], frozen=True):
     """The form of one record in a file.
 
-    `write` makes the document of a record. `read` makes the record of a key and a document, or
-    raises ValueError (that of msgspec included), TypeError or KeyError. It must keep unknown fields
-    in the record for `write`: the fields of another program survive.
+    `read` raises ValueError, TypeError or KeyError for a wrong document. It must keep unknown
+    fields in the record for `write`: the fields of another program survive.
     """
 
     write: Callable[[R], Document]
@@ -32,8 +29,7 @@ class OneFile(Struct, Generic[R], frozen=True):
     """All records of a space in one JSON file, which may be shared with other spaces.
 
     `part` names this space's member of the file's object; None: the whole object. `spread` splits
-    that value into documents by key, and `gather` joins them; by default it is an object of
-    documents by key. Other members of the file are kept.
+    that value into documents by key, and `gather` joins them. Other members are kept.
     """
 
     folder: str
@@ -58,8 +54,7 @@ class FilePerRecord(Struct, Generic[R], frozen=True):
 
 
 class Sign(Struct, Generic[R], frozen=True):
-    """A file for each record that people can read, and that is never read back: for volatile
-    records, which are stored elsewhere.
+    """A file that shows a volatile record, which is stored elsewhere, to people.
 
     `show` returns its content; None: there is no file.
     """

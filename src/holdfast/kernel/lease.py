@@ -29,9 +29,8 @@ def grant(now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
 
 
 def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) -> Lease:
-    """Extend a lease from now. It never ends earlier than before, so a clock that was set back
-    takes nothing away. But a lease without a time to live that gets one, by `explicit`, ends by
-    that.
+    """Extend a lease from now. It never ends earlier than before, as a clock may be set back; but a
+    lease that gets its first time to live, by `explicit`, ends by that.
     """
     end = _end(now, ttl_s)
     if explicit and not lease.explicit:
@@ -48,9 +47,9 @@ def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
 
 def reclaimable(lease: Lease, liveness: Liveness, now: datetime) -> bool:
     """True when another may take this claim: the holder is dead, or the lease has expired and
-    either the holder is unknown or a time to live was requested. A live holder is never reaped for
-    being slow.
+    either the holder is unknown or a time to live was requested.
     """
+    # So a live holder is never reaped for being slow.
     if liveness is Liveness.DEAD:
         return True
     return not lease.fresh(now) and (liveness is Liveness.UNKNOWN or lease.explicit)
@@ -69,10 +68,8 @@ def check_claim_end(process: object, ttl_s: float | None) -> None:
 def check_detached(
     process: Holder | ThisProcess | int | None, ttl_s: float | None, *, embedded: bool
 ) -> None:
-    """Check a claim for another process whose caller may end first, so that nobody renews it.
-
-    Raises InvalidValue when the store is not embedded and the claim has no time to live: other
-    machines cannot see the process, so its lease alone would end the claim while it lives.
+    """Raises InvalidValue for a claim for another process that nobody would renew, on a store that
+    other machines use: they cannot see the process, and its lease would end while it lives.
     """
     if embedded or ttl_s is not None or process is None or isinstance(process, ThisProcess):
         return

@@ -15,46 +15,30 @@ _SAFE_IN_PATH = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 def check_id(value: str, what: str = "id") -> str:
-    """`value`, if it may be an id: 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first.
-
-    Raises InvalidName, which names `what` it was for.
-    """
-    if isinstance(value, str) and _ID.match(value):
-        return value
-    raise _refusal(
-        value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with a letter or digit first"
-    )
+    """`value`, if it may be an id; else raises InvalidName. `what` is for the message."""
+    return _checked(_ID, value, what, "A-Z a-z 0-9 . _ - with a letter or digit first")
 
 
 def check_agent_name(value: str, what: str = "agent name") -> str:
     """`value`, if it may name an agent: an id without dots. Raises InvalidName."""
-    if isinstance(value, str) and _AGENT.match(value):
-        return value
-    raise _refusal(
-        value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 _ - with a letter or digit first"
-    )
+    return _checked(_AGENT, value, what, "A-Z a-z 0-9 _ - with a letter or digit first")
 
 
 def check_job_id(value: str, what: str = "job id") -> str:
     """`value`, if it may be a job's id: an id that may also begin with `_` or `-`."""
-    if isinstance(value, str) and _JOB.match(value):
-        return value
-    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of A-Z a-z 0-9 . _ - with no dot first")
+    return _checked(_JOB, value, what, "A-Z a-z 0-9 . _ - with no dot first")
 
 
 def check_label(value: str, what: str = "label") -> str:
-    """`value`, if it may be the label of something that exists: 1 to 256 characters, such as
-    `/dev/ttyUSB0`. Raises InvalidName, also for control characters and halves of surrogate pairs.
-    """
+    """`value`, if it may be a label, such as `/dev/ttyUSB0`. Raises InvalidName."""
     if isinstance(value, str) and _LABEL.match(value):
         return value
     raise _refusal(value, what, f"1 to {LABEL_CHARS_MAX} characters without control characters")
 
 
 def check_new_label(value: str, what: str = "label") -> str:
-    """`value`, if something new may have this label: it has no invisible characters (see
-    `kernel.text`), by which two names look the same to people. Things that have such a label from
-    before are still found. Raises InvalidName.
+    """`value`, if something new may have this label: without invisible characters (`kernel.text`),
+    by which two names look the same. What has such a label already is still found.
     """
     check_label(value, what)
     if (found := invisible_in(value)) is not None:
@@ -69,12 +53,11 @@ def check_new_label(value: str, what: str = "label") -> str:
 
 
 def check_text(value: str, what: str) -> str:
-    """`value`, if every Unicode encoding can carry it. Raises InvalidValue: what was not UTF-8 on a
-    command line comes as halves of surrogate pairs.
-    """
+    """`value`, if every Unicode encoding can carry it. Raises InvalidValue."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
+        # What was not UTF-8 on a command line comes as halves of surrogate pairs.
         raise InvalidValue(
             f"the {what} is not UTF-8 at character {error.start + 1}: write it in UTF-8, or put it "
             "into a file and give its path",
@@ -84,14 +67,19 @@ def check_text(value: str, what: str) -> str:
 
 
 def path_component(label: str) -> str:
-    """A label as one safe and unique component of a path.
+    """A label as a component of a path: unique, and without `/`, `..` and NUL.
 
-    Every character except letters, digits, `_` and `-` becomes `%XX` of its UTF-8 bytes. So the
-    result has no `/`, `..` or NUL, and no two labels share one. It is up to 12 times as long.
+    Characters except letters, digits, `_` and `-` become `%XX` of their UTF-8 bytes.
     """
     return "".join(
         c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label
     )
+
+
+def _checked(pattern: re.Pattern[str], value: str, what: str, characters: str) -> str:
+    if isinstance(value, str) and pattern.match(value):
+        return value
+    raise _refusal(value, what, f"1 to {ID_CHARS_MAX} of {characters}")
 
 
 def _refusal(value: object, what: str, rule: str) -> InvalidName:

@@ -1,7 +1,6 @@
-"""Settings: from the caller, else the environment, else the nearest holdfast.toml, else the
-defaults.
+"""Settings, and how those of the caller, the environment and holdfast.toml combine.
 
-`runtime` finds and reads the file; its keys are defined here. docs/settings.md lists them all.
+docs/settings.md describes each of them.
 """
 
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.kernel.codec import Value
+from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import (
     AGENT_LEASE_S,
@@ -33,20 +32,19 @@ FILE_NAME = "holdfast.toml"
 DEFAULT_NAMESPACE = "default"
 
 
-class JournalSettings(Value, frozen=True, kw_only=True):
+class JournalSettings(Plain, frozen=True, kw_only=True):
     """How much of the journal is kept."""
 
     keep_entries: int = JOURNAL_KEEP_ENTRIES
     keep_s: float = JOURNAL_KEEP_S
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         # TOML can say nan and inf.
         if self.keep_entries < 1 or not 0 < self.keep_s < float("inf"):
             raise InvalidValue("journal.keep_entries and journal.keep_s must be positive numbers")
 
 
-class LockSettings(Value, frozen=True, kw_only=True):
+class LockSettings(Plain, frozen=True, kw_only=True):
     """How locks are leased, ordered and journalled."""
 
     lease_s: float = LOCK_LEASE_S
@@ -56,14 +54,13 @@ class LockSettings(Value, frozen=True, kw_only=True):
     """When a `locks run` that only waits for its command gives its memory back; infinite: never."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.standby_after_s >= 0:
             raise InvalidValue("locks.standby_after_s must be a number of seconds, or inf")
         if not 0 < self.lease_s < float("inf") or not 0 < self.priority_age_s < float("inf"):
             raise InvalidValue("locks.lease_s and locks.priority_age_s must be positive numbers")
 
 
-class FilesSettings(Value, frozen=True, kw_only=True):
+class FilesSettings(Plain, frozen=True, kw_only=True):
     """The folder of each domain in the files store, and its retries."""
 
     folders: dict[str, str] = msgspec.field(default_factory=dict)
@@ -71,7 +68,6 @@ class FilesSettings(Value, frozen=True, kw_only=True):
     retry_delay_s: float = FILES_RETRY_DELAY_S
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name, path in self.folders.items():
             check_id(name, "folder")
             if not path or "\0" in path:
@@ -82,7 +78,7 @@ class FilesSettings(Value, frozen=True, kw_only=True):
             )
 
 
-class LockTimeouts(Value, frozen=True, kw_only=True):
+class LockTimeouts(Plain, frozen=True, kw_only=True):
     """The time limit of each kind of registry operation, in seconds; for routers, of a lock."""
 
     host_registry: float = 5.0
@@ -92,7 +88,6 @@ class LockTimeouts(Value, frozen=True, kw_only=True):
     neighbor_leases: float = 3.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in self.__struct_fields__:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InvalidValue(
@@ -104,7 +99,7 @@ JOB_TYPES = ("quick", "detailed")
 """What a run does with a host: a quick look, or work that nobody may disturb."""
 
 
-class NetworkSettings(Value, frozen=True, kw_only=True):
+class NetworkSettings(Plain, frozen=True, kw_only=True):
     """The registry of hosts, routers and neighbours."""
 
     lock_timeouts: LockTimeouts = LockTimeouts()
@@ -117,7 +112,6 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
     lease_ttl_s: float | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not (1 <= self.retry_attempts <= 100 and 0 <= self.retry_delay <= 60):
             raise InvalidValue("retry_attempts must be 1 to 100, and retry_delay 0 to 60 seconds")
         if self.lease_ttl_s is not None and not 0 < self.lease_ttl_s < float("inf"):
@@ -139,7 +133,7 @@ class NetworkSettings(Value, frozen=True, kw_only=True):
                 )
 
 
-class AgentSettings(Value, frozen=True, kw_only=True):
+class AgentSettings(Plain, frozen=True, kw_only=True):
     """How agents are named and leased. An adopted registry keeps its names by its prefix."""
 
     prefix: Literal["HOLDFAST-", "HOUMAO-"] = "HOLDFAST-"
@@ -147,23 +141,20 @@ class AgentSettings(Value, frozen=True, kw_only=True):
     lease_s: float = AGENT_LEASE_S
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 < self.lease_s < float("inf"):
             raise InvalidValue("agents.lease_s must be a positive number")
 
 
-class JobSettings(Value, frozen=True, kw_only=True):
-    """How many finished jobs are kept, the folder of the audit log (`logs` None: beside the store),
-    and how long an unknown worker is believed.
-    """
+class JobSettings(Plain, frozen=True, kw_only=True):
+    """How long jobs are kept, where the audit log is, and how long an unknown worker counts."""
 
     keep_finished: int = JOBS_KEEP
     keep_s: float = JOBS_KEEP_S
     logs: str | None = None
+    """None: beside the store."""
     lease_s: float = JOB_LEASE_S
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.keep_finished < 0 or not 0 < self.keep_s < float("inf"):
             raise InvalidValue(
                 "jobs.keep_finished must be 0 or more, and jobs.keep_s a positive number"
@@ -172,7 +163,7 @@ class JobSettings(Value, frozen=True, kw_only=True):
             raise InvalidValue("jobs.lease_s must be a positive number")
 
 
-class Settings(Value, frozen=True, kw_only=True):
+class Settings(Plain, frozen=True, kw_only=True):
     """All settings. `store` None: the default place of this machine."""
 
     store: str | None = None
@@ -189,13 +180,8 @@ class Settings(Value, frozen=True, kw_only=True):
     jobs: JobSettings = JobSettings()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_id(self.namespace, "namespace")
-        for name, label in (
-            ("actor", self.actor),
-            ("host_id", self.host_id),
-            ("group", self.group),
-        ):
+        for name, label in (("host_id", self.host_id), ("group", self.group)):
             if label is not None:
                 check_label(label, name)
         if self.actor is not None:
@@ -220,10 +206,9 @@ def resolve(
     document: Mapping[str, Any],
     source: str,
 ) -> Settings:
-    """The settings `given` by the caller, else by the environment, else by the document of the file
-    `source`.
+    """The settings that are `given`, else in the environment, else in the document of `source`.
 
-    Raises InvalidValue for an unknown key or a wrong type, which names the key and the file.
+    Raises InvalidValue for an unknown key or a wrong type.
     """
     try:
         settings = msgspec.convert(dict(document), Settings)

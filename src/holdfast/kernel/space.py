@@ -20,14 +20,11 @@ Upgrade = Callable[[Document], Document]
 class Space(Generic[R]):
     """Records of one model under one name.
 
-    Promised: `decode` returns a valid record of the current version, and an index never disagrees
-    with its record, being a function of it. Records of older versions are upgraded when read, and
-    written in the current form when next put.
+    Records of older versions are upgraded when read, and written in the current form when next put.
 
     `indexes` maps a name to a function of a record that returns a tuple, or None for "not in this
-    index". `volatile` records live for one boot (locks, waiters, heartbeats). `rank` orders the
-    latches of a store that locks by space: lower first, then by name. `layout` says how the files
-    store lays it out.
+    index"; so an index never disagrees with its record. `volatile` records live for one boot.
+    `rank` orders the latches of a store that locks by space: lower first, then by name.
     """
 
     def __init__(
@@ -58,9 +55,7 @@ class Space(Generic[R]):
             )
 
     def encode(self, record: R) -> bytes:
-        """The stored form of a record. Raises InvalidValue for another model, an old version, a
-        field of the wrong type, or too many bytes: what could not be read again is never written.
-        """
+        """The stored form of a record. Raises InvalidValue for what could not be read again."""
         if type(record) is not self.model or record.schema_version != self.schema_version:
             raise InvalidValue(
                 f"space {self.name} keeps {self.model.__name__} of version {self.schema_version}, "
@@ -95,7 +90,7 @@ class Space(Generic[R]):
         return self._decode_slowly(key, data, "")
 
     def index_keys(self, record: R) -> list[bytes | None]:
-        """The record's place in each index, in the order of their declaration."""
+        """The record's place in each index."""
         places: list[bytes | None] = []
         for of in self.indexes.values():
             parts = of(record)
@@ -129,14 +124,8 @@ class Space(Generic[R]):
             return msgspec.convert(
                 {**document, "schema_version": self.schema_version}, self.model, str_keys=True
             )
-        except (
-            msgspec.ValidationError,
-            LookupError,
-            AttributeError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-        ) as error:
+        # msgspec's ValidationError is a ValueError.
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             raise self._invalid(
                 key, f"it cannot be upgraded from version {version}: {error}"
             ) from None

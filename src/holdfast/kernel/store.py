@@ -1,14 +1,8 @@
 """The store port: what every store promises, so that the rules above it are written once.
 
-    store.transact(body, scope=..., durable=True, timeout_s=...)   check and act, all or nothing
-    store.read(body, scope=...)                                    a consistent snapshot
-    store.get / put_new / delete_if                                hot paths, one statement each
-    store.now()                                                    the store's clock
-    store.listen(topics).wait(...)                                 sleep until something changed
-    store.journal(cursor)                                          journal entries from a cursor on
-
-A store has no rules: it knows spaces (kernel/space.py) and bytes. In what stores differ is a method
-or a property here. No code above decides by a store's kind.
+`Store.transact` checks and acts, all or nothing; `Store.listen` sleeps until something changed. A
+store has no rules: it knows spaces (kernel/space.py) and bytes. What differs between stores is a
+method or a property here: no code above decides by a store's kind.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -73,9 +67,7 @@ class ReadTx(Protocol):
         """The store's clock when the view was taken."""
 
     def get(self, space: Space[R], key: str, *, expected: bool = True) -> Row[R] | None:
-        """The record of a key. `expected` False: probably there is none, which makes some stores
-        twice as fast.
-        """
+        """The record of a key. `expected` False, for one that is likely missing, is cheaper."""
 
     def range(
         self,
@@ -88,9 +80,8 @@ class ReadTx(Protocol):
         limit: int | None = None,
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
-        """Records in the order of their keys (by code points): those with `prefix`, from `start` up
-        to but not including `stop`. A damaged record raises, unless `damaged` is a list to note it
-        in.
+        """Records with `prefix`, in the order of their keys by code points, from `start` up to but
+        not including `stop`. A damaged record raises, or is noted in the list `damaged`.
         """
 
     def find(
@@ -105,9 +96,8 @@ class ReadTx(Protocol):
         limit: int | None = None,
         damaged: Damage | None = None,
     ) -> list[Row[R]]:
-        """Records in the order of a declared index, then of their keys: those whose tuple begins
-        with `match` and continues from `start` up to but not including `stop`. `damaged` as in
-        `range`.
+        """Records in the order of an index, then of their keys: those whose tuple begins with
+        `match` and continues from `start` up to but not including `stop`; see `range`.
         """
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
@@ -119,9 +109,7 @@ class Tx(ReadTx, Protocol):
 
     @property
     def revision(self) -> int:
-        """This transaction's number: greater than that of every earlier transaction on the same
-        records. It is the token of what is granted here.
-        """
+        """The token of what is granted here, greater than any before it on the same records."""
 
     def put(self, space: Space[R], key: str, record: R) -> None:
         """Write a record, new or not."""
@@ -139,8 +127,7 @@ class Tx(ReadTx, Protocol):
         damaged: Damage | None = None,
     ) -> Row[R] | None:
         """The first record of an index that no other transaction is taking at this moment, except
-        the keys in `but_for`. A damaged record raises, unless `damaged` is a list to note it in;
-        then it is skipped.
+        the keys in `but_for`. A damaged record raises, or is skipped and noted in `damaged`.
         """
 
     def append(
@@ -172,17 +159,15 @@ class Listener(AbstractContextManager["Listener"], Protocol):
         """A topic of this listener alone. A waiter stores it in its record, to be woken by it."""
 
     def outlive(self) -> tuple[int, ...]:
-        """Descriptors by which the next program of this process can continue to listen: a notice
-        makes the first one readable, and the others keep the store in use. Empty where the store
-        cannot notify the next program.
+        """Descriptors by which the next program of this process can go on listening: a notice makes
+        the first one readable, and the others keep the store in use. Empty if it cannot.
         """
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 
-        Returns after WAIT_RECHECK_S at the latest, and may return for a notice to an earlier
-        listener: callers check again in a loop. Loses no notice sent after `listen` returned,
-        unless its sender was killed between commit and notice; WAIT_RECHECK_S bounds that.
+        Callers check again in a loop. Returns after WAIT_RECHECK_S at the latest, as the sender of
+        a notice may be killed between commit and notice. No other notice since `listen` is lost.
         """
 
 
@@ -190,25 +175,23 @@ class SessionContender(Protocol):
     """One contender for a session lock, which may hold it until it is closed."""
 
     def try_take(self) -> bool:
-        """Take the lock if no other contender has it; True also when this one has it already. Does
-        not wait for the holder. Raises StoreUnavailable when the store does not answer.
+        """Take the lock if no other contender has it, without waiting; True if this one has it
+        now. Raises StoreUnavailable.
         """
 
     def has_it(self) -> bool:
         """True while this contender has the lock, and its connection or file is there."""
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once, from another thread, when this contender's lock is gone. Until `close`;
-        never where a live process cannot lose it.
-        """
+        """Call `lost` once, from another thread, if the lock is gone before `close`."""
 
     def close(self) -> None:
         """Release the lock. A second call is harmless."""
 
 
 class SessionLock(Protocol):
-    """A lock that ends with the process of its holder, however that ends. Neither a forked child
-    nor a program that was started meanwhile keeps it. Not promised: any order among contenders.
+    """A lock that ends with the process of its holder, and that no child of it keeps. Contenders
+    get it in any order.
     """
 
     def contender(self) -> SessionContender:
@@ -246,8 +229,8 @@ class Administration:
         raise self.no_backups()
 
     def backup(self, spaces: Sequence[Space[Any]], target: Path) -> None:  # noqa: ARG002 - it has none
-        """Copy the store to a new file, whole or not at all. Raises InvalidValue where the target
-        exists, or the store's backups are made by other tools; StoreUnavailable.
+        """Copy the store to a new file, whole or not at all. Raises InvalidValue where that exists,
+        or other tools make the backups.
         """
         raise self.no_backups()
 
@@ -290,9 +273,8 @@ class Debris(Protocol):
         """All that is no record. What cannot be read is listed as unreadable."""
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
-        """Remove a folder that still has no record and did not change for so long, or a link of any
-        age. The check and the removal are one step, against writers. False when it has changed.
-        Raises HoldfastError when it cannot be removed.
+        """Remove a folder that still has no record and is old enough, or a link of any age, in one
+        step. False when it has changed. Raises HoldfastError when it cannot be removed.
         """
 
 
@@ -334,21 +316,17 @@ class Store(Debris, Protocol):
 
     @property
     def anchor(self) -> Path | None:
-        """The file or folder of the store. Everything that is made beside it gets its owner and
-        group. None where the store has none on this machine.
-        """
+        """The store's file or folder, whose owner and group everything beside it gets; or None."""
 
     def side_folder(self, purpose: str) -> Path | None:
-        """The folder for files that belong to the store and are no records; None where it has no
-        place for them on this machine. Does not create it.
-        """
+        """The folder for the store's files that are no records, made or not; None without one."""
 
     def layout_folder(self, name: str) -> Path | None:
         """The folder of a layout's files, which other programs may read; None without any."""
 
     def may_have_records(self, space: Space[Any]) -> bool:
         """False when nothing was ever put into the space, or since the boot into a volatile one.
-        Unlike a read, it never makes the file of a space.
+        It never makes the file of a space, as a read may.
         """
 
     def session_lock(self, name: str) -> SessionLock:
@@ -359,16 +337,13 @@ class Store(Debris, Protocol):
         """Maintenance of the store as a whole."""
 
     def boot_in_use(self, boot_id: str) -> bool:
-        """True when a process with that boot id has this store open, or when that is unknown: then
-        that boot has not ended. A container may have a boot id of its own.
+        """True when a process with that boot id, perhaps a container's, may have this store open:
+        then that boot has not ended.
         """
 
     def now(self) -> datetime:
-        """The store's clock, without a query for each call.
-
-        Exact for an embedded store. For a database it is the time of its last answer plus the time
-        since, refreshed each minute: within a round trip and a minute's drift of the database's
-        clock, whatever this machine's clock says. It may go back.
+        """The store's clock, which may go back. A database is asked once a minute: then this is the
+        time of its last answer plus the time since, whatever this machine's clock says.
         """
 
     def monotonic(self) -> MonotonicTime:
@@ -401,8 +376,8 @@ class Store(Debris, Protocol):
     def read(
         self, body: Callable[[ReadTx], T], *, scope: Scope, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
-        """Run `body` on a consistent snapshot of the spaces in `scope`. Takes no lock and blocks
-        nobody. Retries for `timeout_s` while the store does not answer.
+        """Run `body` on a consistent snapshot of the spaces in `scope`. Blocks nobody. Retries for
+        `timeout_s` while the store does not answer.
         """
 
     def get(
@@ -435,8 +410,8 @@ class Store(Debris, Protocol):
     def journal(
         self, cursor: Cursor = BEGINNING, *, limit: int = JOURNAL_READ_MAX, reverse: bool = False
     ) -> Batch:
-        """Entries behind the cursor, oldest first; none is skipped or returned twice. `reverse`
-        reads from the end of the journal, newest first, and its cursor is the journal's end.
+        """Entries behind the cursor, oldest first; none is skipped or returned twice. `reverse`:
+        newest first, and the cursor is the journal's end.
         """
 
     def close(self) -> None:

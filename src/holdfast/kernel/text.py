@@ -42,14 +42,13 @@ _PICTURE = (
 _FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 """The flag of a part of a country: a black flag, its code in tags, and their end."""
 
+# A text, as few short commands print anything that needs it compiled.
 UNFIT = (
     f"(?P<flag>{_FLAG})|[{_CONTROL}{_HALVES}{_UNSEEN}{_UNKNOWN}]"
     f"|(?<![{_PICTURE}])(?:(?<![#*0-9])[\ufe0e\ufe0f]|[\ufe0e\ufe0f](?!\u20e3))"
     f"|(?<![{_PICTURE}\ufe0f])\u200d|\u200d(?![{_PICTURE}])"
 )
-"""What is written out for people, and flags, which stay. A browser reads the same pattern. Compiled
-at the first use: most short commands print nothing that needs it.
-"""
+"""What is written out for people, and flags, which stay. A browser reads the same pattern."""
 
 _HIDDEN = f"(?P<flag>{_FLAG})|[\U000e0000-\U000e007f]|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{{2,}}"
 
@@ -60,11 +59,10 @@ def shown(text: str) -> str:
 
 
 def invisible_in(name: str) -> tuple[int, str] | None:
-    """The first invisible character of a name and its position, or None. Those of emoji count too:
-    with and without them a name may look the same.
-    """
+    """The first invisible character of a name and its position, or None."""
     if name.isascii():
         return None
+    # Those of emoji count too: with and without them a name may look the same.
     found = re.search(f"[{_UNSEEN}{_UNKNOWN}\u200d\ufe0e\ufe0f]", name)
     return None if found is None else (found.start(), found[0])
 
@@ -82,12 +80,11 @@ def _written(found: "re.Match[str]") -> str:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """A number with its noun: "1 lock", "2 locks", or "1 lock is" and "2 locks are" with a verb."""
+    """A number with its noun, and perhaps a verb: "1 lock", "2 locks", "2 locks are"."""
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def installing(extra: str) -> str:
-    """The command that installs an extra. It names the checkout: a package of this name on a
-    registry would be somebody else's.
-    """
+    """The command that installs an extra."""
+    # Not from a registry: a package of this name there would be somebody else's.
     return f"pip install '.[{extra}]' in the checkout of Holdfast"
