@@ -74,13 +74,13 @@ MUTANTS = [
     Mutant(
         "another boot proves death on an embedded store",
         _HOLDER,
-        f"DEAD if {_ENDED} else Liveness.UNKNOWN",
+        "DEAD if ended else Liveness.UNKNOWN",
         "UNKNOWN",
     ),
     Mutant(
         "another boot proves nothing on a database",
         _HOLDER,
-        f"DEAD if {_ENDED} else Liveness.UNKNOWN",
+        "DEAD if ended else Liveness.UNKNOWN",
         "DEAD",
     ),
     Mutant("another boot id that is at work proves nothing", _HOLDER, _ENDED, "embedded"),
@@ -142,7 +142,7 @@ MUTANTS = [
         r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}',
         r'_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*',
     ),
-    Mutant("an agent's name has no dot", _NAMES, "_AGENT.match(value)", "_ID.match(value)"),
+    Mutant("an agent's name has no dot", _NAMES, "_checked(_AGENT", "_checked(_ID"),
     Mutant(
         "a label has no control characters",
         _NAMES,

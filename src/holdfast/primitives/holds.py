@@ -10,11 +10,9 @@ own and inside its own transactions. `Holds` counts in a space of its own. `Hold
 leases of either, for holders whose process cannot be seen, as from another machine.
 """
 
-import contextlib
 import math
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -39,7 +37,7 @@ from holdfast.kernel.names import check_label, check_new_label
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Row, Store, Tx
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.renewal import Keeper
+from holdfast.primitives.renewal import Keeper, begin_after_fork
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
 _HOLD_BYTES_MAX = 192
@@ -313,7 +311,7 @@ class HoldRenewer:
         self._keeper: Keeper[KeptHold] = Keeper(
             store, topic=lambda: self._topic, renew=self.renew, renew_every_s=lease_s / 3
         )
-        _all.add(self)
+        begin_after_fork(self)
 
     def _start_process(self) -> None:
         self._pid = os.getpid()
@@ -392,18 +390,3 @@ class HoldRenewer:
             if hold.by == kept.by and hold.process == kept.process and not hold.lease.explicit:
                 return hold
         return None
-
-
-_all: weakref.WeakSet[HoldRenewer] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked child, while it has one thread. Of several later threads, one would delete what
-    another has taken.
-    """
-    for renewer in list(_all):
-        with contextlib.suppress(Exception):
-            renewer.begin_process()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -306,12 +306,28 @@ class ExpiryTimer:
                 time.sleep(_NO_MEMORY_S)
 
 
+class Forked(Protocol):
+    """Something that starts again in a forked child."""
+
+    def begin_process(self) -> None: ...
+
+
 _keepers: "weakref.WeakSet[Keeper[Any]]" = weakref.WeakSet()
+_forked: "weakref.WeakSet[Forked]" = weakref.WeakSet()
+
+
+def begin_after_fork(owner: Forked) -> None:
+    """Call `owner.begin_process` in each forked child."""
+    _forked.add(owner)
 
 
 def _after_fork() -> None:
     for keeper in list(_keepers):
         keeper.close_inherited()
+    # While the child has one thread: of several, one would delete what another has acquired.
+    for owner in list(_forked):
+        with contextlib.suppress(Exception):
+            owner.begin_process()
 
 
 os.register_at_fork(after_in_child=_after_fork)

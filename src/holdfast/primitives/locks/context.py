@@ -22,7 +22,7 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
 from holdfast.primitives.locks.statistics import LockCounters
 from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Reaped, lost_topic
-from holdfast.primitives.renewal import Keeper
+from holdfast.primitives.renewal import Keeper, begin_after_fork
 from holdfast.primitives.steady_clock import steady_clock
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ class LockContext:
         """The names of requests that could not be withdrawn yet, as the store did not answer."""
         self._label = label
         self._start_process()
+        begin_after_fork(self)
 
     def _start_process(self) -> None:
         self._contended: dict[str, None] = {}

@@ -1,6 +1,7 @@
 """The lock table for people: who holds, who waits, why, and what to do. Changes nothing."""
 
 import enum
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
@@ -10,17 +11,13 @@ from msgspec.structs import replace
 
 from holdfast.kernel.codec import Instant, Value
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import (
-    Holder,
-    Liveness,
-    orphaned,
-    probe,
-    stopped,
-)
+from holdfast.kernel.holder import Holder, Liveness, orphaned, probe, stopped
 from holdfast.kernel.names import check_label
 from holdfast.primitives.locks import policy
 from holdfast.primitives.locks.context import LockContext
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS, Mode, Waiter
+from holdfast.primitives.locks.request import LockRequest, make_draft
 from holdfast.primitives.locks.table import LockTable
 
 _CHAIN_MAX = 100
@@ -186,6 +183,25 @@ class Inspector:
         known = {by: self._behind(by) for by in dict.fromkeys(hold.by for hold in holds)}
         return replace(found, behind={by: links for by, links in known.items() if links})
 
+    def obstruction(self, request: LockRequest) -> Obstruction:
+        context = self._context
+        context.begin_process()
+        context.durable.restore()
+        if not request.names:
+            now = self._store.now()
+            return Obstruction(at=now, holders=(), holders_count=0, ahead=(), position=1)
+        draft = make_draft(context, request, context.new_id())
+        # Behind all waiters, as it is not in the queue itself.
+        new = replace(draft, rank=sys.maxsize, arrival=sys.maxsize)
+        wanted = (request.by, request.names, request.mode)
+
+        def obstruction(table: LockTable) -> Obstruction:
+            waits = table.waits_of_job(request.by)
+            own = (one for one in waits if (one.by, one.names, one.mode) == wanted)
+            return policy.obstruction_of(table, next(own, new), self._store.now())
+
+        return context.read(obstruction)
+
     def graph(self) -> Graph:
 
         def graph(table: LockTable) -> Graph:
@@ -307,10 +323,9 @@ class Inspector:
         return Alive(probe(process, self._processes, embedded=self._store.embedded).value)
 
     def _blockages(self, table: LockTable, status: LockStatus) -> list[Blockage]:
-        """What the holders wait for, and the holders of that, and so on, each once. Where nobody
-        holds, it begins with the queue: its waiters wait for something else of their set.
-        """
+        """What the holders wait for, and the holders of that, and so on, each once."""
         found: list[Blockage] = []
+        # Where nobody holds, the waiters wait for something else of their sets.
         jobs = [hold.by for hold in status.holds] or [
             wait.by for wait in status.queue if wait.alive is not Alive.DEAD
         ]
@@ -332,11 +347,10 @@ class Inspector:
         return found
 
     def _stopped(self, status: LockStatus, blockages: tuple[Blockage, ...]) -> dict[str, int]:
-        """By job, the stopped processes of the whole chain: nothing goes on before they do. When no
-        holder counts any more, the first in the queue is one of the chain.
-        """
+        """By job, the stopped processes of the whole chain: nothing goes on before they do."""
         chain: list[HoldStatus | WaitStatus] = [*status.holds]
         chain += [hold for blockage in blockages for hold in blockage.holds]
+        # When no holder counts any more, the first in the queue is one of the chain.
         if all(hold.reclaimable for hold in status.holds) and (first := first_living(status)):
             chain.append(first)
         return {

@@ -2,12 +2,8 @@
 
 import contextlib
 import os
-import sys
 import time
-import weakref
 from collections.abc import Iterable, Sequence
-
-from msgspec.structs import replace
 
 from holdfast.kernel.errors import Fenced, HoldfastError, LeaseLost, NotFound, StillRunning
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Liveness, Processes, ThisProcess
@@ -29,17 +25,15 @@ from holdfast.primitives.locks.inspect import (
     LockLine,
     LockStatus,
 )
-from holdfast.primitives.locks.policy import Obstruction, obstruction_of
+from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LOCKS, LockHold, Mode, lock_in
-from holdfast.primitives.locks.request import check_names, check_request, check_ttl, make_draft
+from holdfast.primitives.locks.request import check_names, check_request, check_ttl
 from holdfast.primitives.locks.statistics import LOCK_STATISTICS, LockStatistics
-from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import lost_topic, requester_of
 from holdfast.primitives.locks.wait import OnWait
 
+# How long `close` tries to write the counts, which are all that is lost if the store is away.
 _CLOSE_S = 1.0
-"""How long `close` tries to write the counts. While the store does not answer only those are lost.
-"""
 
 
 class Locks:
@@ -71,7 +65,6 @@ class Locks:
         self._processes = processes
         self._context = LockContext(store, journal, processes, settings or LockSettings(), label)
         self._inspector = Inspector(self._context, behind)
-        _all.add(self)
 
     # --- acquire and wait
 
@@ -89,14 +82,14 @@ class Locks:
         stop_fd: int | None = None,
         detached: bool = False,
     ) -> Grant:
-        """Hold all the names, and return the grant.
+        """Hold all the names, and return the grant. A `with` block releases it at its end.
 
-        Names that the job holds already are not waited for; if it holds all of them, its own grant
-        comes back, and releasing that frees nothing. `timeout_s` None waits without a limit. With
-        `ttl_s` the grant ends after so long unless renewed; without, it lives as long as `process`,
-        by default this one. `process` None needs a `ttl_s`. A caller that ends before the grant
-        says so by `detached`: then another process needs a `ttl_s` too where other machines use
-        the store. A wait also ends, like a timeout, when the descriptor `stop_fd` becomes readable.
+        Names that the job holds already are not waited for; releasing a grant of such names alone
+        frees nothing. `timeout_s` None waits without a limit; a wait also ends, like a timeout,
+        when the descriptor `stop_fd` becomes readable. With `ttl_s` the grant ends after so long
+        unless renewed; without, it lives as long as `process`. `process` None needs a `ttl_s`; so
+        does another process where other machines use the store, if the caller may end before the
+        grant (`detached`).
 
         Raises LockTimeout (nothing is held; its fields name the holders and the position in the
         queue), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
@@ -127,22 +120,8 @@ class Locks:
         acquisition = Acquisition(self._context, self, request, on_wait, stop_fd, explain=False)
         return acquisition.acquire()
 
-    def hold(
-        self,
-        names: str | Iterable[str],
-        *,
-        by: str,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        timeout_s: float | None = LOCK_TIMEOUT_S,
-        priority: int = 0,
-        ttl_s: float | None = None,
-    ) -> Grant:
-        """`acquire` for a `with` block, which releases at its end. Raises LeaseLost there if the
-        grant was lost.
-        """
-        return self.acquire(
-            names, by=by, mode=mode, timeout_s=timeout_s, priority=priority, ttl_s=ttl_s
-        )
+    hold = acquire
+    """`acquire`, by the name that reads well in `with locks.hold("router-1", by="job-7"):`."""
 
     def wait(
         self,
@@ -154,17 +133,16 @@ class Locks:
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> bool:
-        """Wait until the names are free in that mode, and take nothing; False after a timeout, or
-        when the descriptor `stop_fd` became readable.
+        """Wait until the names are free in that mode, and take nothing; False after a timeout.
 
         Promised: at some moment between call and return no other job held them, or their turn had
         come. Not promised: that it is still so. Raises DeadlockDetected when the job holds what the
         others wait for.
         """
-        obstruction = self.wait_free(
+        free = self.wait_free(
             names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd
         )
-        return obstruction is None
+        return free is None
 
     def wait_free(
         self,
@@ -183,32 +161,13 @@ class Locks:
     def obstruction(
         self, names: str | Iterable[str], *, by: str, mode: Mode | str = Mode.EXCLUSIVE
     ) -> Obstruction:
-        """What blocks a request for these names now: the job's own if it waits for them, else a new
-        one.
-        """
-        request = check_request(names, by, mode, 0)
-        context = self._context
-        context.begin_process()
-        context.durable.restore()
-        if not request.names:
-            now = self._store.now()
-            return Obstruction(at=now, holders=(), holders_count=0, ahead=(), position=1)
-        draft = make_draft(context, request, context.new_id())
-        # Behind all waiters, as it is not in the queue itself.
-        new = replace(draft, rank=sys.maxsize, arrival=sys.maxsize)
-
-        def obstruction(table: LockTable) -> Obstruction:
-            wanted = (by, request.names, request.mode)
-            own = (one for one in table.waits_of_job(by) if (one.by, one.names, one.mode) == wanted)
-            return obstruction_of(table, next(own, new), self._store.now())
-
-        return context.read(obstruction)
+        """What blocks the job's request for these names now, or would block a new one."""
+        return self._inspector.obstruction(check_request(names, by, mode, 0))
 
     # --- grants of this process
 
     def release(self, grant: Grant) -> bool:
-        """End a grant, and hand over to the next waiter in the same step. True when it freed
-        something.
+        """End a grant, and hand over to the next waiter in the same step.
 
         False, and nothing changed, for a second release, a re-entered grant and a lost one.
         """
@@ -242,9 +201,7 @@ class Locks:
         return True
 
     def abandon(self, grant: Grant) -> None:
-        """Release a grant that nobody will use again: now, or in the background as soon as the
-        store answers.
-        """
+        """Release a grant that nobody will use again, now or when the store answers again."""
         if grant.pid == os.getpid() and grant.taken and self._context.keeper.discard(grant):
             grant.gone = "released"
             self._context.withdraw(grant.id, grant.taken)
@@ -261,8 +218,7 @@ class Locks:
     def free(self, names: str | Iterable[str], *, by: str) -> tuple[str, ...]:
         """Release these names from all grants of a job, and return those that it held.
 
-        The other names of a grant stay held, and a grant of this process continues with them. Holds
-        of other jobs stay.
+        The other names of a grant stay held, and a grant of this process continues with them.
         """
         wanted = check_names(names)
         check_label(by, "job")
@@ -291,9 +247,7 @@ class Locks:
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
-        """Renew the lease from now; `ttl_s` may give it another length. Raises LeaseLost when the
-        grant is gone.
-        """
+        """Renew the lease from now; `ttl_s` may give it another length. Raises LeaseLost."""
         check_ttl(ttl_s)
         if grant.gone:
             # A holder that noticed the loss has stopped, though by the store's clock the time may
@@ -326,11 +280,11 @@ class Locks:
 
     def suspend(self, grant: Grant) -> Suspended | None:
         """Stop keeping a grant, so that the next program that this process executes can `resume`
-        it. Nobody renews it in between: only its process keeps it alive.
+        it. Nobody renews it in between: only its process keeps it alive. Raises LeaseLost.
 
         None, and the grant is kept as before, where it lives by its lease (on a store that other
         machines use, or with a time to live), where another grant of the job holds some of it, and
-        where the store cannot notify the next program. Raises LeaseLost.
+        where the store cannot notify the next program.
         """
         if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:
             return None
@@ -350,9 +304,7 @@ class Locks:
                 self._context.keeper.add(grant)
 
     def resume(self, saved: SavedGrant) -> Grant:
-        """The grant that an earlier program of this process suspended. If it was lost since,
-        `Grant.lost` is set soon.
-        """
+        """The grant that an earlier program of this process suspended. A loss shows soon."""
         self._context.begin_process()
         self._context.resume_ids(saved.id)
         grant = Grant(
@@ -369,9 +321,7 @@ class Locks:
         return grant
 
     def close(self) -> None:
-        """Stop renewing in the background, and write the counts. Grants are not released. May be
-        called again, and while the store does not answer.
-        """
+        """Stop renewing in the background, and write the counts. Grants are not released."""
         context = self._context
         if not context.is_forked():
             context.keeper.close()
@@ -382,9 +332,7 @@ class Locks:
     # --- tokens, for programs that got one from a holder
 
     def check_token(self, name: str, token: int) -> None:
-        """Raises Fenced unless this is the token of a grant in force on the name. For programs that
-        get a token with each write, and refuse a stale one.
-        """
+        """Raises Fenced unless this is the token of a grant in force on the name."""
         check_label(name, "resource")
         self._context.durable.restore(read_only=True)
         holds = lock_in(self._store.get(LOCKS, name)).holds
@@ -416,9 +364,7 @@ class Locks:
         return freed
 
     def renew_token(self, token: int, ttl_s: float | None = None) -> LockHold:
-        """Renew the grant with this token, and return it. Raises LeaseLost when there is none any
-        more.
-        """
+        """Renew the grant with this token, and return it. Raises LeaseLost."""
         check_ttl(ttl_s)
         found = self._find_token(token)
         hold = None if found is None else self._renew_hold(found.id, found.names, ttl_s)
@@ -452,12 +398,11 @@ class Locks:
         self, name: str, *, why: str, by: str | None = None, end_tree: bool = False
     ) -> list[LockHold]:
         """Take a resource away from its holders (from one job, with `by`), with all that the same
-        grants hold.
+        grants hold. Their tokens are stale from then on, and their processes are notified.
 
-        Journalled with the actor and the reason. The holders' tokens are stale from then on, and
-        their processes are notified. With `end_tree` all processes of the commands that hold it are
-        ended first. Raises NotFound when nobody holds it, and StillRunning, without taking anything
-        away, when processes cannot be ended from here.
+        With `end_tree` all processes of the commands that hold it are ended first. Raises NotFound
+        when nobody holds it, and StillRunning, without taking anything away, when processes cannot
+        be ended from here.
         """
         check_label(name, "resource")
         check_label(why, "reason")
@@ -507,21 +452,15 @@ class Locks:
         return self._inspector.counts()
 
     def page(self, *, after: str = "", limit: int = 100) -> list[LockLine]:
-        """Up to `limit` resources that are held or waited for, by name, behind `after`. Reads no
-        more than it returns. Raises InvalidValue for a negative limit.
-        """
+        """Up to `limit` resources that are held or waited for, by name, behind `after`."""
         return self._inspector.page(after=after, limit=limit)
 
     def contention(self, *, limit: int = 100) -> Graph:
-        """`graph` of the first `limit` waiters, by job, and nothing else: reads little, however
-        much is held.
-        """
+        """`graph` of the first `limit` waiters, by job. Reads little, however much is held."""
         return self._inspector.contention(limit=limit)
 
     def explain(self, name: str) -> Explanation:
-        """Why a resource is not free: who holds it, what that job waits for in turn, who waits, and
-        what can be done.
-        """
+        """Why a resource is not free, what its holders wait for in turn, and what can be done."""
         return self._inspector.explain(name)
 
     def graph(self) -> Graph:
@@ -529,9 +468,7 @@ class Locks:
         return self._inspector.graph()
 
     def statistics(self, *, own: bool = True) -> dict[str, LockStatistics]:
-        """The counts of each resource. `own` adds this process's latest counts first, which
-        writes.
-        """
+        """The counts of each resource. `own` first writes this process's latest counts."""
         self._context.begin_process()
         if own:
             self._context.counters.flush()
@@ -539,22 +476,5 @@ class Locks:
         return {row.key: row.record for row in rows}
 
     def clear_unread(self) -> int:
-        """Delete the outcomes of waits whose processes died before they read them; return how many.
-        The background thread does so now and then.
-        """
+        """Delete the outcomes of waits whose processes died, as the keeper does now and then."""
         return self._context.clear_outcomes()
-
-
-_all: weakref.WeakSet[Locks] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked child, while it has one thread. Of several later threads, one would delete what
-    another has acquired.
-    """
-    for locks in list(_all):
-        with contextlib.suppress(Exception):
-            locks._context.begin_process()
-
-
-os.register_at_fork(after_in_child=_after_fork)
