@@ -19,12 +19,13 @@ from holdfast.kernel.errors import (
     LockTimeout,
     NotFound,
 )
-from holdfast.primitives.queue import Draft, Queue, Request
+from holdfast.primitives.queue import Draft, Request
 from holdfast.primitives.queue.records import Receipt
 from holdfast.runtime.connection import Holdfast
 from proof.crowd.crowd import Run
 from proof.crowd.plan import Plan
 from proof.histories import Operation, Recorder, died, read
+from tests.harness.queue_steps import SteppedQueue
 
 
 class Player:
@@ -241,12 +242,12 @@ def counts(player: Player, key: str) -> None:
 
 def fifo(player: Player, key: str) -> None:
     draw = player.draw
-    queue = Queue(player.hf.store, player.hf.log, key)
+    queue = SteppedQueue(player.hf.store, player.hf.log, key)
     doing = draw.choices([_accept, _claim, _interfere, _look], [40, 45, 12, 3])[0]
     doing(player, key, queue)
 
 
-def _accept(player: Player, key: str, queue: Queue) -> None:
+def _accept(player: Player, key: str, queue: SteppedQueue) -> None:
     old = player.old(key)
     name = old[0] if old and player.draw.random() < 0.2 else player.new()
     epoch = player.draw.choice([1, 1, 1, 2])
@@ -257,7 +258,7 @@ def _accept(player: Player, key: str, queue: Queue) -> None:
     player.stale.append((key, name, 0))
 
 
-def _claim(player: Player, key: str, queue: Queue) -> None:
+def _claim(player: Player, key: str, queue: SteppedQueue) -> None:
     epoch = player.draw.choice([1, 1, 2])
     with player.call("claim", [key], epoch=epoch) as told:
         request = queue.claim(epoch=epoch)
@@ -274,7 +275,7 @@ def _claim(player: Player, key: str, queue: Queue) -> None:
 
 
 def _owned(
-    player: Player, key: str, queue: Queue, call: str, request_id: str, name: str, token: int
+    player: Player, key: str, queue: SteppedQueue, call: str, request_id: str, name: str, token: int
 ) -> None:
     with player.call(call, [key], name=name, token=token) as told:
         try:
@@ -287,7 +288,7 @@ def _owned(
             told.answer(False)
 
 
-def _interfere(player: Player, key: str, queue: Queue) -> None:
+def _interfere(player: Player, key: str, queue: SteppedQueue) -> None:
     """What an operator does, and one that comes too late."""
     if player.draw.random() < 0.3:
         detail = dict.fromkeys(Receipt, "gone")
@@ -316,12 +317,12 @@ def _interfere(player: Player, key: str, queue: Queue) -> None:
             told.answer(False)
 
 
-def _look(player: Player, key: str, queue: Queue) -> None:
+def _look(player: Player, key: str, queue: SteppedQueue) -> None:
     with player.call("look", [key]) as told:
         told.answer(seen_in(queue))
 
 
-def seen_in(queue: Queue) -> dict[str, Any]:
+def seen_in(queue: SteppedQueue) -> dict[str, Any]:
     """What there is of a queue, as a specification of it knows it."""
     found = queue.list(limit=10_000)
     running = [one.idempotency_key for one in found if one.state.value == "running"]

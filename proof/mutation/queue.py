@@ -5,6 +5,7 @@ from proof.mutation.mutant import Mutant
 _LINE = "primitives/queue/transaction.py"
 _QUEUE = "primitives/queue/queue.py"
 _REQUEST = "primitives/queue/records.py"
+_GATEWAY = "domains/gateway/gateway.py"
 
 TESTS: dict[str, tuple[str, ...]] = {
     _LINE: (
@@ -12,6 +13,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/model/test_queue_model.py",
     ),
     _QUEUE: ("tests/unit/test_queue.py",),
+    _GATEWAY: ("tests/unit/test_gateway.py",),
     _REQUEST: (
         "tests/unit/test_queue.py",
         "tests/model/test_queue_model.py",
@@ -105,8 +107,8 @@ MUTANTS = [
     Mutant(
         "only what is of an earlier epoch is stale",
         _LINE,
-        "if row.record.epoch < epoch]",
-        "if row.record.epoch <= epoch]",
+        "if one.epoch < epoch]",
+        "if one.epoch <= epoch]",
     ),
     Mutant(
         "what waits is never trimmed",
@@ -135,9 +137,9 @@ MUTANTS = [
     Mutant("a queue of no depth is refused", _QUEUE, "if depth_max < 1:", "if False:"),
     Mutant(
         "one refusal is not that of all",
-        _QUEUE,
-        "    except Refused as error:\n        return error",
-        "    except Refused:\n        raise",
+        _GATEWAY,
+        "except (Refused, Unavailable, Corrupt) as error:",
+        "except (Unavailable, Corrupt) as error:",
     ),
     Mutant(
         "what has ended stays ended",

@@ -14,17 +14,18 @@ from typing import Any
 
 from holdfast.kernel.errors import Fenced
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Queue, Request
+from holdfast.primitives.queue import Draft, Request
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
 from proof.histories import Recorder
+from tests.harness.queue_steps import SteppedQueue
 
 STORE = Path("store.sqlite")
 QUEUE = "q"
 
 
-def queue_in(store: SqliteStore) -> Queue:
-    return Queue(store, Journal(store, actor="test"), QUEUE)
+def queue_in(store: SqliteStore) -> SteppedQueue:
+    return SteppedQueue(store, Journal(store, actor="test"), QUEUE)
 
 
 def work(root: str, acknowledgements: str, name: str, plan: dict[str, Any]) -> None:
@@ -41,14 +42,14 @@ def work(root: str, acknowledgements: str, name: str, plan: dict[str, Any]) -> N
                 _claim_and_complete(recorder, queue)
 
 
-def _accept(recorder: Recorder, queue: Queue, name: str) -> None:
+def _accept(recorder: Recorder, queue: SteppedQueue, name: str) -> None:
     with recorder.call("accept", [QUEUE], name=name, epoch=1) as told:
         (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)])
         assert isinstance(request, Request)
         told.answer({"arrival": request.arrival})
 
 
-def _claim_and_complete(recorder: Recorder, queue: Queue) -> None:
+def _claim_and_complete(recorder: Recorder, queue: SteppedQueue) -> None:
     with recorder.call("claim", [QUEUE], epoch=1) as told:
         request = queue.claim()
         told.answer(

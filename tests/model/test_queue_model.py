@@ -19,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.kernel.errors import Collision, Fenced, Full, ImpossibleTransition
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Queue, Request, RequestState
+from holdfast.primitives.queue import Draft, Request, RequestState
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.harness.queue_steps import SteppedQueue
 from tests.model.search import search
 
 pytestmark = pytest.mark.prove
@@ -65,7 +66,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _connect(self) -> None:
         self.store = self._open()
-        self.queue = Queue(self.store, Journal(self.store, actor="model"), "gpu", depth_max=DEPTH)
+        self.queue = SteppedQueue(
+            self.store, Journal(self.store, actor="model"), "gpu", depth_max=DEPTH
+        )
 
     def _depth(self, express: bool) -> int:
         """What counts against the bound: all that have not ended, or of the express ones those that
@@ -205,7 +208,7 @@ class QueueMachine(RuleBasedStateMachine):
     def trim(self, keep: int) -> None:
         ended = [one for one in self.known if one.state in ("completed", "failed")]
         dropped = ended[: max(len(ended) - keep, 0)]
-        assert self.queue.change(lambda _, line: line.trim(keep=keep)) == len(dropped)
+        assert self.queue.change(lambda _, line: line.trim(keep=keep).dropped) == len(dropped)
         self.known = [one for one in self.known if one not in dropped]
 
     @invariant()

@@ -12,10 +12,12 @@ from holdfast.domains.gateway.adapter import CommandSpec
 from holdfast.kernel.errors import Collision, Held
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
+from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue.records import Draft, Request
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS, ClockSighting, steady_clock
 from holdfast.runtime.gateway_host import GatewayParts, open_gateway
 from holdfast.runtime.maintenance import Upkeep
+from tests.harness.queue_steps import SteppedQueue
 from tests.stores.postgres_server import Server
 
 pytestmark = pytest.mark.prove
@@ -42,9 +44,13 @@ def begin(url: str) -> None:
         hf.holds.take("any", by="x")
 
 
+def stepped(parts: GatewayParts) -> SteppedQueue:
+    return SteppedQueue(parts.store, Journal(parts.store, actor="test"), parts.gateway.queue.name)
+
+
 def accept(parts: GatewayParts, *keys: str) -> None:
     drafts = [Draft(kind="prompt", payload={"prompt": key}, idempotency_key=key) for key in keys]
-    assert all(isinstance(one, Request) for one in parts.gateway.queue.accept(drafts))
+    assert all(isinstance(one, Request) for one in stepped(parts).accept(drafts))
 
 
 def waiting(parts: GatewayParts) -> list[tuple[str, str | None]]:
@@ -77,7 +83,7 @@ def test_accepted_requests_go_into_the_database_and_back(tmp_path: Path, postgre
                 ]
                 assert kinds.count("request.accepted") == 2
     with closing(last.gateway()) as parts:
-        claimed = parts.gateway.queue.claim(epoch=parts.gateway.queue.list()[0].epoch)
+        claimed = stepped(parts).claim(epoch=parts.gateway.queue.list()[0].epoch)
         assert (
             claimed is not None
             and (claimed.request_id, claimed.idempotency_key) == known["gpu", "default"][0]

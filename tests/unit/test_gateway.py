@@ -820,6 +820,14 @@ def test_a_full_queue_refuses(desk: Desk) -> None:
         ask(gateway)
 
 
+def test_a_refusal_in_a_shared_commit_is_that_of_one_request_alone(desk: Desk) -> None:
+    agent = ScriptedAgent()
+    gateway = desk.gateway(agent)
+    drafts = [draft_of("submit_prompt", {"prompt": str(n)}, agent.check) for n in range(9)]
+    answers = gateway.accept([Submission(draft) for draft in drafts])
+    assert [type(answer) for answer in answers] == [*[Request] * 8, Full]
+
+
 def test_an_interrupt_is_taken_though_the_queue_is_full(desk: Desk) -> None:
     agent = ScriptedAgent(instant=False)
     gateway = desk.gateway(agent)

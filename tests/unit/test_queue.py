@@ -20,7 +20,7 @@ from holdfast.kernel.errors import (
 from holdfast.kernel.settings import JournalSettings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.queue import Draft, Queue, Request, RequestState
+from holdfast.primitives.queue import Draft, Request, RequestState
 from holdfast.primitives.queue.records import ENDED, KEYS, REQUESTS, TRANSITIONS, Receipt
 from holdfast.primitives.queue.transaction import express_topic_of, topic_of
 from holdfast.primitives.steady_clock import steady_clock
@@ -28,6 +28,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import heard
+from tests.harness.queue_steps import SteppedQueue
 
 DAY_S = 86400.0
 
@@ -39,7 +40,7 @@ class Made:
         self.store = store
         self.clock = clock
         self.journal = Journal(store, actor="tester", keep=JournalSettings())
-        self.queue = Queue(store, self.journal, "gpu", depth_max=4)
+        self.queue = SteppedQueue(store, self.journal, "gpu", depth_max=4)
 
     def accept(
         self, text: str = "hello", *, key: str | None = None, express: bool = False
@@ -242,8 +243,10 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
         made.queue.complete(request.request_id, token, {})
         made.clock.advance(10)
     waiting = made.accept("waits", key="w")
-    assert made.queue.change(lambda _, line: line.trim(keep=4, keep_s=1000)) == 2
-    assert made.queue.change(lambda _, line: line.trim(keep=100, keep_s=25, keep_least=0)) == 2
+    assert made.queue.change(lambda _, line: line.trim(keep=4, keep_s=1000).dropped) == 2
+    assert (
+        made.queue.change(lambda _, line: line.trim(keep=100, keep_s=25, keep_least=0).dropped) == 2
+    )
     assert [r.payload["prompt"] for r in made.queue.list()] == ["4", "5", "waits"]
     assert made.store.read(lambda tx: tx.count(KEYS), scope=[KEYS]) == 3
     assert made.queue.get(waiting.request_id).state is RequestState.ACCEPTED
@@ -257,9 +260,9 @@ def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) 
         request, token = made.claim()
         made.queue.complete(request.request_id, token, {})
     made.clock.advance(400 * 24 * 3600)
-    assert made.queue.change(lambda _, line: line.trim()) == 0
+    assert made.queue.change(lambda _, line: line.trim().dropped) == 0
     assert made.accept("4", key="k4").request_id == ids[4]
-    assert made.queue.change(lambda _, line: line.trim(keep_least=3)) == 2
+    assert made.queue.change(lambda _, line: line.trim(keep_least=3).dropped) == 2
     assert [r.request_id for r in made.queue.list()] == ids[2:]
     assert made.accept("2", key="k2").request_id == ids[2]
 
@@ -347,9 +350,9 @@ def test_pruning_passes_by_what_ended_late_in_whatever_place(
 
 def test_trimming_by_itself_is_told_too(made: Made) -> None:
     _done(made, "a")
-    made.queue.change(lambda _, line: line.trim())
+    made.queue.change(lambda _, line: line.trim().dropped)
     assert made.told("gpu") == []
-    made.queue.change(lambda _, line: line.trim(keep=0))
+    made.queue.change(lambda _, line: line.trim(keep=0).dropped)
     assert made.told("gpu") == ["request.pruned"]
 
 
@@ -363,7 +366,7 @@ def test_lists_are_in_order_and_cut_to_the_newest(made: Made) -> None:
 
 
 def test_queues_on_one_store_do_not_meet(made: Made) -> None:
-    other = Queue(made.store, made.journal, "cpu")
+    other = SteppedQueue(made.store, made.journal, "cpu")
     request = made.accept("1", key="k")
     assert other.claim() is None
     assert other.list() == []
@@ -396,7 +399,7 @@ def test_what_cannot_be_a_key_is_refused_before_anything_is_stored(made: Made, k
 
 def test_a_queue_that_could_take_nothing_is_refused(made: Made) -> None:
     with pytest.raises(InvalidValue):
-        Queue(made.store, made.journal, "gpu", depth_max=0)
+        SteppedQueue(made.store, made.journal, "gpu", depth_max=0)
 
 
 def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:

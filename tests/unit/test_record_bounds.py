@@ -35,11 +35,12 @@ from holdfast.kernel.limits import (
 from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.locks.records import LOCKS
-from holdfast.primitives.queue import Draft, Queue, Request
+from holdfast.primitives.queue import Draft, Request
 from holdfast.primitives.queue.records import Receipt
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 from tests.harness.machine import Machine
+from tests.harness.queue_steps import SteppedQueue
 from tests.harness.stores import STORES, open_store
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.job_world import CHARACTERS, WIDE, EventWorld
@@ -85,7 +86,7 @@ class LongestQueue:
 
     def __init__(self, store: Any) -> None:
         self.store = store
-        self.queue = Queue(store, Journal(store, actor=WIDE), "q" * 128)
+        self.queue = SteppedQueue(store, Journal(store, actor=WIDE), "q" * 128)
         self._numbers = count()
 
     def accept(self, prompt: str) -> Request:

@@ -1,11 +1,11 @@
-"""A queue on a store: each step is a transaction, with its journal entries."""
+"""A queue on a store: its transactions, and reading and waiting outside of one."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from holdfast.kernel.codec import json_bytes
-from holdfast.kernel.errors import InvalidValue, Refused
+from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import (
     LIST_MAX,
     QUEUE_DEPTH_MAX,
@@ -27,13 +27,12 @@ from holdfast.primitives.queue.records import (
     REQUESTS,
     Draft,
     Head,
-    Receipt,
     Request,
     RequestState,
 )
 from holdfast.primitives.queue.transaction import (
     QueueTransaction,
-    Swept,
+    Trimmed,
     in_order,
     key_of,
     no_such,
@@ -59,10 +58,7 @@ class Queue:
         self, store: Store, journal: Journal, name: str, *, depth_max: int = QUEUE_DEPTH_MAX
     ) -> None:
         if depth_max < 1:
-            raise InvalidValue(
-                f"depth_max is {depth_max}: give 1 or more",
-                field="depth_max",
-            )
+            raise InvalidValue(f"depth_max is {depth_max}: give 1 or more", field="depth_max")
         self.name = check_agent_name(name, "queue name")
         self.store = store
         self._journal = journal
@@ -83,55 +79,12 @@ class Queue:
         scope = [rows(HEADS), rows(REQUESTS), rows(KEYS), *also]
         return self.store.transact(step, scope=scope, durable=durable)
 
-    def accept(
-        self, drafts: Sequence[Draft], *, epoch: int = FIRST_EPOCH
-    ) -> list[Request | Refused]:
-        """Accept several requests in one durable commit; return for each the accepted request, or
-        why it was refused. Raises InvalidName and InvalidValue.
-        """
-        for draft in drafts:
-            check_draft(draft)
-        named = [(draft, new_id()) for draft in drafts]
-        return self.change(
-            lambda _, transaction: [
-                accepted(transaction, draft, name, epoch) for draft, name in named
-            ]
-        )
-
-    def claim(self, *, epoch: int = FIRST_EPOCH, express: bool = False) -> Request | None:
-        """Claim the next request; see `QueueTransaction.claim`."""
-        return self.change(lambda _, transaction: transaction.claim(epoch=epoch, express=express))
-
-    def complete(
-        self,
-        request_id: str,
-        token: int,
-        result: Mapping[str, Any],
-        *,
-        receipt: Receipt = Receipt.ANSWERED,
-    ) -> Request:
-        """Complete a running request; see `QueueTransaction.complete`."""
-        return self.change(
-            lambda _, transaction: transaction.complete(request_id, token, result, receipt=receipt)
-        )
-
-    def fail(self, request_id: str, token: int, *, code: str, detail: str) -> Request:
-        """Fail a running request; see `QueueTransaction.fail`."""
-        return self.change(
-            lambda _, transaction: transaction.fail(request_id, token, code=code, detail=detail)
-        )
-
-    def cancel(self, request_id: str) -> Request:
-        """Cancel a waiting request, with the code `cancelled`; see `QueueTransaction.cancel`."""
-        return self.change(lambda _, transaction: transaction.cancel(request_id))
-
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,
         with their idempotency keys; return how many. The default bounds are those of every queue.
 
-        Never dropped: unfinished requests, and those that ended less than a day ago, as their keys
-        may be used again. A clock that was just set forward makes none older. Raises InvalidValue
-        for impossible bounds, or below that day.
+        Never dropped: those that ended less than a day ago, as their keys may be used again.
+        Raises InvalidValue for impossible bounds, or below that day.
         """
         number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
         age_s = QUEUE_KEEP_S if keep_s is None else keep_s
@@ -142,8 +95,8 @@ class Queue:
         asked = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
-        def sweep(_: Tx, transaction: QueueTransaction) -> Swept:
-            return transaction.sweep(
+        def trim(_: Tx, transaction: QueueTransaction) -> Trimmed:
+            return transaction.trim(
                 keep=number,
                 keep_s=age_s,
                 keep_least=least,
@@ -152,8 +105,8 @@ class Queue:
                 asked=asked,
             )
 
-        while (swept := self.change(sweep)).further is not None:
-            removed, start = removed + swept.dropped, swept.further
+        while (trimmed := self.change(trim)).further is not None:
+            removed, start = removed + trimmed.dropped, trimmed.further
         return removed
 
     def get(self, request_id: str) -> Request:
@@ -182,7 +135,6 @@ class Queue:
         damaged: Damage | None = None,
     ) -> "list[Request]":
         """The newest `limit` requests that match, in order. `damaged` as in `ReadTx.range`."""
-
         wanted = RequestState if state is None else [state]
         found = self.store.read(
             lambda tx: in_order(tx, self.name, wanted, limit=limit, newest=True, damaged=damaged),
@@ -196,22 +148,11 @@ class Queue:
         return Head() if row is None else row.record
 
 
-def accepted(
-    transaction: QueueTransaction, draft: Draft, request_id: str, epoch: int
-) -> Request | Refused:
-    """Accept a draft, or return why not: one refusal does not refuse the others of a commit."""
-    try:
-        return transaction.accept(draft, request_id, epoch=epoch)
-    except Refused as error:
-        return error
-
-
 def check_bounds(keep: int, keep_s: float) -> None:
     """Raises InvalidValue for impossible bounds, or those that drop what must stay."""
     if keep < 0 or not 0 <= keep_s < float("inf"):
         raise InvalidValue(
-            f"cannot keep {counted(keep, 'request')} for {keep_s} s: give 0 or more",
-            keep=keep,
+            f"cannot keep {counted(keep, 'request')} for {keep_s} s: give 0 or more", keep=keep
         )
     if keep_s < QUEUE_PRUNE_LEAST_S:
         raise InvalidValue(

@@ -39,7 +39,7 @@ from holdfast.primitives.queue.records import (
 )
 
 
-class Swept(NamedTuple):
+class Trimmed(NamedTuple):
     """How many requests were dropped, and the arrival to go on from; None at the end."""
 
     dropped: int
@@ -156,8 +156,8 @@ class QueueTransaction:
         return self._failed(self._owned(request_id, token), code, detail, result)
 
     def put_back(self, request_id: str, token: int) -> Request:
-        """Undo a claim of which certainly nothing was delivered: the request waits again, in its
-        old place. Raises NotFound and Fenced.
+        """Undo a claim of which nothing was delivered: the request waits in its old place. Raises
+        NotFound and Fenced.
         """
         request = replace(self._owned(request_id, token), started_at=None)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
@@ -179,25 +179,22 @@ class QueueTransaction:
 
     def abandon_running(self, *, code: str, detail: Mapping[Receipt, str]) -> list[Request]:
         """Fail everything that runs, as its runner is gone; `detail` goes by how far it got."""
-        ended = [
-            self._failed(request, code, detail[request.receipt], None) for request in self.running()
-        ]
+        running = self.running()
+        ended = [self._failed(one, code, detail[one.receipt], None) for one in running]
         # A damaged request cannot be ended; but nobody works on it, and it must not keep the slot.
         self.head = replace(self.head, running=0, slot=None)
         return ended
 
     def running(self) -> list[Request]:
-        rows = self._tx.find(
-            REQUESTS, "state", (self._queue, RequestState.RUNNING.value), damaged=self.damaged
-        )
-        return [row.record for row in rows]
+        return self._in_state(RequestState.RUNNING)
 
     def stale(self, epoch: int) -> list[Request]:
         """The waiting requests of earlier epochs, in order."""
-        rows = self._tx.find(
-            REQUESTS, "state", (self._queue, RequestState.ACCEPTED.value), damaged=self.damaged
-        )
-        return [row.record for row in rows if row.record.epoch < epoch]
+        return [one for one in self._in_state(RequestState.ACCEPTED) if one.epoch < epoch]
+
+    def _in_state(self, state: RequestState) -> list[Request]:
+        found = self._tx.find(REQUESTS, "state", (self._queue, state.value), damaged=self.damaged)
+        return [row.record for row in found]
 
     def finish(self) -> None:
         """Write the head, and wake those that wait for the queue."""
@@ -212,12 +209,10 @@ class QueueTransaction:
         """The request that has a draft's idempotency key. Raises Collision when it differs."""
         if draft.idempotency_key is None:
             return None
-        row = self._tx.get(KEYS, self._key_of(draft.idempotency_key))
-        found = (
-            None
-            if row is None
-            else self._tx.get(REQUESTS, key_of(self._queue, row.record.request_id))
-        )
+        key = self._tx.get(KEYS, self._key_of(draft.idempotency_key))
+        if key is None:
+            return None
+        found = self._tx.get(REQUESTS, key_of(self._queue, key.record.request_id))
         if found is None:
             return None
         request = found.record
@@ -315,27 +310,16 @@ class QueueTransaction:
         keep: int = QUEUE_KEEP_REQUESTS,
         keep_s: float = QUEUE_KEEP_S,
         keep_least: int = QUEUE_KEEP_LEAST,
-    ) -> int:
-        """Drop finished requests beyond the bounds, the oldest first and QUEUE_TRIM_MAX at most;
-        return how many.
-
-        The last `keep_least` stay at any age: by a clock that was set forward all are old, and with
-        them would go the keys that identify a repeated request.
-        """
-        return self.sweep(keep=keep, keep_s=keep_s, keep_least=keep_least).dropped
-
-    def sweep(
-        self,
-        *,
-        keep: int,
-        keep_s: float,
-        keep_least: int,
         spare_s: float = 0,
         start: int = 0,
         asked: bool = False,
-    ) -> Swept:
-        """`trim` among the requests from arrival `start` on. What ended less than `spare_s` ago
-        stays, unless that is 0. `asked`: the caller asked for that age.
+    ) -> Trimmed:
+        """Drop finished requests beyond the bounds, of the first QUEUE_TRIM_MAX from arrival
+        `start` on. What ended less than `spare_s` ago stays, unless that is 0. `asked`: the caller
+        named that age.
+
+        The last `keep_least` stay at any age: by a clock that was set forward all are old, and with
+        them would go the keys that identify a repeated request.
         """
         ended = sum(
             self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
@@ -358,7 +342,7 @@ class QueueTransaction:
         if dropped:
             data = {"agent": self._queue, "removed": dropped}
             self._journal.append(self._tx, kind="request.pruned", subject=self._queue, data=data)
-        return Swept(dropped, oldest[-1].arrival + 1 if oldest else None)
+        return Trimmed(dropped, oldest[-1].arrival + 1 if oldest else None)
 
     def _drop(self, request: Request) -> None:
         self._tx.delete(REQUESTS, key_of(self._queue, request.request_id))
@@ -403,9 +387,8 @@ def in_order(
 
 
 def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result within its bound. A larger one is marked by the field `cut`: its smallest values are
-    kept whole, and the first that does not fit is cut, with a visible mark, if it is text. Raises
-    InvalidValue for what cannot be JSON.
+    """A result within its bound. A larger one gets the field `cut` and keeps its smallest values;
+    the first that does not fit is cut if it is text. Raises InvalidValue for what is no JSON.
     """
     if json_bytes(result) <= REQUEST_RESULT_BYTES_MAX:
         return dict(result)
@@ -432,7 +415,7 @@ def topic_of(queue: str) -> str:
 
 
 def express_topic_of(queue: str) -> str:
-    """The topic of changes of express requests: those that wait for them sleep through others."""
+    """The topic of changes of express requests alone."""
     return f"queue/{queue}/express"
 
 
