@@ -295,7 +295,7 @@ MUTANTS = [
     Mutant(
         "what could not be withdrawn is tried again later",
         _CONTEXT,
-        "behind=lambda: bool(self.withdrawals),",
+        "unfinished=lambda: bool(self.withdrawals),",
         "",
     ),
     Mutant(

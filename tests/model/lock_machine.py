@@ -316,7 +316,7 @@ class LockMachine(RuleBasedStateMachine):
             return "doubt", gone
         if own and not policy.names_to_take(transaction.table, draft):
             return "own", own
-        found = transaction.ask(draft) if waits else transaction.try_now(draft)
+        found = transaction.grant_or_queue(draft) if waits else transaction.grant_or_refuse(draft)
         if found is None:
             return "free", None
         if isinstance(found, LockHold):

@@ -42,7 +42,9 @@ def _wait_in_line(locks: Locks, waits: Iterable[Wait]) -> None:
         request = check_request(names, f"job-{number}", mode, None)
         # The queue is the hazard here, and 250 threads are not.
         draft = make_draft(context_of(locks), request, context_of(locks).new_id())
-        context_of(locks).transact(lambda transaction, draft=draft: transaction.ask(draft))  # type: ignore[misc]
+        context_of(locks).transact(
+            lambda transaction, draft=draft: transaction.grant_or_queue(draft)
+        )  # type: ignore[misc]
 
 
 def _shared(number: int) -> list[Wait]:

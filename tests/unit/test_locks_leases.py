@@ -281,7 +281,7 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
     )[0]
     assert renewed is not None
     timed.locks.free("a", by="job")
-    context_of(timed.locks).durable.put(renewed)
+    context_of(timed.locks).lasting.put(renewed)
 
     def copies() -> list[tuple[str, ...]]:
         return timed.store.read(
@@ -291,7 +291,7 @@ def test_the_copy_that_outlives_a_reboot_is_of_the_grant_as_it_is(timed: World) 
 
     assert copies() == [("b",)]
     timed.locks.free("b", by="job")
-    context_of(timed.locks).durable.put(renewed)
+    context_of(timed.locks).lasting.put(renewed)
     assert copies() == []
 
 
@@ -382,7 +382,7 @@ def test_what_was_left_is_withdrawn_though_memory_ran_out_meanwhile(error: type[
             renew=lambda due: [],
             renew_every_s=60.0,
             tick=tick,
-            behind=lambda: bool(left),
+            unfinished=lambda: bool(left),
         )
         keeper.wake()
         until(lambda: not left)
@@ -719,7 +719,7 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
 
         def ask(transaction: LockTransaction) -> None:
             transaction.table.delete_outcome(told)
-            transaction.ask(replace(told, outcome=None))
+            transaction.grant_or_queue(replace(told, outcome=None))
 
         context_of(timed.locks).transact(ask)
         return transact(*args, **more)

@@ -5,9 +5,9 @@
     holds.take("host-7", by="run-2")    -> 2    (taking twice is one hold)
     holds.drop("host-7", by="run-1")    -> 1
 
-The rules are functions of a tuple of holds, so that a domain can count by them in records of its
-own and inside its own transactions. `Holds` counts in a space of its own. `HoldRenewer` renews the
-leases of either, for holders whose process cannot be seen, as from another machine.
+The rules are functions of a tuple of holds, so that a domain can count by them in its own records
+and transactions. `Holds` counts in a space of its own. `HoldRenewer` renews the leases of either,
+for observers that cannot see the process, as on another machine.
 """
 
 import math
@@ -40,10 +40,8 @@ from holdfast.primitives.journal import Journal
 from holdfast.primitives.renewal import Keeper, begin_after_fork
 from holdfast.primitives.steady_clock import SteadyClock, steady_clock
 
+# Bytes of a hold beside its name and process. Its times may be longer after a renewal.
 _HOLD_BYTES_MAX = 192
-"""Bytes of a hold beside its name and process. Its times are not measured: those of a renewal may
-be longer, as a whole second has no fraction.
-"""
 
 
 class Hold(Plain, frozen=True, kw_only=True):
@@ -104,10 +102,9 @@ def verdicts_on(
 class Holds:
     """Counted holds on subjects of any name, on one store.
 
-    Promised: a count is the number of holders that are not known to be gone; it never goes below
-    zero and never counts one holder twice. The next change of a subject, and `sweep`, remove
-    holders that are gone. Holds survive a restart of the machine, except those of its processes,
-    which are gone then.
+    Promised: a count is the number of holders that are not known to be gone, each once. The next
+    change of a subject, and `sweep`, remove holders that are gone. Holds survive a restart of the
+    machine, except those of its processes, which are gone then.
     """
 
     def __init__(
@@ -136,8 +133,7 @@ class Holds:
         ttl_s: float | None = None,
         detached: bool = False,
     ) -> int:
-        """Hold a subject, and return how many hold it now. Taking it again is one hold, with a new
-        lease.
+        """Hold a subject, and return how many hold it now. Taking it again renews the lease.
 
         The hold ends with `process`, by default this one, or after `ttl_s`; without a process it
         needs a `ttl_s`. So does another process where other machines use the store, if the caller
@@ -225,8 +221,8 @@ class Holds:
         self._renewer.close()
 
     def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
-        """Change a subject's holders in one transaction, which also removes those that are gone;
-        return the result of the body, and how many were gone.
+        """Change a subject's holders, and remove those that are gone; return the body's result, and
+        how many were gone.
         """
         self._clock.compare()
         row = self._store.get(HOLDS, subject)
@@ -379,9 +375,7 @@ class HoldRenewer:
         return [one for one, found in seen if found is None]
 
     def _find(self, tx: ReadTx, kept: KeptHold) -> Any:
-        """The hold as this process took it: not one that another process took since under the same
-        name, nor one with a time to live. A damaged record is not renewed.
-        """
+        """The hold as this process took it, not as another process took it since."""
         try:
             row = tx.get(kept.space, kept.key)
         except Corrupt:

@@ -47,10 +47,8 @@ class Journal:
     def append(
         self, tx: Tx, *, kind: str, subject: str, data: Mapping[str, Any] | None = None
     ) -> int:
-        """Append an entry in the transaction of its change; return its revision.
-
-        Secrets are redacted by the name of their field, at any depth. Now and then this also trims
-        the journal to its bounds.
+        """Append an entry in the transaction of its change; return its revision. Redacts secrets,
+        and now and then trims the journal to its bounds.
         """
         revision = tx.append(
             actor=self.actor, kind=kind, subject=subject, data=redacted(data or {})
@@ -63,9 +61,8 @@ class Journal:
     def trim(self, tx: Tx, *, keep_entries: int | None = None, keep_s: float | None = None) -> int:
         """Drop the entries beyond the bounds, by default the configured ones; return how many.
 
-        By the configured bounds the last JOURNAL_KEEP_LEAST entries stay at any age. After a jump
-        of the store's clock, and in a process that has not compared the clocks, no entry is dropped
-        for its age.
+        By the configured bounds the last JOURNAL_KEEP_LEAST entries stay at any age. No entry is
+        dropped for its age after a jump of the store's clock, nor before the clocks are compared.
         """
         age_s = self._keep.keep_s if keep_s is None else keep_s
         keep = self._keep.keep_entries if keep_entries is None else keep_entries
@@ -99,12 +96,9 @@ class Journal:
     def follow(
         self, cursor: Cursor = BEGINNING, *, timeout_s: float | None = None
     ) -> Iterator[Batch]:
-        """The entries behind the cursor, and then new ones as they come, in batches; sleeps in
-        between.
-
-        Ends when `timeout_s` passes; without one, never. No entry is skipped or repeated, however
-        the writers interleave. A follower resumes from the cursor of the last batch that it has
-        processed.
+        """The entries behind the cursor, and then new ones as they come, in batches, until
+        `timeout_s` passes. A follower resumes from the cursor of the last batch that it processed;
+        then no entry is skipped or repeated.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._store.listen([JOURNAL_TOPIC]) as listener:
@@ -118,9 +112,8 @@ class Journal:
                 listener.wait(left_s)
 
     def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
-        """How far a follower at a cursor is behind, counting the entries that it handles.
-
-        Scans JOURNAL_LAG_SCAN_MAX entries at most, so a greater lag is reported as that.
+        """How far a follower at a cursor is behind, in entries that it handles, of the next
+        JOURNAL_LAG_SCAN_MAX at most.
         """
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
         missing = [entry.at for entry in islice(behind, JOURNAL_LAG_SCAN_MAX) if tells(entry)]

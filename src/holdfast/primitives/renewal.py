@@ -1,8 +1,7 @@
 """Background renewal: one thread of a process renews what it holds and learns what is lost; another
 ends what is held for a time.
 
-The renewal thread starts with the first claim and ends when there was none for a while. A claim
-that is held for less than a third of its lease costs nothing.
+The renewal thread starts with the first claim and ends when there was none for a while.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from holdfast.primitives.steady_clock import steady_clock
 _IDLE_S = 60.0
 _CLOSE_S = 2.0
 _STORE_LOST_S = 1.0
-_BEHIND_S = 0.05
+_UNFINISHED_S = 0.05
 _NO_MEMORY_S = 0.05
 
 
@@ -56,8 +55,8 @@ class Keeper(Generic[K]):
 
     Its thread calls `renew` with the claims that are due, or with all after a notice to the topic;
     it returns those that are gone. It calls `tick` every few seconds for other background work, and
-    does not end while `behind` says that some is left. A claim that has ended by this process's
-    clock is lost at that moment, whether or not the store answers.
+    does not end while `unfinished` says that some is left. A claim is lost when it ends by this
+    process's clock, whether or not the store answers.
     """
 
     _wake_fd: int | None
@@ -70,14 +69,14 @@ class Keeper(Generic[K]):
         renew: Callable[[list[K]], list[K]],
         renew_every_s: float,
         tick: Callable[[], None] = lambda: None,
-        behind: Callable[[], bool] = lambda: False,
+        unfinished: Callable[[], bool] = lambda: False,
         tick_every_s: float = float("inf"),
     ) -> None:
         self._store = store
         self._topic = topic
         self._renew = renew
         self._tick = tick
-        self._behind = behind
+        self._unfinished = unfinished
         self._renew_every_s = renew_every_s
         self._wake_every_s = min(tick_every_s, renew_every_s)
         self._timer = ExpiryTimer(self.kept, self._expire)
@@ -195,7 +194,8 @@ class Keeper(Generic[K]):
                             return
                         # Work left from the last tick is retried at once: others may wait for it.
                         woken = listener.wait(
-                            _BEHIND_S if self._behind() else self._wake_every_s, also=[wake_fd]
+                            _UNFINISHED_S if self._unfinished() else self._wake_every_s,
+                            also=[wake_fd],
                         )
                         notified = woken.notified
                         if wake_fd in woken.ready:
@@ -211,12 +211,14 @@ class Keeper(Generic[K]):
     def _done(self, idle_since_s: float) -> bool:
         with self._mutex:
             idle = (
-                not self._held and not self._behind() and time.monotonic() - idle_since_s > _IDLE_S
+                not self._held
+                and not self._unfinished()
+                and time.monotonic() - idle_since_s > _IDLE_S
             )
             if not self._closed and not idle:
                 return False
             thread, self._thread = self._thread, None
-            if (self._held or self._behind()) and not self._closed:
+            if (self._held or self._unfinished()) and not self._closed:
                 # Added in between by a caller that saw this thread still running.
                 self._thread = thread
                 return False
@@ -242,8 +244,8 @@ class Keeper(Generic[K]):
 
 
 class ExpiryTimer:
-    """A thread that calls `expire` for each held claim at its end, by this process's own clock: a
-    store that does not answer cannot say that it is over. It runs only while a claim has an end.
+    """A thread that calls `expire` for each held claim at its end, by this process's own clock, as
+    the store may not answer. It runs only while a claim has an end.
     """
 
     def __init__(

@@ -1,15 +1,9 @@
 """The store's clock without recent jumps: a clock that was set forward ends no lease and makes
 nothing old.
 
-The store's clock is the machine's or the database's, and somebody can set it. The time since the
-machine's boot cannot be set. A row in the store says what both clocks showed at one moment, for all
-processes of the boot. If the store's clock is ahead of the time that has passed since then, it was
-set forward, or this process has another clock than the others.
-
-    clock.compare()                reads and writes that row, unless that was done a moment ago
-    clock.reclaimable(...)         `lease.reclaimable`, without a recent jump
-    clock.without_jump(tx.now)     the store's clock without a recent jump
-    clock.for_retention(tx.now)    the same over a longer time, for removal by age; None if unknown
+Somebody can set the store's clock, but not the time since the machine's boot. A row in the store
+says what both showed at one moment, for all processes of the boot. If the store's clock is ahead of
+the time that has passed since then, it was set forward.
 
 A jump counts in the end: by then every live holder has renewed its lease, and an operator has
 corrected a wrong clock. A clock that is set back counts at once: nothing ends too early by it.
@@ -46,10 +40,8 @@ _DRIFT = 0.0005
 _READ_S = CLOCK_JUMP_S / 2
 """A slower answer does not say when it was true."""
 _WRITE_S = 1.0
+# The gate of an embedded store opens soon, or is blocked, which is not worth waiting for.
 _WRITE_EMBEDDED_S = 0.05
-"""An embedded store has one gate for all writers: a busy one opens soon, and a blocked one is not
-worth waiting for.
-"""
 
 
 class ClockSighting(Record, frozen=True, kw_only=True):
@@ -90,9 +82,7 @@ class SteadyClock:
         self._next_s = float("-inf")
 
     def compare(self) -> None:
-        """Compare the clocks, unless this process did so a moment ago. Call it outside of
-        transactions. If the store does not answer, the next call tries again.
-        """
+        """Compare the clocks, unless this process did so a moment ago. Not for transactions."""
         time, pid = self._store.monotonic(), os.getpid()
         if time.seconds < self._next_s and self._pid == pid and time.clock == self._clock:
             return
@@ -121,18 +111,16 @@ class SteadyClock:
         since: datetime | None = None,
         after_s: float = LEASE_JUMP_IGNORED_S,
     ) -> datetime:
-        """The time by which something is over, without the jumps of the last `after_s`.
-
-        A jump does not concern what began `since` then.
+        """The time by which something that began at `since` is over: without the jumps after that,
+        of the last `after_s`.
         """
         return self._without(now, after_s, since) or now
 
     def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:
-        """The time by which something is removed for its age; None when this process has not
-        compared the clocks yet.
+        """The time by which something is removed for its age; None before the first comparison.
 
-        A store that was silent for long may have a wrong clock by now. That counts unless the
-        caller `asked` for an age.
+        A store that was silent for long may have a wrong clock, unless the caller `asked` for an
+        age.
         """
         without, seen = self._without(now, RETENTION_JUMP_IGNORED_S, None), self._seen
         if without is None or seen is None or asked:
@@ -202,10 +190,9 @@ class SteadyClock:
             self._store.transact(put, scope=[CLOCK_SIGHTINGS], durable=False, timeout_s=limit_s)
 
     def _first(self, now: datetime, passed_s: float) -> ClockSighting:
-        """The first sighting of a boot, which may have begun with a wrong clock. If the newest
-        journal entry is old, the clock is wrong, or nobody used the store. Then leases count as
-        over, but nothing is removed for its age for a while.
-        """
+        """The first sighting of a boot, which may have begun with a wrong clock."""
+        # If the newest entry is old, the clock is wrong, or nobody used the store. Leases are over
+        # then, but nothing is removed for its age for a while.
         newest = next(iter(self._store.journal(limit=1, reverse=True).entries), None)
         silence_s = 0.0 if newest is None else (now - newest.at).total_seconds()
         if silence_s <= CLOCK_SILENCE_S:

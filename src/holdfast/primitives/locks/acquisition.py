@@ -155,7 +155,7 @@ class Acquisition:
     def _begin(self) -> None:
         context, request = self._context, self._request
         context.begin_process()
-        context.durable.restore(deadline=self._deadline)
+        context.lasting.restore(deadline=self._deadline)
         if context.withdrawals and not request.wait_only:
             context.finish_withdrawals(request.names, self._deadline)
         if request.process is None:
@@ -198,7 +198,7 @@ class Acquisition:
         if token is None:
             return None
         if process is None:
-            context.durable.put(replace(hold, token=token), self._deadline)
+            context.lasting.put(replace(hold, token=token), self._deadline)
         ends_s = math.inf if ttl_s is None else context.ends_s(hold)
         return self._new_grant(names, token, ttl_s=ttl_s, untouched=True, ends_s=ends_s)
 
@@ -210,7 +210,7 @@ class Acquisition:
             ttl_s = min((own.ttl_s for own in granted.own if own.ttl_s is not None), default=None)
             return self._new_grant((), max(tokens.values()), tokens=tokens, ttl_s=ttl_s)
         tokens |= dict.fromkeys(hold.names, hold.token)
-        self._context.durable.put(hold, self._deadline)
+        self._context.lasting.put(hold, self._deadline)
         return self._new_grant(
             hold.names,
             max(tokens.values()),

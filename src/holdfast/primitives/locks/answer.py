@@ -69,7 +69,7 @@ class RequestSteps:
         """Grant the request, or queue it."""
         if (owned := self._owned(transaction)) is not None:
             return owned
-        found = transaction.ask(self.draft)
+        found = transaction.grant_or_queue(self.draft)
         if found is None:
             return NotGranted(FREE)
         if isinstance(found, LockHold):
@@ -91,7 +91,7 @@ class RequestSteps:
         """Grant the request, or change nothing."""
         if (owned := self._owned(transaction)) is not None:
             return owned
-        found = transaction.try_now(self.draft)
+        found = transaction.grant_or_refuse(self.draft)
         if found is None:
             return NotGranted(FREE)
         if isinstance(found, LockHold):
@@ -145,9 +145,7 @@ class RequestSteps:
             transaction.refresh(waiter)
 
     def doubtful(self, own: Iterable[LockHold], now: datetime) -> list[LockHold]:
-        """The job's own holds that may be over. A hold that has expired, or whose process is dead,
-        cannot be re-entered.
-        """
+        """The job's own holds that may be over, and then cannot be re-entered."""
         this = self.draft.process
         return [
             hold

@@ -17,7 +17,7 @@ from holdfast.kernel.settings import LockSettings
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.deadline import Deadline
 from holdfast.primitives.journal import Journal
-from holdfast.primitives.locks.grant import DurableGrants, Grant
+from holdfast.primitives.locks.grant import Grant, LastingGrants
 from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
 from holdfast.primitives.locks.statistics import LockCounters
 from holdfast.primitives.locks.table import LockTable
@@ -49,13 +49,13 @@ class LockContext:
         self.settings = settings
         self.clock = steady_clock(store)
         self.counters = LockCounters(store)
-        self.durable = DurableGrants(store)
+        self.lasting = LastingGrants(store)
         self.keeper: Keeper[Grant] = Keeper(
             store,
             topic=lambda: lost_topic(self.requester),
             renew=self.renew_grants,
             tick=self._tick,
-            behind=lambda: bool(self.withdrawals),
+            unfinished=lambda: bool(self.withdrawals),
             renew_every_s=settings.lease_s / 3,
             tick_every_s=LOCK_STATISTICS_EVERY_S,
         )
@@ -127,7 +127,7 @@ class LockContext:
 
     def read(self, body: Callable[[LockTable], T], *, timeout_s: float = TRANSACT_TIMEOUT_S) -> T:
         """Read the lock table as of now."""
-        self.durable.restore(read_only=True)
+        self.lasting.restore(read_only=True)
         return self.store.read(lambda tx: body(LockTable(tx)), scope=SCOPE, timeout_s=timeout_s)
 
     def ends_s(self, hold: LockHold) -> float:
@@ -145,7 +145,7 @@ class LockContext:
         """Count what was reaped, and delete its durable copies."""
         for gone in reaped:
             if gone.hold is not None:
-                self.durable.end(gone.hold)
+                self.lasting.end(gone.hold)
                 if not gone.dead:
                     self.counters.count(gone.names, "expiries")
                 elif not gone.hold.on_behalf:
@@ -204,7 +204,7 @@ class LockContext:
                 lambda transaction: transaction.withdraw(request_id, names), timeout_s=timeout_s
             )
             if hold is not None:
-                self.durable.end(hold, timeout_s)
+                self.lasting.end(hold, timeout_s)
             self.withdrawals.pop(request_id, None)
         except BaseException:
             # Not before the attempt: another thread would withdraw it too, and by then a request

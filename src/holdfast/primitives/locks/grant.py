@@ -1,9 +1,8 @@
-"""A grant, as its holder has it, and the durable copies of grants that survive a reboot.
+"""A grant, as its holder has it, and lasting grants, which survive a reboot.
 
 The lock table of an embedded store ends with the boot, as the processes that hold locks do. A grant
-without a process, which a person or a script acquired for a time, must not end with it. It is also
-written to the durable part of the store before `acquire` returns, and copied into the table of the
-next boot with the same token.
+without a process must not. So it has a durable copy, written before `acquire` returns, which enters
+the table of the next boot with the same token.
 """
 
 import math
@@ -35,9 +34,7 @@ _event_mutex = threading.Lock()
 
 
 class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant as data, for the next program that its process executes. That may be of another
-    version, so unknown fields are allowed.
-    """
+    """A grant as data for the next program of its process, whose version may know other fields."""
 
     id: str
     by: str
@@ -48,8 +45,8 @@ class SavedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(NamedTuple):
-    """A grant that the next program of this process will resume. Its loss makes the first
-    descriptor readable. Keep the listener and all descriptors open until then.
+    """A grant that the next program of this process will resume. Its loss makes the first of `fds`
+    readable. Keep the listener and all of them open until then.
     """
 
     grant: SavedGrant
@@ -125,8 +122,7 @@ class Grant:
         self.ends_s = ends_s
         """When it ends unless renewed, on the monotonic clock; infinite without a time to live."""
         self.gone = ""
-        """Why it is over, as far as this process knows: "released" or "lost"; "" while it is not.
-        """
+        """Why it is over, as far as this process knows: "released", "lost", or "" if it is not."""
 
     def __enter__(self) -> "Grant":
         return self
@@ -218,7 +214,7 @@ class LastingGrant(Record, frozen=True, kw_only=True):
 
 
 class TableBegun(Record, frozen=True, kw_only=True):
-    """Says that the lock table of this boot has the grants that survived the last one."""
+    """The lock table of this boot has the grants that survived the last one."""
 
     grants: int
 
@@ -229,16 +225,16 @@ TABLE_BEGUN = Space("lock_table_begun", TableBegun, volatile=True)
 _ONLY = "table"
 
 
-class DurableGrants:
-    """The durable copies of one store's grants. Does nothing where the lock table is durable."""
+class LastingGrants:
+    """The copies of lasting grants. Does nothing where the lock table itself is durable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._restored = not store.embedded
 
     def restore(self, *, read_only: bool = False, deadline: Deadline | None = None) -> None:
-        """Before the first use of the lock table, copy the grants that survived the last boot into
-        it. If there are none, a `read_only` caller, which grants nothing, writes nothing.
+        """Before the first use of the lock table, enter the grants that survived the last boot. If
+        there are none, a `read_only` caller writes nothing.
         """
         if self._restored:
             return

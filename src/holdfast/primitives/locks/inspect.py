@@ -186,7 +186,7 @@ class Inspector:
     def obstruction(self, request: LockRequest) -> Obstruction:
         context = self._context
         context.begin_process()
-        context.durable.restore()
+        context.lasting.restore()
         if not request.names:
             now = self._store.now()
             return Obstruction(at=now, holders=(), holders_count=0, ahead=(), position=1)

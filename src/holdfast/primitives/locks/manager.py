@@ -167,9 +167,8 @@ class Locks:
     # --- grants of this process
 
     def release(self, grant: Grant) -> bool:
-        """End a grant, and hand over to the next waiter in the same step.
-
-        False, and nothing changed, for a second release, a re-entered grant and a lost one.
+        """End a grant, and hand over to the next waiter in the same step. False, and nothing is
+        changed, for a second release, a re-entered grant and a lost one.
         """
         if grant.gone == "released" or grant.pid != os.getpid():
             # A forked child has a copy of its parent's grant, not the grant.
@@ -189,7 +188,7 @@ class Locks:
                     lambda transaction: transaction.release_if_held(grant.id, grant.taken)
                 )
             if grant.unattended:
-                context.durable.delete(grant.id)
+                context.lasting.delete(grant.id)
         except BaseException:
             context.keeper.add(grant)
             raise
@@ -216,9 +215,8 @@ class Locks:
             raise lost(grant)
 
     def free(self, names: str | Iterable[str], *, by: str) -> tuple[str, ...]:
-        """Release these names from all grants of a job, and return those that it held.
-
-        The other names of a grant stay held, and a grant of this process continues with them.
+        """Release these names from all grants of a job, which continue with their other names.
+        Returns those that the job held.
         """
         wanted = check_names(names)
         check_label(by, "job")
@@ -226,7 +224,7 @@ class Locks:
             return ()
         context = self._context
         context.begin_process()
-        context.durable.restore()
+        context.lasting.restore()
         keeper = context.keeper
         # Not kept meanwhile: the keeper would count the freed names as lost.
         mine = [
@@ -243,7 +241,7 @@ class Locks:
                 if not grant.gone:
                     keeper.add(grant)
         for hold in remaining:
-            (context.durable.put if hold.names else context.durable.end)(hold)
+            (context.lasting.put if hold.names else context.lasting.end)(hold)
         return freed
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
@@ -334,7 +332,7 @@ class Locks:
     def check_token(self, name: str, token: int) -> None:
         """Raises Fenced unless this is the token of a grant in force on the name."""
         check_label(name, "resource")
-        self._context.durable.restore(read_only=True)
+        self._context.lasting.restore(read_only=True)
         holds = lock_in(self._store.get(LOCKS, name)).holds
         clock, now = self._context.clock, self._store.now()
         if any(
@@ -360,7 +358,7 @@ class Locks:
         freed = self._context.transact(
             lambda transaction: transaction.release_if_held(hold.id, hold.names)
         )
-        self._context.durable.end(hold)
+        self._context.lasting.end(hold)
         return freed
 
     def renew_token(self, token: int, ttl_s: float | None = None) -> LockHold:
@@ -388,7 +386,7 @@ class Locks:
             lambda transaction: transaction.renew_or_reap(hold_id, names, ttl_s)
         )
         if hold is not None:
-            self._context.durable.put(hold)
+            self._context.lasting.put(hold)
         self._context.count_reaped(reaped)
         return hold
 
@@ -408,7 +406,7 @@ class Locks:
         check_label(why, "reason")
         context = self._context
         context.begin_process()
-        context.durable.restore()
+        context.lasting.restore()
         ended = self._end_trees(name, by) if end_tree else []
         kicked = context.transact(lambda transaction: transaction.kick(name, by, why))
         if not kicked and not ended:
@@ -418,7 +416,7 @@ class Locks:
             )
         for hold in kicked:
             context.counters.count(hold.names, "kicks")
-            context.durable.end(hold)
+            context.lasting.end(hold)
         # A live wrapper releases the grant itself as soon as its tree has ended.
         return kicked or ended
 

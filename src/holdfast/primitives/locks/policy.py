@@ -126,9 +126,8 @@ def overtaken_in_queue(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
 
 
 def waits_for_job(table: LockTable, waiter: Waiter, by: str, unrelated: set[str]) -> bool:
-    """True when the waiter waits, directly or not, for something that job `by` holds.
-
-    `unrelated` collects the ids of waiters that do not, for further questions about the same job.
+    """True when the waiter waits, directly or not, for something that job `by` holds. `unrelated`
+    collects the ids of waiters that do not, for the next call about the same job.
     """
     open_ones = [waiter]
     visited: set[str] = set()

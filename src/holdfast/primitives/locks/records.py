@@ -156,7 +156,7 @@ LOCK_WAITS = Space(
 
 
 def lock_in(row: Row[Lock] | None) -> Lock:
-    """The resource of a row, or of none, with every token filled in."""
+    """The resource of a row, or of none. The revision of an unwritten row is its grant's token."""
     if row is None:
         return _FREE
     lock = row.record
@@ -192,9 +192,7 @@ def conflict(one: Mode, other: Mode) -> bool:
 
 
 def rank_of(arrived_at: datetime, priority: int, age_s: float) -> int:
-    """The rank of an arrival: each step of priority counts as `age_s` seconds of earlier arrival.
-
-    So nothing starves: only requests that arrive within a bounded time can overtake.
-    """
+    """The rank of an arrival: a step of priority counts as `age_s` seconds of earlier arrival."""
+    # So nothing starves: only requests that arrive within a bounded time can overtake.
     microseconds = (arrived_at - _EPOCH) // timedelta(microseconds=1)
     return microseconds - round(priority * age_s * 1_000_000)

@@ -1,7 +1,5 @@
-"""Counts and histograms of each resource.
-
-A process counts in memory and adds its counts to the store now and then, so that a grant pays
-nothing for it. A process that is killed loses the counts that it had not added yet.
+"""Counts and histograms of each resource. A process counts in memory and adds that to the store now
+and then, so that a grant does not pay for it. A killed process loses what it had not added yet.
 """
 
 import threading
@@ -122,10 +120,8 @@ class LockCounters:
                 counts.wait_counts[bucket] += 1
 
     def flush(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> None:
-        """Add the counts to the store; on failure they are kept for the next time.
-
-        Waits for another thread that is flushing, so that its counts are in the store too.
-        """
+        """Add the counts to the store; on failure they are kept for the next time."""
+        # Waits for another thread that is flushing, so that its counts are in the store too.
         if not self._flushing.acquire(timeout=timeout_s):
             return
         try:

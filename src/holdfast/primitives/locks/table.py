@@ -32,8 +32,8 @@ _PAGE_MAX = 128
 
 
 class HoldIndex:
-    """The holds of one name by job. A hand-over to many sharers asks for each of them whether its
-    job holds the name already, and how large the row has become: scanning would be quadratic.
+    """The holds of one name by job. A hand-over to many sharers needs for each its job's hold and
+    the size of the row: scanning would be quadratic.
     """
 
     __slots__ = ("_by_job", "_bytes", "count", "exclusive")
@@ -188,9 +188,7 @@ class LockTable:
 
 
 class WritableLockTable(LockTable):
-    """A table that can be changed. Waiters are written at once, since the store keeps their order;
-    resources by `write`.
-    """
+    """A table to change. Waiters are written at once, as the store orders them; locks at last."""
 
     tx: Tx
 

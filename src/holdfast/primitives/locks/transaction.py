@@ -1,9 +1,8 @@
-"""One transaction on the lock table: a request arrives or leaves, a grant ends, and the same
-transaction decides who goes next.
+"""One transaction on the lock table: a request arrives or leaves, or a grant ends, and who is next
+is decided.
 
-It wakes every waiter that it grants or settles, and every waiter that has a new neighbour just
-ahead, which that waiter must watch. Where sets cross in several ways, a waiter may learn of a new
-neighbour only at its next check, within WAIT_RECHECK_S.
+It wakes every waiter that it grants or settles, or that must watch a new neighbour just ahead.
+Where sets cross in several ways, a waiter may learn of a new neighbour only within WAIT_RECHECK_S.
 """
 
 import heapq
@@ -100,12 +99,9 @@ class LockTransaction:
                 own[name] = hold
         return own
 
-    def ask(self, draft: Waiter) -> LockHold | list[CycleStep] | Waiter | None:
-        """Grant a request now, or queue it.
-
-        Returns the grant (None for a request that takes nothing), the cycle that waiting would
-        close (nothing changed), or the queued waiter. The job must not hold all the names already:
-        see `own_holds`.
+    def grant_or_queue(self, draft: Waiter) -> LockHold | list[CycleStep] | Waiter | None:
+        """The grant of a request now (None when it takes nothing), the cycle that waiting would
+        close (nothing is changed), or the queued waiter. The job must not hold all names already.
         """
         waiter = self._with_place(draft)
         blocking = list(policy.blocking_holds(self.table, waiter))
@@ -135,11 +131,9 @@ class LockTransaction:
             self.hand_over((), policy.waits_behind(self.table, holders))
         return waiter
 
-    def try_now(self, draft: Waiter) -> LockHold | Waiter | None:
-        """Grant a request now, or change nothing.
-
-        Returns the grant (None for a request that takes nothing), or the waiter with the place that
-        it would have.
+    def grant_or_refuse(self, draft: Waiter) -> LockHold | Waiter | None:
+        """The grant of a request now (None when it takes nothing), or the waiter with the place it
+        would have; then nothing is changed.
         """
         waiter = self._with_place(draft)
         overtaken = policy.overtaken_if_granted(self.table, waiter)
@@ -289,10 +283,10 @@ class LockTransaction:
         return list(found.values())
 
     def hand_over(self, names: Collection[str], waiters: Iterable[Waiter] = ()) -> None:
-        """Grant what can be granted now: to the waiters for these names, and to these waiters.
+        """Grant what can be granted now to the waiters for these names, and to these waiters.
 
-        They are tried in queue order. Waiters that a grant concerns are merged into the same order,
-        so that nobody overtakes a waiter that could go.
+        They are tried in queue order. Waiters that a grant concerns are merged into it, so that
+        nobody overtakes a waiter that could go.
         """
         for name in dict.fromkeys(names):
             self._begun.add(name)
@@ -351,8 +345,8 @@ class LockTransaction:
         return True
 
     def _end_a_cycle(self) -> bool:
-        """Settle the youngest waiter of a cycle that a grant to a waiting job closed; it learns of
-        the cycle when it requests again. False when no such cycle is left.
+        """Settle the youngest waiter of a cycle that a grant to a waiting job closed. False when no
+        such cycle is left.
         """
         while self._grown:
             by = next(iter(self._grown))
@@ -362,6 +356,7 @@ class LockTransaction:
                 del self._grown[by]
                 continue
             youngest = max((step.waiter for step in steps), key=lambda one: one.arrival)
+            # It learns of the cycle when it requests again.
             self.table.settle(replace(youngest, outcome=Outcome.AGAIN))
             self._refused = ""
             self.hand_over(youngest.names)
