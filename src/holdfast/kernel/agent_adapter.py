@@ -1,8 +1,5 @@
-"""How an agent is reached: the settings of each kind of adapter.
-
-An agent's manifest has them under `adapter`, with these names. The gateway uses the same classes,
-and adds what a manifest says outside of `adapter`. A setting that is UNSET is not written into a
-manifest, and has the default below.
+"""How an agent is reached: the settings of each kind of adapter, as `adapter` in its manifest has
+them. A setting that is UNSET is not written there, and has the default below.
 """
 
 import re
@@ -36,9 +33,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=int(GATEWAY_PATIENCE_MAX_S) * 1000)]
 
 class TmuxAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="tmux"):
     """The agent runs in a tmux session. It is ready when the last line matches `ready_regex` and
-    the screen did not change for `quiet_ms`.
-
-    Without `ready_regex` the end of its work cannot be seen: a request ends with its delivery, and
+    the screen did not change for `quiet_ms`. Without `ready_regex` the end of its work is not seen:
     the next prompt is typed when the screen did not change for `settle_s`.
     """
 
@@ -68,9 +63,8 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
 
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """The agent is behind a terminal that another server serves with CAO's API. `prefix` and
-    `paths` (`terminal`, `input`, `key`, `output`, each with `{id}` for the terminal's id) are for
-    servers that offer the same at other paths. `timeout_s` is for one answer of that server.
+    """The agent is behind a terminal that another server serves with CAO's API, or the same at the
+    `prefix` and `paths` given. `timeout_s` limits one of its answers.
     """
 
     base_url: Url

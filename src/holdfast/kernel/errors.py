@@ -207,10 +207,8 @@ class Fenced(Lost, code="fenced", status=Status(4, 412)):
 
 
 class Unavailable(HoldfastError, code="unavailable", status=Status(6, 503)):
-    """A part that is needed does not answer; a retry may help.
-
-    The field `outcome` is "none" when the call certainly changed nothing, and "unknown" when it may
-    have taken effect.
+    """A part that is needed does not answer; a retry may help. The field `outcome` is "none" when
+    the call certainly changed nothing, and "unknown" when it may have taken effect.
     """
 
 
@@ -223,10 +221,8 @@ class EnvironmentUnavailable(Unavailable, code="environment_unavailable"):
 
 
 class LockTimeout(Unavailable, TimeoutError, code="lock_timeout", status=Status(5, 504)):
-    """The time limit passed before this caller's turn; nothing was changed.
-
-    Also a TimeoutError, as callers of a lock expect, and so an OSError: `except OSError` around a
-    call that may wait catches it.
+    """The time limit passed before this caller's turn; nothing was changed. As a TimeoutError it is
+    an OSError too: `except OSError` around a call that may wait catches it.
     """
 
 

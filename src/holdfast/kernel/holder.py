@@ -154,9 +154,9 @@ def in_sight(processes: Processes, *, embedded: bool) -> Parts:
 def probe(holder: Holder, processes: Processes, *, embedded: bool) -> Liveness:
     """Whether the holder is alive, dead or unknown, as seen from this process.
 
-    `embedded`: only this machine uses the store. Then another boot of the same host proves death,
-    unless processes with that boot id run here, in a container or outside of one. On a shared
-    database it proves nothing, since cloned machines share host ids.
+    On an `embedded` store another boot of the same host proves death, unless processes with that
+    boot id run here, perhaps in a container. On a shared one it proves nothing, since cloned
+    machines share host ids.
     """
     here = processes.here()
     if holder.host_id != here.host_id:

@@ -15,10 +15,8 @@ Document = dict[str, Any]
 
 
 class Wire(Struct, Generic[R], frozen=True):
-    """The form of one record in a file.
-
-    `read` raises ValueError, TypeError or KeyError for a wrong document. It must keep unknown
-    fields in the record for `write`: the fields of another program survive.
+    """The form of a record in a file. `read` raises ValueError, TypeError or KeyError, and keeps
+    unknown fields in the record for `write`: they are another program's.
     """
 
     write: Callable[[R], Document]
@@ -54,14 +52,12 @@ class FilePerRecord(Struct, Generic[R], frozen=True):
 
 
 class Sign(Struct, Generic[R], frozen=True):
-    """A file that shows a volatile record, which is stored elsewhere, to people.
-
-    `show` returns its content; None: there is no file.
-    """
+    """A file that shows a volatile record, which is stored elsewhere, to people."""
 
     folder: str
     name: str
     show: Callable[[R], Document | None]
+    """Its content; None: there is no file."""
     called: Callable[[str], str | None] = lambda key: key
     """What replaces `{key}` in the file's name; None: this record is not shown."""
 

@@ -8,10 +8,8 @@ from holdfast.kernel.holder import Holder, Liveness, ThisProcess
 
 
 class Lease(Plain, frozen=True, kw_only=True):
-    """A time span on the store's clock, from the grant (not from the start of the wait).
-
-    `explicit`: a time to live was requested, and its end ends the claim. Otherwise the lease only
-    bounds how long a holder that cannot be probed is believed.
+    """A time span on the store's clock, from the grant. With `explicit` its end ends the claim;
+    else it only bounds how long a holder that cannot be probed is believed.
     """
 
     granted_at: Instant

@@ -67,10 +67,7 @@ def check_text(value: str, what: str) -> str:
 
 
 def path_component(label: str) -> str:
-    """A label as a component of a path: unique, and without `/`, `..` and NUL.
-
-    Characters except letters, digits, `_` and `-` become `%XX` of their UTF-8 bytes.
-    """
+    """A label as a unique component of a path: all but A-Z a-z 0-9 _ - becomes %XX."""
     return "".join(
         c if c in _SAFE_IN_PATH else "".join(f"%{b:02X}" for b in c.encode()) for c in label
     )

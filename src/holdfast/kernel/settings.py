@@ -1,7 +1,4 @@
-"""Settings, and how those of the caller, the environment and holdfast.toml combine.
-
-docs/settings.md describes each of them.
-"""
+"""The settings that docs/settings.md describes, and which of several sources they are from."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -207,8 +204,7 @@ def resolve(
     source: str,
 ) -> Settings:
     """The settings that are `given`, else in the environment, else in the document of `source`.
-
-    Raises InvalidValue for an unknown key or a wrong type.
+    Raises InvalidValue.
     """
     try:
         settings = msgspec.convert(dict(document), Settings)

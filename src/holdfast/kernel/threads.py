@@ -5,11 +5,9 @@ from threading import Thread
 
 
 def start(thread: Thread) -> None:
-    """Start a thread. An exception of a signal handler comes through; the thread may run anyway.
-
-    `Thread.start` waits on a Condition. A signal just after the Condition has released its lock
-    makes Python release it again, and that RuntimeError hides the KeyboardInterrupt.
-    """
+    """Start a thread. An exception of a signal handler comes through; the thread may run anyway."""
+    # `Thread.start` waits on a Condition. A signal just after the Condition has released its lock
+    # makes Python release it again, and that RuntimeError hides the KeyboardInterrupt.
     outer = sys.exception()
     try:
         thread.start()

@@ -34,10 +34,8 @@ def first(era: int) -> int:
 
 
 def next_era(known: int, now: datetime) -> int:
-    """An era greater than the last known one, and than any that a lost copy of the store has begun.
-
-    A clock that was set back does not take tokens back. Not promised if also the last era is
-    unknown, because the copy is lost, and the clock is behind it.
+    """An era greater than the last known one, and than any that a lost copy of the store has begun,
+    unless the clock is behind that and nothing else knows it.
     """
     seconds = int((now - _ORIGIN).total_seconds())
     if seconds < known - _STEPPED_BACK:

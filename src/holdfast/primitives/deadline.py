@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from holdfast.kernel.errors import LockTimeout
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.primitives.log import warn
 
 T = TypeVar("T")
 
@@ -43,11 +44,8 @@ class Deadline:
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     def retry(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
-        """Call `act` with its time limit; again while another writer blocks it and time is left.
-        The first failure is logged, since nothing else shows this wait.
-
-        Raises the last LockTimeout when the time is over, or `stop_fd` has become readable. A retry
-        is safe: a LockTimeout says that nothing was changed.
+        """Call `act` with its time limit, again and again while another writer blocks it. Raises
+        the last LockTimeout when the time is over, or `stop_fd` has become readable.
         """
         limit_s = min(self.transaction_s(), _FIRST_S)
         longest_s = TRANSACT_TIMEOUT_S if stop_fd is None else _FIRST_S
@@ -61,10 +59,8 @@ class Deadline:
                 if self.passed() or error.fields.get("outcome") != "none":
                     raise
                 if not logged:
-                    # Imported here: most commands log nothing and must start fast.
-                    import logging
-
-                    logging.getLogger("holdfast.locks").warning("still waiting: %s", error.message)
+                    # Nothing else shows this wait.
+                    warn("still waiting: %s", error.message)
                     logged = True
             left_s = self.left_s()
             limit_s = longest_s if left_s is None else min(left_s, longest_s)

@@ -1,8 +1,4 @@
-"""The journal: every change appends an entry in its own transaction.
-
-journal.append(tx, kind="job.claimed", subject=job_id, data={...})
-for batch in journal.follow(cursor): ...
-"""
+"""The journal: every change appends an entry in its own transaction."""
 
 import time
 from collections import deque

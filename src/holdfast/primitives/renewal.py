@@ -1,7 +1,5 @@
-"""Background renewal: one thread of a process renews what it holds and learns what is lost; another
-ends what is held for a time.
-
-The renewal thread starts with the first claim and ends when there was none for a while.
+"""Background renewal: a thread renews what this process holds and learns what is lost, as long as
+it holds something; another ends what is held for a time.
 """
 
 import contextlib

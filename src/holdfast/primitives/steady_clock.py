@@ -47,9 +47,8 @@ _WRITE_EMBEDDED_S = 0.05
 class ClockSighting(Record, frozen=True, kw_only=True):
     """What the store's clock (`at`) and the time since boot (`passed_s`) showed at one moment.
 
-    The store's clock was set forward by `jump_s` when the other showed `jumped_s`. It may have been
-    set forward by `doubt_s`: the store was silent for so long at its first use in this boot, at
-    `doubted_s`.
+    The store's clock was set forward by `jump_s` when the other showed `jumped_s`, and perhaps by
+    `doubt_s`, the silence of the store at its first use in this boot, at `doubted_s`.
     """
 
     at: Instant
@@ -118,9 +117,7 @@ class SteadyClock:
 
     def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:
         """The time by which something is removed for its age; None before the first comparison.
-
-        A store that was silent for long may have a wrong clock, unless the caller `asked` for an
-        age.
+        After a long silence the clock may be wrong, unless the caller `asked` for an age.
         """
         without, seen = self._without(now, RETENTION_JUMP_IGNORED_S, None), self._seen
         if without is None or seen is None or asked:

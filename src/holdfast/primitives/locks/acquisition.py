@@ -2,7 +2,7 @@
 
     Acquisition.acquire
       _take_free      nobody holds or waits for the names: one insert, no transaction
-      _request        else a transaction grants the request, refuses it or queues it (answer.py)
+      _answer         else a transaction grants the request, refuses it or queues it (answer.py)
         _sleep        until the hand-over, a death ahead, the end of a lease, or the time limit
       _make_grant
 
@@ -49,6 +49,7 @@ from holdfast.primitives.locks.request import (
 )
 from holdfast.primitives.locks.transaction import LockTransaction, Reaped, Suspect
 from holdfast.primitives.locks.wait import Ahead, AheadWatch, OnWait, ahead_of_hold
+from holdfast.primitives.log import warn
 
 if TYPE_CHECKING:
     from holdfast.primitives.locks.manager import Locks
@@ -91,9 +92,8 @@ class Acquisition:
         self._shown_ahead: list[tuple[str, bool]] = []
 
     def acquire(self) -> Grant | None:
-        """The grant. After a timeout raises LockTimeout, or returns None without `explain`.
-
-        Raises DeadlockDetected and LeaseLost.
+        """The grant. After a timeout None, or if that is to be explained, LockTimeout. Raises
+        DeadlockDetected and LeaseLost.
         """
         context, request = self._context, self._request
         self._begin()
@@ -133,9 +133,8 @@ class Acquisition:
         return None
 
     def wait_until_free(self) -> Obstruction | None:
-        """None when the names were free; else what blocked them at the end.
-
-        Raises LockTimeout and DeadlockDetected.
+        """None when the names were free; else what blocked them at the end. Raises LockTimeout and
+        DeadlockDetected.
         """
         self._begin()
         if not self._request.names:
@@ -258,32 +257,23 @@ class Acquisition:
                     # Those that were alive before the wait may be dead after it.
                     steps.verified.clear()
                     answer = self._sleep(answer, listener)
-                elif isinstance(answer, Unverified):
+                    continue
+                if isinstance(answer, Unverified):
                     self._verify(answer.ahead)
-                    answer = self._transact(steps.grant_or_queue)
                 elif isinstance(answer, Granted) and self._own_hold_ended(answer):
                     # Released and not withdrawn: a withdrawal may happen later, and would then
                     # take away the new grant.
                     self._transact(
                         lambda transaction: transaction.release_if_held(self._id, draft.names)
                     )
-                    answer = self._transact(steps.grant_or_queue)
-                elif (
-                    isinstance(answer, NotGranted)
-                    and answer.reason == TAKEN_AWAY
-                    and draft.wait_only
-                ):
-                    # It was reaped by mistake, and has lost nothing but time.
-                    answer = self._transact(steps.grant_or_queue)
-                else:
+                elif answer != NotGranted(TAKEN_AWAY) or not draft.wait_only:
                     break
-            if (
-                isinstance(answer, Granted)
-                and answer.hold is not None
-                and answer.hold.process != draft.holder
-            ):
+                # Or a request that takes nothing was reaped by mistake, and lost only time.
+                answer = self._transact(steps.grant_or_queue)
+            hold = answer.hold if isinstance(answer, Granted) else None
+            if hold is not None and hold.process != draft.holder:
                 answer = self._transact(steps.transfer)
-        if isinstance(answer, NotGranted) and answer.reason == TAKEN_AWAY:
+        if answer == NotGranted(TAKEN_AWAY):
             # Of a set, perhaps only some names are gone.
             self._withdraw()
         if self._waited:
@@ -338,10 +328,8 @@ class Acquisition:
     def _state(
         self, waiting: Waiting, listener: Listener, suspects: Sequence[Suspect] = ()
     ) -> Answer:
-        """The state of the wait, after the suspects are reaped.
-
-        A waiter survives a restart of its database: while the store does not answer, nothing has
-        changed, until the time limit passes.
+        """The state of the wait, after the suspects are reaped. While the store does not answer, as
+        a database that restarts, nothing has changed until the time limit passes.
         """
         while True:
             try:
@@ -362,10 +350,7 @@ class Acquisition:
                     return waiting
                 if error.fields.get("closed"):
                     raise
-                # Imported here: most commands log nothing and must start fast.
-                import logging
-
-                logging.getLogger("holdfast.locks").warning("still waiting: %s", error.message)
+                warn("still waiting: %s", error.message)
                 self._wait(listener, earliest(self._deadline.left_s(), _STORE_LOST_S))
 
     def _wait(

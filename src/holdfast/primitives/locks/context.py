@@ -22,6 +22,7 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LockHold
 from holdfast.primitives.locks.statistics import LockCounters
 from holdfast.primitives.locks.table import LockTable
 from holdfast.primitives.locks.transaction import SCOPE, LockTransaction, Reaped, lost_topic
+from holdfast.primitives.log import warn
 from holdfast.primitives.renewal import Keeper, begin_after_fork
 from holdfast.primitives.steady_clock import steady_clock
 
@@ -131,10 +132,8 @@ class LockContext:
         return self.store.read(lambda tx: body(LockTable(tx)), scope=SCOPE, timeout_s=timeout_s)
 
     def ends_s(self, hold: LockHold) -> float:
-        """When a grant ends by itself, on this process's monotonic clock.
-
-        Infinite without a time to live: a lease that ran out, in an outage or while the process was
-        stopped, is renewed if nobody took the grant.
+        """When a grant ends by itself, on this process's monotonic clock; infinite without a time
+        to live, as a lease that ran out is renewed if nobody took the grant.
         """
         if not hold.lease.explicit:
             return math.inf
@@ -152,10 +151,8 @@ class LockContext:
                     self.counters.count(gone.names, "deaths")
 
     def withdraw(self, request_id: str, names: tuple[str, ...], *, later: bool = False) -> None:
-        """Remove all that is left of a request: its waiter, its outcome or its grant.
-
-        While the store does not answer, the keeper's thread retries. `later` says that the store
-        did not answer a moment ago.
+        """Remove all that is left of a request: its waiter, outcome or grant. While the store does
+        not answer, as a moment ago if `later`, the keeper's thread retries.
         """
         try:
             if later:
@@ -163,12 +160,7 @@ class LockContext:
             elif request_id not in self.withdrawals:
                 self._withdraw(request_id, names)
         except HoldfastError as error:
-            # Imported here: most commands log nothing and must start fast.
-            import logging
-
-            logging.getLogger("holdfast.locks").warning(
-                "could not withdraw request %s yet: %s", request_id, error.message
-            )
+            warn("could not withdraw request %s yet: %s", request_id, error.message)
         except BaseException:
             # Out of memory or of stack.
             self.withdrawals[request_id] = names
@@ -187,10 +179,8 @@ class LockContext:
         return True
 
     def finish_withdrawals(self, names: tuple[str, ...], deadline: Deadline) -> None:
-        """Before a request for names: withdraw earlier requests for any of them. Their leftovers
-        would count as the job's own grant, and be withdrawn later while the job relies on it.
-
-        Raises the error that prevents it.
+        """Withdraw earlier requests for any of these names, before a new one. What they left would
+        count as the job's own grant, and be withdrawn while the job relies on it.
         """
         for request_id, left in list(self.withdrawals.items()):
             if not set(names).isdisjoint(left):
@@ -248,17 +238,15 @@ class LockContext:
         return self.store.transact(clear, scope=[LOCK_WAITS])
 
     def renew_grants(self, grants: Sequence[Grant]) -> list[Grant]:
-        """Renew the leases that are due, of grants without a time to live; return the grants that
-        are gone.
+        """Renew the due leases of grants without a time to live; return the grants that are gone.
 
-        A grant that lost some of its names is lost for its holder, which is notified unless it is
-        releasing those itself. The names that are left are renewed all the same. A grant on behalf
-        of another process is not renewed once that is dead: another machine could not see its
-        death. Reads first, as most of the time nothing is due and a read blocks nobody.
+        A grant that lost some names is lost, unless its holder is releasing those itself; the names
+        that are left are renewed all the same.
         """
         now = self.store.now()
         tokens = {grant.id: grant.tokens for grant in grants}
 
+        # Reads first, as most of the time nothing is due and a read blocks nobody.
         def inspect(table: LockTable) -> tuple[list[tuple[Grant, bool]], set[Holder | None]]:
             incomplete = [
                 (grant, _is_left(table, grant))
@@ -279,6 +267,7 @@ class LockContext:
             # Names that the holder is releasing, or has just released, were not taken away.
             if left and self.keeper.keeps(grant) and grant.tokens == tokens[grant.id]:
                 grant.lose()
+        # A grant on behalf of a dead process is not renewed: other machines cannot see the death.
         alive = {one for one in due if one is not None and self._probe(one) is not Liveness.DEAD}
         if alive:
             for grant in self.transact(renew):

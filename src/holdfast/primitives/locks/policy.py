@@ -192,10 +192,8 @@ def describe_cycle(steps: Sequence[CycleStep]) -> str:
 
 
 def nearest_ahead(table: LockTable, waiter: Waiter) -> tuple[list[LockHold], list[Waiter]]:
-    """The holds and waiters whose death would let this waiter move up.
-
-    For each name that is the nearest waiter ahead, or the holders where there is none. Of several
-    sharers ahead of an exclusive request each counts, as they will hold together.
+    """The holds and waiters whose death would let this waiter move up: for each name the nearest
+    waiter ahead, or the holders. All sharers ahead of an exclusive request count.
     """
     holds: dict[str, LockHold] = {}
     waiters: dict[str, Waiter] = {}

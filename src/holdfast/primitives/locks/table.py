@@ -1,7 +1,5 @@
-"""The part of the lock table that one transaction uses: each row is read once, when it is needed,
-and resources are written back at the end.
-
-Most decisions about a long queue need only its head, so queues are read in pages.
+"""The part of the lock table that one transaction uses. Each row is read once, when it is needed,
+and queues in pages, as most decisions need only the head.
 """
 
 from bisect import bisect_left, bisect_right, insort

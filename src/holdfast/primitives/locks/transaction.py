@@ -283,10 +283,9 @@ class LockTransaction:
         return list(found.values())
 
     def hand_over(self, names: Collection[str], waiters: Iterable[Waiter] = ()) -> None:
-        """Grant what can be granted now to the waiters for these names, and to these waiters.
-
-        They are tried in queue order. Waiters that a grant concerns are merged into it, so that
-        nobody overtakes a waiter that could go.
+        """Grant what can be granted now to the waiters for these names, and to these waiters. They,
+        and others whom a grant concerns, are tried in queue order, so that nobody is overtaken who
+        could go.
         """
         for name in dict.fromkeys(names):
             self._begun.add(name)

@@ -49,9 +49,8 @@ FIRST_EPOCH = 1
 class Queue:
     """The queue of one name.
 
-    Promised: an accepted request is kept until it has ended; at most one request has the slot;
-    requests start in the order of acceptance; each ends once, by the token of its claim. Not
-    promised: that the work of a request is done once; that is up to its runner.
+    Promised: an accepted request is kept until it has ended; at most one has the slot; requests
+    start in the order of acceptance; each ends once, by the token of its claim.
     """
 
     def __init__(

@@ -53,10 +53,9 @@ class Draft(Plain, frozen=True, kw_only=True):
 class Request(Record, frozen=True, kw_only=True):
     """One request of one queue.
 
-    `arrival` is the revision of the journal entry of its acceptance: it orders requests without a
-    clock, also those of one commit. `epoch` is the instance of the agent that it is meant for.
-    `token` is that of its claim, None while it is not claimed. `beside` is the request that ran
-    when an express one arrived.
+    `arrival` is the revision of its acceptance in the journal, which orders requests without a
+    clock. `epoch` is the instance of the agent that it is meant for, `token` that of its claim, and
+    `beside` the request that ran when an express one arrived.
     """
 
     request_id: str
@@ -80,10 +79,8 @@ class Request(Record, frozen=True, kw_only=True):
 
 
 class Head(Record, frozen=True, kw_only=True):
-    """The counts of a queue, how many requests wait, how many of these are express and how many
-    run, and the request that has the slot.
-
-    Every change of a queue latches its head, so queues of one store do not block each other.
+    """How many requests of a queue wait, how many of these are express, how many run, and which has
+    the slot. Every change of a queue latches its head, and no other queue.
     """
 
     accepted: int = 0

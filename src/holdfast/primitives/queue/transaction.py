@@ -64,10 +64,8 @@ class QueueTransaction:
         self._depth_max = depth_max
 
     def accept(self, draft: Draft, request_id: str, *, epoch: int) -> Request:
-        """Accept a request behind all others, or return the one that has its idempotency key.
-
-        Raises Full, and Collision when the key was used for something else; nothing is changed
-        then.
+        """Accept a request behind all others, or return the one with its idempotency key. Raises
+        Full, and Collision when the key is another request's.
         """
         if (known := self.known(draft)) is not None:
             return known
@@ -107,10 +105,8 @@ class QueueTransaction:
         return request
 
     def claim(self, *, epoch: int, express: bool = False) -> Request | None:
-        """Claim the oldest request of this epoch; None when there is none, or the slot is taken.
-
-        Later steps of the request must show its token. A damaged request is skipped, and noted in
-        `damaged`.
+        """Claim the oldest request of this epoch, past those in `damaged`; None when there is none,
+        or the slot is taken. Later steps of the request must show its token.
         """
         if not express and self.head.slot is not None:
             return None
@@ -315,11 +311,9 @@ class QueueTransaction:
         asked: bool = False,
     ) -> Trimmed:
         """Drop finished requests beyond the bounds, of the first QUEUE_TRIM_MAX from arrival
-        `start` on. What ended less than `spare_s` ago stays, unless that is 0. `asked`: the caller
-        named that age.
-
-        The last `keep_least` stay at any age: by a clock that was set forward all are old, and with
-        them would go the keys that identify a repeated request.
+        `start` on. What ended less than `spare_s` ago stays, unless that is 0. The last
+        `keep_least` stay at any age: a clock may have been set forward, unless the caller `asked`
+        for that age.
         """
         ended = sum(
             self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
