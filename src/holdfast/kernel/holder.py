@@ -1,7 +1,5 @@
 """A holder: a process that can be proved alive or dead, or is unknown.
 
-    Holder(host_id, boot_id, pid_ns, pid, start_ticks, label)
-
 A pid alone proves nothing: pids are reused, machines reboot, containers number their own. So a
 holder also has the machine, the boot, the pid namespace and the process's start in clock ticks
 since that boot. `processes/procfs` reads them; the verdict is here.

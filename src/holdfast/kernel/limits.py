@@ -4,8 +4,7 @@
 ID_CHARS_MAX = 128  # an id becomes a key or part of a path
 LABEL_CHARS_MAX = 256  # lock resources, session labels, actors
 PATH_CHARS_MAX = 4096  # a path in a record: as Linux bounds it
-# A space and an index name form one identifier, of which PostgreSQL keeps 63 characters.
-SPACE_NAME_CHARS_MAX = 24
+SPACE_NAME_CHARS_MAX = 24  # with an index name one identifier: PostgreSQL keeps 63 characters
 KEY_BYTES_MAX = 4 * LABEL_CHARS_MAX  # any label fits, and every database can index it
 INDEX_BYTES_MAX = KEY_BYTES_MAX + 176  # an encoded index tuple: a label and a few numbers
 RECORD_BYTES_MAX = 1 << 20  # a store is for claims and small documents, not for blobs
@@ -17,22 +16,17 @@ LIST_MAX = 10_000  # records that one list returns by default
 
 # Transactions and waiting.
 TRANSACT_TIMEOUT_S = 10.0  # of one transaction by default, from the call to its acknowledgement
-# Longest sleep before a waiter checks again. A wake-up is lost only if its sender is killed between
-# commit and signal; this bounds the cost of that.
+# Longest sleep before a waiter checks again: its waker may be killed between commit and signal.
 WAIT_RECHECK_S = 2.0
 LISTEN_TOPICS_MAX = 256  # topics of one listener
 
 # The store's clock, compared with the time since boot: see primitives/steady_clock.py.
 CLOCK_COMPARE_EVERY_S = 10.0  # how long a process relies on its last comparison
 CLOCK_WRITE_EVERY_S = 60.0  # how old the stored comparison may be before it is written again
-# How far the store's clock may run ahead before it counts as set forward: a leap second, a step of
-# a time server, a slow answer.
-CLOCK_JUMP_S = 2.0
-# How long a jump of the clock ends no lease. A live holder renews several times in it.
-LEASE_JUMP_IGNORED_S = 300.0
+CLOCK_JUMP_S = 2.0  # a greater step forward is a jump, not a leap second or a slow answer
+LEASE_JUMP_IGNORED_S = 300.0  # how long a jump ends no lease: live holders renew meanwhile
 RETENTION_JUMP_IGNORED_S = 24 * 3600.0  # how long a jump of the clock removes nothing for its age
-# How old the newest journal entry may be at the first use after a boot. If it is older, the clock
-# may have jumped, and nothing is removed for its age for a while.
+# If the newest journal entry is older at the first use after a boot, the clock may have jumped.
 CLOCK_SILENCE_S = 24 * 3600.0
 CLOCK_ROWS_KEEP_S = 30 * 24 * 3600.0  # how long the comparison of an earlier boot is kept
 
@@ -54,12 +48,10 @@ METRICS_PROBE_S = 2.0  # how long a store may take for one empty transaction
 DOCTOR_CHECK_S = 5.0  # how long one check may take
 CLOCK_SKEW_S = 2.0  # difference between database and machine clock that doctor reports
 DISK_FREE_BYTES_MIN = 64 << 20  # free disk a store should have: a busy log grows that large
-# SQLite's log after a restart, and the size that doctor reports. It restarts at 14 MB unless a
-# reader is in the way.
+# SQLite's log after a restart, and without doctor's remark: it restarts at 14 MB if no reader reads.
 LOG_BYTES_KEPT = 64 << 20
-# SQLite's log while a stopped reader prevents its restart; then changes are refused. It holds some
-# hundred thousand changes: one stopped process must neither stop all writers soon nor fill the
-# disk.
+# SQLite's log while a stopped reader prevents its restart; then changes are refused. One stopped
+# process must neither stop all writers soon nor fill the disk.
 LOG_BYTES_MAX = 1 << 30
 GATE_HELD_S = 2.0  # how long a process may be inside a transaction before doctor reports it
 
@@ -84,8 +76,7 @@ BACKFILL_MAX = 4
 LOCK_NAMES_MAX = KEYS_PER_STATEMENT_MAX
 LOCK_SET_BYTES_MAX = 8192  # all names of one request: each row lists them, once for each holder
 LOCK_SHARERS_MAX = 256  # holders that share one resource; the next waits until one leaves
-# All holds of one resource: a grant of a set writes that much for each of its names. Large sets
-# reach it before LOCK_SHARERS_MAX, and then the next waits too.
+# All holds of one resource, which a grant writes for each of its names. The next waits then too.
 LOCK_HOLDS_BYTES_MAX = 256 << 10
 LOCK_TTL_MAX_S = 10 * 365 * 24 * 3600.0  # time to live of a grant
 LOCK_WATCHED_MAX = 64  # processes that one waiter watches by pidfd; it probes the others
@@ -102,9 +93,7 @@ JOB_PROMPT_BYTES_MAX = 768 << 10  # as JSON in UTF-8
 # for what attempts add (JOB_GROWTH_BYTES_MAX), so that a registered job can be claimed and ended.
 JOB_REGISTERED_BYTES_MAX = JOB_PROMPT_BYTES_MAX + (64 << 10)
 JOB_ATTEMPTS_MAX = 1000  # attempts of one job
-# How long an unknown worker counts as alive. A database may be away for a minute during a
-# failover, which must not restart work of hours.
-JOB_LEASE_S = 120.0
+JOB_LEASE_S = 120.0  # how long an unknown worker counts as alive: a failover takes a minute
 TREE_GRACE_S = 10.0  # between SIGTERM and SIGKILL of a process tree
 # When a wrapper that only waits for its command becomes a slim program. Standby and return cost one
 # more start of Holdfast, which a short command must not pay.
@@ -123,8 +112,7 @@ JOB_GROWTH_BYTES_MAX = (  # what attempts add beside a verdict: claim, past atte
 # What is always kept of a verdict, as JSON; more when the rest of the record is smaller.
 JOB_VERDICT_BYTES_MIN = RECORD_BYTES_MAX - JOB_REGISTERED_BYTES_MAX - JOB_GROWTH_BYTES_MAX
 JOBS_TREE_AGAIN_S = 60.0  # pause before another attempt to end a tree that survived SIGKILL
-# How often a busy worker looks for jobs of dead workers; an idle one looks at once.
-JOBS_SWEEP_EVERY_S = 1.0
+JOBS_SWEEP_EVERY_S = 1.0  # how often a busy worker looks for jobs of dead ones; idle: at once
 JOBS_SWEPT_MAX = 1000  # overdue jobs that one such look reaps, the longest overdue first
 JOBS_OF_WORKERS_READ = 64  # running jobs that one such look reads, from worker to worker
 JOBS_WATCHED_MAX = 64  # workers that one waiter for a job watches by pidfd; it probes the others
@@ -150,9 +138,7 @@ AGENT_START_S = 20.0  # how long `agents start` waits for the agent in its tmux 
 AGENT_MOMENT_S = 1.0
 TMUX_ANSWER_S = 5.0  # a tmux server that is silent for longer is unknown, neither dead nor alive
 TMUX_START_S = 15.0  # for a new session: its server may have to start and read its configuration
-# How long an id is reserved for an agent that `agents start` is bringing up: after a kill it is
-# free again soon.
-AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S
+AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S  # an id, for the agent that is being started
 TMUX_SILENCE_S = 10.0  # how long a silent tmux is not asked again: many questions wait once
 # How long tmux may take to begin a paste or an interrupt, else it skips it. Well below
 # TMUX_ANSWER_S: a prompt that was given up must not be typed later between the words of another.
@@ -169,10 +155,9 @@ QUEUE_TRIM_MAX = 256  # finished requests that one check drops
 QUEUE_PRUNE_LEAST_S = 24 * 3600.0  # until then a person cannot drop it: its key may come again
 PROMPT_BYTES_MAX = 256 << 10  # in UTF-8
 ANSWER_CHARS_MAX = 64 << 10  # of a longer answer the end is kept
-# As JSON: the longest prompt fits, also if every character is escaped into two bytes.
+# As JSON: the longest prompt fits, also escaped.
 REQUEST_PAYLOAD_BYTES_MAX = 2 * PROMPT_BYTES_MAX + (1 << 10)
-# As JSON: the longest answer fits, also one of control characters, of six bytes each. Payload and
-# result together fit into a record.
+# As JSON: the longest answer fits, also of control characters; with a payload it fits a record.
 REQUEST_RESULT_BYTES_MAX = 6 * ANSWER_CHARS_MAX + (16 << 10)
 REQUEST_DETAIL_BYTES_MAX = 16 << 10  # reason of a failure, as JSON
 ACCEPTS_PER_COMMIT_MAX = 64  # requests that one commit accepts
@@ -229,8 +214,7 @@ SWAP_GRACE_S = 30.0  # how long preemptible work may take to yield to a swap, by
 SWAP_TIMEOUT_S = 300.0  # how long a swap waits, for another swap and for running work together
 SWAP_WATCHED_MAX = 64  # processes that one swap watches by pidfd; it probes the others
 SWAP_LOAD_GRACE_S = 10.0  # between SIGTERM and SIGKILL of a load whose swapping process is dead
-# How long the load of a swap whose lock is free may still run on another machine: by then its
-# guardian has ended it.
+# How long the load of a dead swap may run on another machine, until its guardian has ended it.
 SWAP_LOAD_UNSEEN_S = SWAP_LOAD_GRACE_S + 10.0
 SWAP_WHY_CHARS_MAX = 500  # reason of a failed swap in the journal
 SIGNAL_PATH_BYTES_MAX = 1024  # path of a signal file

@@ -1,12 +1,10 @@
 """Tokens: integers that only grow for the life of a store.
 
 A token is the revision of the transaction that granted a claim. Its upper bits are an era, its
-lower 22 a counter. A store begins a new era when it is made, when it is restored from a backup, and
-for each new volatile file. An era is the number of seconds since 2025, or the last known era plus
-one if that is greater. So a restored store, which cannot know the tokens that it gave after its
-backup, is ahead of them. A counter that overflows carries into the era: only 4 million grants a
-second could overtake time. It may reach the era of another file of the same store, which has its
-own records: within one file no token is given twice.
+lower 22 a counter. A new store, a restore and each new volatile file begin an era: the number of
+seconds since 2025, or the last known era plus one if that is greater. So a restored store is ahead
+of the tokens that it gave after its backup, which it cannot know. A counter that overflows carries
+into the era, but only 4 million grants a second could overtake time.
 
 Tokens stay under 2**53 until 2093, so that JavaScript and jq read them exactly.
 """
@@ -16,9 +14,8 @@ from datetime import UTC, datetime
 COUNTER_BITS = 22
 _ORIGIN = datetime(2025, 1, 1, tzinfo=UTC)
 
+# How many seconds a clock may be behind the last era and still be believed.
 _STEPPED_BACK = 60
-"""How many seconds a clock may be behind the last era and still be believed."""
-
 STRIDE = 1 << 16
 """The step beyond the last era when the clock is not believed: room for carried counters."""
 

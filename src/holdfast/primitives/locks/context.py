@@ -117,6 +117,7 @@ class LockContext:
     def transact(
         self, body: Callable[[LockTransaction], T], *, timeout_s: float = TRANSACT_TIMEOUT_S
     ) -> T:
+        """Run `body` in a transaction on the lock table, and write what it changed."""
 
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)

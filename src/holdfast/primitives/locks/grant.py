@@ -69,22 +69,8 @@ class Grant:
     """
 
     __slots__ = (
-        "_lost",
-        "_owner",
-        "_tokens",
-        "by",
-        "ends_s",
-        "gone",
-        "id",
-        "mode",
-        "names",
-        "pid",
-        "since_s",
-        "taken",
-        "token",
-        "ttl_s",
-        "unattended",
-        "untouched",
+        *("_lost", "_owner", "_tokens", "by", "ends_s", "gone", "id", "mode", "names", "pid"),
+        *("since_s", "taken", "token", "ttl_s", "unattended", "untouched"),
     )
 
     def __init__(

@@ -155,13 +155,11 @@ class Inspector:
         return [status for status in found if status.holds or status.queue]
 
     def counts(self) -> LockCounts:
+        def counts(table: LockTable) -> LockCounts:
+            waiting = table.tx.count(LOCK_WAITS, "job")
+            return LockCounts(resources=table.tx.count(LOCKS), waiting=waiting)
 
-        def count(table: LockTable) -> LockCounts:
-            return LockCounts(
-                resources=table.tx.count(LOCKS), waiting=table.tx.count(LOCK_WAITS, "job")
-            )
-
-        return self._context.read(count)
+        return self._context.read(counts)
 
     def page(self, *, after: str, limit: int) -> list[LockLine]:
         if limit < 0:
@@ -203,7 +201,6 @@ class Inspector:
         return context.read(obstruction)
 
     def graph(self) -> Graph:
-
         def graph(table: LockTable) -> Graph:
             names = [row.key for row in table.tx.range(LOCKS, damaged=[])]
             waiters = {waiter.id: waiter for name in names for waiter in table.queue(name)}

@@ -3,7 +3,7 @@ once.
 
 records.py      a request, its states and their transitions
 transaction.py  the steps of a queue inside a transaction
-queue.py        each step as a transaction of its own; reading and waiting
+queue.py        the transactions of a queue; reading and waiting
 """
 
 from holdfast.primitives.queue.queue import Queue
