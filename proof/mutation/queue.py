@@ -76,21 +76,22 @@ MUTANTS = [
     Mutant(
         "every step is journalled",
         _LINE,
-        "revision = self._journal.append(self._tx, kind=kind, subject=moved.request_id, "
+        'revision = self._journal.append(self._tx, kind=f"request.{word}", '
+        "subject=moved.request_id, "
         'data={"agent": self._queue, **data})',
         "revision = self._tx.revision",
     ),
     Mutant(
         "every change wakes who waits for the queue",
         _LINE,
-        "        self._changed = True\n        self._hurried",
-        "        self._hurried",
+        "        self._changed = True\n        self._express_changed",
+        "        self._express_changed",
     ),
     Mutant(
         "an express change wakes who waits for those",
         _LINE,
-        "self._hurried or request.express",
-        "self._hurried",
+        "self._express_changed or request.express",
+        "self._express_changed",
     ),
     Mutant(
         "the count of what waits is kept",

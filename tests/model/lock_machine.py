@@ -696,7 +696,7 @@ class LockMachine(RuleBasedStateMachine):
                 recorded, self.journal, self.settings, steady_clock(self.store)
             )
             result = body(transaction)
-            transaction.end()
+            transaction.table.write()
             return result, recorded.notified
 
         return self.store.transact(run, scope=SCOPE)

@@ -4,12 +4,14 @@ its square.
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
 import holdfast
 from holdfast.primitives.locks import Locks, Mode
 from holdfast.primitives.locks.request import check_request, make_draft
+from holdfast.primitives.locks.transaction import LockTransaction
 from tests.unit.lock_world import context_of
 
 NAMES = [f"router-{number}" for number in range(16)]
@@ -42,9 +44,7 @@ def _wait_in_line(locks: Locks, waits: Iterable[Wait]) -> None:
         request = check_request(names, f"job-{number}", mode, None)
         # The queue is the hazard here, and 250 threads are not.
         draft = make_draft(context_of(locks), request, context_of(locks).new_id())
-        context_of(locks).transact(
-            lambda transaction, draft=draft: transaction.grant_or_queue(draft)
-        )  # type: ignore[misc]
+        context_of(locks).transact(partial(LockTransaction.grant_or_queue, draft=draft))
 
 
 def _shared(number: int) -> list[Wait]:

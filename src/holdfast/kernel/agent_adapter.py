@@ -20,8 +20,7 @@ HTTP_TIMEOUT_S = 10.0
 
 T = TypeVar("T")
 
-# The cheapest pattern that refuses blank texts: it runs for every text of every agent's record that
-# is read. A publisher's texts are checked further, once.
+# The cheapest pattern that refuses blank texts, as it runs whenever an agent's record is read.
 Text = Annotated[str, Meta(pattern=r"\S", max_length=LABEL_CHARS_MAX)]
 PathText = Annotated[str, Meta(pattern=r"\S", max_length=PATH_CHARS_MAX)]
 Word = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
@@ -63,9 +62,7 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
 
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """The agent is behind a terminal that another server serves with CAO's API, or the same at the
-    `prefix` and `paths` given. `timeout_s` limits one of its answers.
-    """
+    """The agent is behind a terminal that another server serves with CAO's API, or a like one."""
 
     base_url: Url
     terminal_id: Text

@@ -127,9 +127,7 @@ _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """Raises RecursionError if this thread's nearly full stack caused an error in a document: a
-    sound document must not count as damaged.
-    """
+    """Raises RecursionError if this thread's stack is nearly full, and no document to blame."""
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)
 

@@ -1,6 +1,4 @@
-"""How the files store lays out a space, which its domain declares: folder, files, and their form.
-Records without a layout are kept elsewhere.
-"""
+"""How the files store lays out a space, which its domain declares. Others are kept elsewhere."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar

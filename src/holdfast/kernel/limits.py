@@ -48,7 +48,7 @@ METRICS_PROBE_S = 2.0  # how long a store may take for one empty transaction
 DOCTOR_CHECK_S = 5.0  # how long one check may take
 CLOCK_SKEW_S = 2.0  # difference between database and machine clock that doctor reports
 DISK_FREE_BYTES_MIN = 64 << 20  # free disk a store should have: a busy log grows that large
-# SQLite's log after a restart, and without doctor's remark: it restarts at 14 MB if no reader reads.
+# SQLite's log after a restart, and up to which doctor is content. It restarts at 14 MB.
 LOG_BYTES_KEPT = 64 << 20
 # SQLite's log while a stopped reader prevents its restart; then changes are refused. One stopped
 # process must neither stop all writers soon nor fill the disk.

@@ -203,9 +203,7 @@ def resolve(
     document: Mapping[str, Any],
     source: str,
 ) -> Settings:
-    """The settings that are `given`, else in the environment, else in the document of `source`.
-    Raises InvalidValue.
-    """
+    """The settings that are `given`, else in the environment, else in the document `source`."""
     try:
         settings = msgspec.convert(dict(document), Settings)
     except msgspec.ValidationError as error:

@@ -175,9 +175,7 @@ class SessionContender(Protocol):
     """One contender for a session lock, which may hold it until it is closed."""
 
     def try_take(self) -> bool:
-        """Take the lock if no other contender has it, without waiting; True if this one has it
-        now. Raises StoreUnavailable.
-        """
+        """Take the lock without waiting; True if this contender has it now."""
 
     def has_it(self) -> bool:
         """True while this contender has the lock, and its connection or file is there."""
@@ -190,9 +188,7 @@ class SessionContender(Protocol):
 
 
 class SessionLock(Protocol):
-    """A lock that ends with the process of its holder, and that no child of it keeps. Contenders
-    get it in any order.
-    """
+    """A lock that ends with its holder's own process. Contenders get it in any order."""
 
     def contender(self) -> SessionContender:
         """A new contender, which does not hold the lock yet. Raises StoreUnavailable."""
@@ -229,9 +225,7 @@ class Administration:
         raise self.no_backups()
 
     def backup(self, spaces: Sequence[Space[Any]], target: Path) -> None:  # noqa: ARG002 - it has none
-        """Copy the store to a new file, whole or not at all. Raises InvalidValue where that exists,
-        or other tools make the backups.
-        """
+        """Copy the store to a new file, whole or not at all. Raises InvalidValue."""
         raise self.no_backups()
 
     def begin_era(self) -> int:
@@ -276,19 +270,6 @@ class Debris(Protocol):
         """Remove a folder that still has no record and is old enough, or a link of any age, in one
         step. False when it has changed. Raises HoldfastError when it cannot be removed.
         """
-
-
-class NoLayouts:
-    """The answers of a store without files that people read."""
-
-    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has none
-        return None
-
-    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
-        return []
-
-    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
-        return False
 
 
 class Store(Debris, Protocol):
@@ -337,9 +318,7 @@ class Store(Debris, Protocol):
         """Maintenance of the store as a whole."""
 
     def boot_in_use(self, boot_id: str) -> bool:
-        """True when a process with that boot id, perhaps a container's, may have this store open:
-        then that boot has not ended.
-        """
+        """True when that boot has not ended: one of its processes may have this store open."""
 
     def now(self) -> datetime:
         """The store's clock, which may go back. A database is asked once a minute: then this is the
@@ -364,10 +343,9 @@ class Store(Debris, Protocol):
         than once and must touch nothing but `tx`. If it raises, nothing is changed and the
         exception comes through.
 
-        A space in `scope` is latched whole. `rows(space)` latches only the records that the body
-        gets or takes, so that claims do not queue behind each other; the body must then decide by
-        nothing else of that space. All spaces of a scope are volatile, or none is. With an empty
-        scope a body may append to the journal and trim it.
+        A space in `scope` is latched whole; of `rows(space)` only the records that the body gets or
+        takes, and it must decide by nothing else of that space. All spaces of a scope are volatile,
+        or none is. With an empty scope a body may append to the journal and trim it.
 
         Raises LockTimeout (nothing changed) when its turn did not come within `timeout_s`, and
         StoreUnavailable with `outcome` "unknown" when the fate of the commit is unknown.

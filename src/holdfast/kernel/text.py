@@ -16,10 +16,9 @@ Invisible characters, and those that a terminal obeys instead of showing:
 
 An emoji is shown and kept: a selector behind a picture, a joiner between two, the tags of a flag.
 
-Text can be hidden in tags and rows of selectors: a model reads it and people do not see it. No
-writing system needs them. The other invisible characters have honest uses, as in Persian and in
-emoji. So a prompt may have them, and people are shown them written out. JSON has every character
-unchanged. The page uses the same pattern: see `surfaces/http/page/assets.py`.
+Tags and rows of selectors can hide text that a model reads and people do not see, and no writing
+system needs them. The other invisible characters have honest uses, as in Persian, so a prompt may
+have them. JSON has every character unchanged. `surfaces/http/page/assets.py` uses the same pattern.
 """
 
 import re

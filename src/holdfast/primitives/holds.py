@@ -1,8 +1,7 @@
 """Counts that cannot leak: a count is the size of a set of holders, and a dead holder leaves it.
 
     holds.take("host-7", by="run-1")    -> 1
-    holds.take("host-7", by="run-2")    -> 2
-    holds.take("host-7", by="run-2")    -> 2    (taking twice is one hold)
+    holds.take("host-7", by="run-2")    -> 2    (and again 2: taking twice is one hold)
     holds.drop("host-7", by="run-1")    -> 1
 
 The rules are functions of a tuple of holds, so that a domain can count by them in its own records
@@ -221,9 +220,7 @@ class Holds:
         self._renewer.close()
 
     def _change(self, subject: str, body: Callable[[Tx, tuple[Hold, ...]], int]) -> tuple[int, int]:
-        """Change a subject's holders, and remove those that are gone; return the body's result, and
-        how many were gone.
-        """
+        """Change a subject's holders, and remove and count those that are gone."""
         self._clock.compare()
         row = self._store.get(HOLDS, subject)
         verdicts = {} if row is None else self._verdicts_on(row.record.holds)

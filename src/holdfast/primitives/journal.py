@@ -108,9 +108,7 @@ class Journal:
                 listener.wait(left_s)
 
     def lag(self, cursor: Cursor, tells: Callable[[Entry], bool]) -> Lag:
-        """How far a follower at a cursor is behind, in entries that it handles, of the next
-        JOURNAL_LAG_SCAN_MAX at most.
-        """
+        """How far a follower at a cursor is behind, in entries that it handles."""
         behind = chain.from_iterable(batch.entries for batch in self.since(cursor))
         missing = [entry.at for entry in islice(behind, JOURNAL_LAG_SCAN_MAX) if tells(entry)]
         return Lag(len(missing), missing[0] if missing else None)

@@ -5,8 +5,8 @@ Somebody can set the store's clock, but not the time since the machine's boot. A
 says what both showed at one moment, for all processes of the boot. If the store's clock is ahead of
 the time that has passed since then, it was set forward.
 
-A jump counts in the end: by then every live holder has renewed its lease, and an operator has
-corrected a wrong clock. A clock that is set back counts at once: nothing ends too early by it.
+A jump counts later, when live holders have renewed their leases, and somebody has corrected a wrong
+clock. A clock that is set back counts at once: nothing ends too early by it.
 """
 
 import contextlib
@@ -104,15 +104,9 @@ class SteadyClock:
         return reclaimable(lease, liveness, self.without_jump(now, since=lease.granted_at))
 
     def without_jump(
-        self,
-        now: datetime,
-        *,
-        since: datetime | None = None,
-        after_s: float = LEASE_JUMP_IGNORED_S,
+        self, now: datetime, *, since: datetime | None = None, after_s: float = LEASE_JUMP_IGNORED_S
     ) -> datetime:
-        """The time by which something that began at `since` is over: without the jumps after that,
-        of the last `after_s`.
-        """
+        """The time by which what began at `since` is over, without later recent jumps."""
         return self._without(now, after_s, since) or now
 
     def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:

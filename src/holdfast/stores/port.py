@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ from holdfast.kernel.store import (
     BEGINNING,
     Batch,
     Cursor,
-    NoLayouts,
+    Leftover,
     ReadTx,
     Row,
     Scope,
@@ -56,8 +57,17 @@ def plan_of(scope: tuple[Space[Any] | Rows, ...]) -> Plan:
     return Plan(scope, spaces, names, True in volatile)
 
 
-class BaseStore(NoLayouts, ABC):
-    """The port's calls, as every store takes them."""
+class BaseStore(ABC):
+    """The port's calls, as every store takes them, and no files that people read."""
+
+    def layout_folder(self, name: str) -> Path | None:  # noqa: ARG002 - it has none
+        return None
+
+    def leftovers(self, space: Space[Any]) -> list[Leftover]:  # noqa: ARG002 - it has no folders
+        return []
+
+    def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:  # noqa: ARG002
+        return False
 
     def transact(
         self,

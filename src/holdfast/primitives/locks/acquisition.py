@@ -6,8 +6,7 @@
         _sleep        until the hand-over, a death ahead, the end of a lease, or the time limit
       _make_grant
 
-A request leaves nothing behind however it ends. What a killed process leaves, the next in the queue
-removes.
+A request leaves nothing behind; what a killed process leaves, the next in the queue removes.
 """
 
 import math
@@ -133,9 +132,7 @@ class Acquisition:
         return None
 
     def wait_until_free(self) -> Obstruction | None:
-        """None when the names were free; else what blocked them at the end. Raises LockTimeout and
-        DeadlockDetected.
-        """
+        """None when the names were free; else what blocked them. Raises as `acquire`."""
         self._begin()
         if not self._request.names:
             return None

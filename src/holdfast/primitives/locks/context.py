@@ -122,7 +122,7 @@ class LockContext:
         def run(tx: Tx) -> T:
             transaction = LockTransaction(tx, self.journal, self.settings, self.clock)
             result = body(transaction)
-            transaction.end()
+            transaction.table.write()
             return result
 
         return self.store.transact(run, scope=SCOPE, timeout_s=timeout_s)

@@ -64,8 +64,7 @@ class Grant:
 
     Promised: until this grant is released or lost, no other job is granted any of its names in a
     conflicting mode, except names that the job releases by `Locks.free`. Not promised: that this
-    process notices a loss at once. A program that was stopped and continued may write once more
-    before it does; the token is there for that.
+    process notices a loss before its next write, as after SIGCONT; the token is there for that.
     """
 
     __slots__ = (

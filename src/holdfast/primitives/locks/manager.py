@@ -41,14 +41,12 @@ class Locks:
 
     Promised: two jobs never hold one resource, unless both share it; a set is taken whole or not at
     all; grants go by arrival and priority, and nothing starves; the next waiter gets a dead
-    holder's grants at once; waiting uses no CPU; a wait that could never end raises
-    DeadlockDetected. On another machine a death shows only when the lease runs out. Not promised:
-    that work under a lock stops when the lock is lost; see `Grant`.
+    holder's grants at once (on another machine, when the lease runs out); a wait that could never
+    end raises DeadlockDetected. Not promised: that work stops when its lock is lost; see `Grant`.
 
-    Ownership is the job's, `by`: every thread and process that names the same job is the same
-    holder. A job counts as waiting when one of its threads waits, also for deadlocks. A job `a/b`
-    is a part of job `a`: it has what `a` holds, and `a` counts as waiting when it waits; two parts
-    of a job exclude each other.
+    Every thread and process that names the same job, `by`, is the same holder, and the job waits
+    when one of them waits. A job `a/b` is a part of job `a`: it has what `a` holds, and `a` waits
+    when it waits; two parts of a job exclude each other.
     """
 
     def __init__(
@@ -136,8 +134,7 @@ class Locks:
         """Wait until the names are free in that mode, and take nothing; False after a timeout.
 
         Promised: at some moment between call and return no other job held them, or their turn had
-        come. Not promised: that it is still so. Raises DeadlockDetected when the job holds what the
-        others wait for.
+        come. Raises DeadlockDetected when the job holds what the others wait for.
         """
         free = self.wait_free(
             names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd
@@ -215,9 +212,7 @@ class Locks:
             raise lost(grant)
 
     def free(self, names: str | Iterable[str], *, by: str) -> tuple[str, ...]:
-        """Release these names from all grants of a job, which continue with their other names.
-        Returns those that the job held.
-        """
+        """Release these names from all grants of a job; return those that it held."""
         wanted = check_names(names)
         check_label(by, "job")
         if not wanted:
@@ -226,7 +221,8 @@ class Locks:
         context.begin_process()
         context.lasting.restore()
         keeper = context.keeper
-        # Not kept meanwhile: the keeper would count the freed names as lost.
+        # The grants go on with their other names. Not kept meanwhile: the keeper would count the
+        # freed names as lost.
         mine = [
             grant
             for grant in keeper.kept()
@@ -280,9 +276,8 @@ class Locks:
         """Stop keeping a grant, so that the next program that this process executes can `resume`
         it. Nobody renews it in between: only its process keeps it alive. Raises LeaseLost.
 
-        None, and the grant is kept as before, where it lives by its lease (on a store that other
-        machines use, or with a time to live), where another grant of the job holds some of it, and
-        where the store cannot notify the next program.
+        None, and the grant is kept as before, if it lives by its lease, if another grant of the job
+        holds some of it, and if the store cannot notify the next program.
         """
         if not self._store.embedded or grant.ttl_s is not None or grant.taken != grant.names:
             return None
@@ -398,9 +393,8 @@ class Locks:
         """Take a resource away from its holders (from one job, with `by`), with all that the same
         grants hold. Their tokens are stale from then on, and their processes are notified.
 
-        With `end_tree` all processes of the commands that hold it are ended first. Raises NotFound
-        when nobody holds it, and StillRunning, without taking anything away, when processes cannot
-        be ended from here.
+        With `end_tree` the processes of the commands that hold it are ended first. Raises NotFound,
+        and StillRunning, without taking anything away, when processes cannot be ended from here.
         """
         check_label(name, "resource")
         check_label(why, "reason")

@@ -6,8 +6,7 @@ waiters ahead of it in a queue. Only holds are absolute. A waiter ahead is no ob
 - if it waits, directly or not, for this very job: queueing behind it would close a cycle; or
 - if later requests overtook it fewer than BACKFILL_MAX times: it cannot go now, and this one can.
 
-The first exception dissolves every cycle that includes a place in a queue. So a real deadlock
-consists of holds alone.
+The first exception dissolves each cycle with a place in a queue: a real deadlock has holds alone.
 """
 
 from collections import deque

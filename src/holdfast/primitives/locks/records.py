@@ -3,9 +3,8 @@
 A `Lock` is a resource that is held or waited for. A free resource has no row, so one insert takes
 it. A `Waiter` is a queued request, with one row for each of its names.
 
-The row of an uncontended grant is not written again until its release: its revision is the grant's
-token, and the first waiter rewrites the row. So a release that finds the row unchanged knows that
-nobody waits.
+The row of an uncontended grant is not written until its release: its revision is the grant's token.
+The first waiter rewrites it. So a release that finds the row unchanged knows that nobody waits.
 """
 
 import enum

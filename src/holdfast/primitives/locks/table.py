@@ -122,12 +122,11 @@ class LockTable:
 
     def last(self, name: str) -> Waiter | None:
         if name not in self._lasts:
-            rows = (
-                self.tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
-                if self.lock(name).waited
-                else []
-            )
-            self._lasts[name] = self._current(rows[0].record) if rows else None
+            last = None
+            if self.lock(name).waited:
+                rows = self.tx.find(LOCK_WAITS, "queue", (name,), reverse=True, limit=1)
+                last = self._current(rows[0].record) if rows else None
+            self._lasts[name] = last
         return self._lasts[name]
 
     def before(self, waiter: Waiter, name: str) -> Iterator[Waiter]:

@@ -58,7 +58,7 @@ class Reaped(NamedTuple):
 
 
 class LockTransaction:
-    """The steps of the lock table inside a transaction. `end` writes what they changed."""
+    """The steps of the lock table inside a transaction. Its `table` is to be written at the end."""
 
     def __init__(
         self, tx: Tx, journal: Journal, settings: LockSettings, clock: SteadyClock
@@ -80,9 +80,6 @@ class LockTransaction:
     @property
     def now(self) -> datetime:
         return self._tx.now
-
-    def end(self) -> None:
-        self.table.write()
 
     def is_expired(self, hold: LockHold) -> bool:
         """True when the requested time to live is over, though the holder may live."""
@@ -132,9 +129,7 @@ class LockTransaction:
         return waiter
 
     def grant_or_refuse(self, draft: Waiter) -> LockHold | Waiter | None:
-        """The grant of a request now (None when it takes nothing), or the waiter with the place it
-        would have; then nothing is changed.
-        """
+        """The grant now (None when it takes nothing), or the waiter if it had to queue."""
         waiter = self._with_place(draft)
         overtaken = policy.overtaken_if_granted(self.table, waiter)
         if overtaken is None:
@@ -344,9 +339,7 @@ class LockTransaction:
         return True
 
     def _end_a_cycle(self) -> bool:
-        """Settle the youngest waiter of a cycle that a grant to a waiting job closed. False when no
-        such cycle is left.
-        """
+        """Settle the youngest waiter of a cycle that a grant closed, if there is one."""
         while self._grown:
             by = next(iter(self._grown))
             cycles = (policy.find_cycle(self.table, one) for one in self.table.waits_of_job(by))

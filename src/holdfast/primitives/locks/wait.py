@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from holdfast.kernel.holder import Holder, Liveness, Processes, probe
@@ -64,16 +63,11 @@ class AheadWatch:
             for one in self._ahead:
                 self._watch(one)
             return self
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
+        except BaseException:
+            self.__exit__()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for fd in self._by_fd:
             os.close(fd)
 

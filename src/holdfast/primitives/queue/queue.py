@@ -80,10 +80,8 @@ class Queue:
 
     def prune(self, *, keep_finished: int | None = None, keep_s: float | None = None) -> int:
         """Drop requests that ended more than `keep_s` ago, and the oldest above `keep_finished`,
-        with their idempotency keys; return how many. The default bounds are those of every queue.
-
-        Never dropped: those that ended less than a day ago, as their keys may be used again.
-        Raises InvalidValue for impossible bounds, or below that day.
+        with their idempotency keys; return how many. Those that ended less than a day ago stay, as
+        their keys may be used again. Raises InvalidValue.
         """
         number = QUEUE_KEEP_REQUESTS if keep_finished is None else keep_finished
         age_s = QUEUE_KEEP_S if keep_s is None else keep_s

@@ -57,7 +57,7 @@ class QueueTransaction:
         row = tx.get(HEADS, queue)
         self.head = self._before = Head() if row is None else row.record
         self.damaged: Damage = []
-        self._changed = self._hurried = False
+        self._changed = self._express_changed = False
         self._tx = tx
         self._journal = journal
         self._queue = queue
@@ -152,9 +152,7 @@ class QueueTransaction:
         return self._failed(self._owned(request_id, token), code, detail, result)
 
     def put_back(self, request_id: str, token: int) -> Request:
-        """Undo a claim of which nothing was delivered: the request waits in its old place. Raises
-        NotFound and Fenced.
-        """
+        """Undo a claim before its delivery: the request waits in its old place."""
         request = replace(self._owned(request_id, token), started_at=None)
         return self._moved(request, RequestState.ACCEPTED, {"epoch": request.epoch})
 
@@ -198,7 +196,7 @@ class QueueTransaction:
             self._tx.put(HEADS, self._queue, self.head)
         if self._changed:
             self._tx.notify(topic_of(self._queue))
-        if self._hurried:
+        if self._express_changed:
             self._tx.notify(express_topic_of(self._queue))
 
     def known(self, draft: Draft) -> Request | None:
@@ -272,12 +270,12 @@ class QueueTransaction:
             changes["finished_at"] = self._tx.now
         moved = replace(request, **changes)
         self._put(moved)
-        kind = {
-            RequestState.RUNNING: "request.running",
-            RequestState.ACCEPTED: "request.readmitted",
-        }.get(state, f"request.{state.value}")
+        word = "readmitted" if state is RequestState.ACCEPTED else state.value
         revision = self._journal.append(
-            self._tx, kind=kind, subject=moved.request_id, data={"agent": self._queue, **data}
+            self._tx,
+            kind=f"request.{word}",
+            subject=moved.request_id,
+            data={"agent": self._queue, **data},
         )
         self._count(moved, before)
         if state in ENDED and crc32(b"%d" % revision) % QUEUE_TRIM_EVERY == 0:
@@ -345,7 +343,7 @@ class QueueTransaction:
 
     def _put(self, request: Request) -> None:
         self._changed = True
-        self._hurried = self._hurried or request.express
+        self._express_changed = self._express_changed or request.express
         self._tx.put(REQUESTS, key_of(self._queue, request.request_id), request)
 
     def _key_of(self, idempotency_key: str) -> str:
