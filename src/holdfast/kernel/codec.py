@@ -108,13 +108,9 @@ def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
         if f.type is datetime or (hasattr(f.type, "__args__") and _mentions_instant(f.type))
     ]
     # A single name is given twice, so that the getter returns a tuple too.
-    found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else _none
+    found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else lambda _: ()
     _INSTANTS[kind] = found
     return found
-
-
-def _none(_: Value) -> tuple[Any, ...]:
-    return ()
 
 
 def _mentions_instant(kind: Any) -> bool:

@@ -306,9 +306,7 @@ class Store(Debris, Protocol):
         """The folder of a layout's files, which other programs may read; None without any."""
 
     def may_have_records(self, space: Space[Any]) -> bool:
-        """False when nothing was ever put into the space, or since the boot into a volatile one.
-        It never makes the file of a space, as a read may.
-        """
+        """False when nothing was ever put there (since the boot, if volatile). Makes no file."""
 
     def session_lock(self, name: str) -> SessionLock:
         """The lock of that name in this namespace, for all processes that use the store."""

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Pauses before another attempt: to reclaim what is not over yet by the store's clock, and to ask a
+# store that did not answer.
 _REAP_AGAIN_S = 0.02
-"""Pause before another attempt to reclaim what is not over yet by the store's clock."""
-
 _STORE_LOST_S = 1.0
 
 
@@ -290,8 +290,8 @@ class Acquisition:
             elif not (suspects := self._suspects(answer.ahead)):
                 return NotGranted(TIMED_OUT, answer.obstruction)
             elif not self._reap(suspects)[0] and answer.ahead == doubted:
-                # They stand by the store's clock. Once proves nothing: one that was over may have
-                # left by itself meanwhile.
+                # They stand by the store's clock, for the second time: at the first, one that was
+                # over may have left by itself.
                 return NotGranted(TIMED_OUT, answer.obstruction)
             else:
                 doubted = answer.ahead

@@ -80,14 +80,15 @@ class Locks:
         stop_fd: int | None = None,
         detached: bool = False,
     ) -> Grant:
-        """Hold all the names, and return the grant. A `with` block releases it at its end.
+        """Hold all the names, and return the grant. A `with` block releases it at its end, and
+        raises LeaseLost if it was lost.
 
         Names that the job holds already are not waited for; releasing a grant of such names alone
         frees nothing. `timeout_s` None waits without a limit; a wait also ends, like a timeout,
-        when the descriptor `stop_fd` becomes readable. With `ttl_s` the grant ends after so long
-        unless renewed; without, it lives as long as `process`. `process` None needs a `ttl_s`; so
-        does another process where other machines use the store, if the caller may end before the
-        grant (`detached`).
+        when `stop_fd` becomes readable. With `ttl_s` the grant ends after so long unless renewed;
+        without, it lives as long as `process`. `process` None needs a `ttl_s`; so does another
+        process if the caller may end before the grant (`detached`) and other machines use the
+        store.
 
         Raises LockTimeout (nothing is held; its fields name the holders and the position in the
         queue), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again

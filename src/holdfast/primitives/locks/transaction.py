@@ -294,14 +294,12 @@ class LockTransaction:
         while self._heap or self._end_a_cycle():
             _, _, name, queue, waiter = heapq.heappop(self._heap)
             if waiter.id == self._refused:
-                # A waiter comes once for each of its names, in a row. Until another goes, it is
-                # refused for the same reason.
+                # A waiter comes once for each of its names, in a row, and is refused once.
                 pass
             elif self._try_waiter(waiter):
                 self._refused = ""
-                # Those behind it may move up in its other queues too. Where a name was gone
-                # through already they could not: what blocked them as a waiter now blocks them as
-                # a holder.
+                # Those behind it may move up in its other queues too, except where they were tried:
+                # what blocked them as a waiter now blocks them as a holder.
                 for other in set(waiter.names) - self._begun:
                     self._begun.add(other)
                     self._push_next(other, self.table.queue(other))

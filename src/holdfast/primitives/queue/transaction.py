@@ -313,9 +313,8 @@ class QueueTransaction:
         `keep_least` stay at any age: a clock may have been set forward, unless the caller `asked`
         for that age.
         """
-        ended = sum(
-            self._tx.count(REQUESTS, "state", (self._queue, state.value)) for state in ENDED
-        )
+        counts = [self._tx.count(REQUESTS, "state", (self._queue, one.value)) for one in ENDED]
+        ended = sum(counts)
         before = retention_limit(self._journal, self._tx, keep_s, asked=asked)
         spared = retention_limit(self._journal, self._tx, spare_s, asked=asked)
         oldest = in_order(
@@ -323,8 +322,7 @@ class QueueTransaction:
         )[:QUEUE_TRIM_MAX]
         dropped = 0
         for request in oldest:
-            # By their end, not by their place: one that waited long ends after many that came
-            # later.
+            # By their end, not by their place: one that waited long ends late.
             at = request.finished_at or request.accepted_at
             old = dropped < ended - keep_least and at < before
             if (spare_s and at >= spared) or (dropped >= ended - keep and not old):
