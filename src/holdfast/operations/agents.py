@@ -72,7 +72,8 @@ Lease = Annotated[
     Ttl | None,
     Flag(
         "--lease",
-        help="How long it is believed without a sign of life.  [default: agents.lease_s, a day]",
+        help="How long it counts as alive without a sign of life.  "
+        "[default: agents.lease_s, a day]",
     ),
 ]
 SessionRoot = Annotated[
@@ -91,8 +92,7 @@ TakeOver = Annotated[
     bool,
     Flag(
         "--take-over",
-        help="Replace the generation that has the id, on your word that it is over. "
-        "Told in the journal.",
+        help="Replace the generation that has the id, even if it may be alive. Journalled.",
     ),
 ]
 

@@ -73,12 +73,12 @@ def records(hf: Holdfast) -> list[Finding]:
     spaces = [space for space in all_spaces() if not space.volatile and space.name != "agents"]
     until_s = time.monotonic() + _READ_S
     damaged: dict[str, Corrupt] = {}
-    number, rest = 0, "which are all"
+    number, rest = 0, "all there are"
     for keys, unread in (page for space in spaces for page in _pages(hf, space)):
         number += keys
         damaged |= {error.message: error for error in unread}
         if time.monotonic() >= until_s:
-            rest = "then the time was over: `holdfast store check` reads all"
+            rest = "then its time was over: `holdfast store check` reads all"
             break
     if damaged:
         first = failed(next(iter(damaged.values())))

@@ -80,7 +80,7 @@ def jobs() -> None:
 @click.option(
     "--prompt-file",
     metavar="FILE",
-    help="Read the prompt from a file, as one of more than 128 kB.",
+    help="Read the prompt from a file; needed above 128 kB.",
 )
 @request_options(requests.Register)
 @json_option
