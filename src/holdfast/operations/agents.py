@@ -340,7 +340,7 @@ def refresh(hf: Holdfast, request: Refresh) -> Agent:
     "POST /v1/agents/{agent}/remove", cli="agents remove", errors=(NotFound, LeaseLost, Fenced)
 )
 def remove(hf: Holdfast, request: Remove) -> Removed:
-    """Take a generation's own record out."""
+    """Remove a generation's own record."""
     agent_id = agent_id_of(hf, request.agent)
     hf.agents.remove(agent_id, request.generation_id, token=request.token)
     return Removed(removed=agent_id, generation_id=request.generation_id)

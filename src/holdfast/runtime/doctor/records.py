@@ -239,7 +239,7 @@ def followers(hf: Holdfast) -> list[Finding]:
     if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
         fix = "make swap_log.jsonl writable; the next swap brings it up to date"
         found += _behind(hf, "the swap log", swaps, fix)
-    return found or [ok("the audit log keeps up, and no event waits for a broker that was chosen")]
+    return found or [ok("the audit log keeps up, and no event waits for a configured broker")]
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:

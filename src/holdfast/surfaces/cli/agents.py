@@ -320,7 +320,7 @@ def refresh(agent: Agent) -> str:
     return _line(agent)
 
 
-@agents.operation(operations.remove, short_help="Take a generation's record out.")
+@agents.operation(operations.remove, short_help="Remove a generation's record.")
 def remove(done: operations.Removed) -> str:
     """Take an agent's record out, if it is this generation's.
 

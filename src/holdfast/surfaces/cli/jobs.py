@@ -278,7 +278,7 @@ def publish(
     unsent: bool,
     as_json: bool,
 ) -> None:
-    """Publish an event of a job, and move the job accordingly; print the event's number.
+    """Publish an event of a job, change the job's status to match, and print the event's number.
 
     EVENT is started, permission_required, progress, completed, error or cancelled. The event is
     kept before it is sent: if the broker is away (exit status 6), it goes out with the next one, or
