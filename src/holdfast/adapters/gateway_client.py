@@ -96,7 +96,7 @@ class GatewayClient:
             left = self.folder.state()
             if left is None:
                 raise NotFound(
-                    f"there never was a gateway of {self.agent} here: {self._advice}",
+                    f"no gateway of {self.agent} was ever started here: {self._advice}",
                     agent=self.agent,
                 ) from None
         plain: Document = msgspec.to_builtins(left_by(left))

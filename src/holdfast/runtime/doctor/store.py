@@ -89,13 +89,13 @@ def logs(settings: Settings) -> list[Finding]:
         if size <= LOG_BYTES_KEPT:
             continue
         who, fix = blame(database)
-        says = f"the log of {database} has {_size(size)} and cannot be begun anew: {who}"
+        says = f"the log of {database} has {_size(size)} and cannot be reset: {who}"
         found.append(
             fail(f"{says}; changes are refused", fix, "store_unavailable")
             if size > LOG_BYTES_MAX
             else warn(says, f"{fix}; beyond {_size(LOG_BYTES_MAX)} changes are refused")
         )
-    usual = "none has grown beyond what is usual" if path else "the store has none on this machine"
+    usual = "none is larger than usual" if path else "the store has none on this machine"
     return found or [ok(usual)]
 
 
@@ -118,9 +118,7 @@ def gates(settings: Settings) -> list[Finding]:
         held = {gate: pid for gate, pid in held.items() if flock_holder(gate) == pid}
         if held and all(is_stopped(pid) for pid in held.values()):
             break
-    return [_held(gate, pid) for gate, pid in held.items()] or [
-        ok("nobody keeps writers out for long")
-    ]
+    return [_held(gate, pid) for gate, pid in held.items()] or [ok("no process blocks writers")]
 
 
 def _held(gate: Path, pid: int) -> Finding:
