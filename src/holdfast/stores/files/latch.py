@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,43 +75,8 @@ class Latch:
         """In a turn: apply the redo record that a killed process left. Raises StoreUnavailable, and
         _LocksNeeded for files whose lock is not in `locks`.
         """
-        if self._inner.get(REDO, FIRST) is None:
-            return
-        # In a durable transaction: the killed process may not have synced its commit, and no file
-        # may be ahead of the inner store after a power loss.
-        pending = self._inner.transact(
-            lambda tx: read_redo(tx, self._folders), scope=[REDO], timeout_s=left(deadline)
-        )
-        needed = {change.lock for change in pending.values() if change.lock is not None}
-        if missing := needed.difference(locks):
-            raise _LocksNeeded(missing)
-        try:
-            overtaken = apply_changes(self._disk, pending.values(), staged=False)
-        except (OSError, UnusableFile, StoreUnavailable) as error:
-            raise StoreUnavailable(
-                f"the last change could not be completed in the files of {self._folders.root} "
-                f"({error}): correct that and try again; this call changed nothing",
-                path=str(self._folders.root),
-                outcome="none",
-            ) from None
-        # The dead process's lock was free at once. Another program may have read the old file,
-        # changed it and begun to work by it: its change wins.
-        for location in overtaken:
-            warn(
-                "%s was changed by another program before the change of a killed process reached "
-                "it: it stays as it is",
-                location.path,
-            )
-            facts = {"path": str(location.path)}
-            append_entry(self._inner, "store.conflict", location.path.name, facts)
-        self.clear_redo(deadline)
-
-    def clear_redo(self, deadline: float) -> None:
-        """In a turn: remove the redo record, once its files are in place and synced."""
-        faults.reach("files.clear.before")
-        # Not durable: applying a record twice is harmless.
-        self._inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
-        faults.reach("files.clear.after")
+        if self._inner.get(REDO, FIRST) is not None:
+            recover(self._folders, self._inner, self._disk, locks, deadline, outcome="none")
 
     def close(self) -> None:
         self._gate.close()
@@ -128,6 +93,57 @@ class Latch:
 
     def _new_gate(self) -> Gate:
         return Gate(self._folders.own / "latch", self._access)
+
+
+def recover(
+    folders: Folders,
+    inner: SqliteStore,
+    disk: Disk,
+    locks: Collection[Path] | None,
+    deadline: float,
+    *,
+    outcome: str,
+) -> None:
+    """At the latch: apply a redo record, and remove it. Raises LockTimeout; StoreUnavailable with
+    this outcome when a file cannot be written; and _LocksNeeded for files whose lock is not in
+    `locks`. None for `locks`: all that there are were taken.
+    """
+    # In a durable transaction: the killed process may not have synced its commit, and no file may
+    # be ahead of the inner store after a power loss.
+    pending = inner.transact(
+        lambda tx: read_redo(tx, folders), scope=[REDO], timeout_s=left(deadline)
+    )
+    needed = {change.lock for change in pending.values() if change.lock is not None}
+    if locks is not None and (missing := needed.difference(locks)):
+        raise _LocksNeeded(missing)
+    try:
+        overtaken = apply_changes(disk, pending.values(), staged=False)
+    except (OSError, UnusableFile, StoreUnavailable) as error:
+        raise StoreUnavailable(
+            f"the last change could not be completed in the files of {folders.root} ({error}): "
+            "correct that, and the next change completes it",
+            path=str(folders.root),
+            outcome=outcome,
+        ) from None
+    # The dead process's lock was free at once. Another program may have read the old file, changed
+    # it and begun to work by it: its change wins.
+    for location in overtaken:
+        warn(
+            "%s was changed by another program before the change of a killed process reached it: "
+            "it stays as it is",
+            location.path,
+        )
+        facts = {"path": str(location.path)}
+        append_entry(inner, "store.conflict", location.path.name, facts)
+    remove_redo(inner, deadline)
+
+
+def remove_redo(inner: SqliteStore, deadline: float) -> None:
+    """At the latch: remove the redo record, once its files are in place and synced."""
+    faults.reach("files.clear.before")
+    # Not durable: applying a record twice is harmless.
+    inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
+    faults.reach("files.clear.after")
 
 
 class _Replaced(Exception):

@@ -1,8 +1,8 @@
 """The records of one space: as they were found in files, and as a transaction sees them."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
-from typing import Any, Generic, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
 
 from holdfast.kernel.codec import blame_stack, to_json, to_plain
 from holdfast.kernel.errors import Corrupt, RecordInvalid
@@ -86,12 +86,6 @@ class RecordSet(Generic[R]):
         self._indexes: SortedIndexes | None = None
         self._damaged: dict[str, Corrupt] = {}
 
-    def one(self, key: str) -> Entry[R] | None:
-        return self.entries.get(key)
-
-    def all(self) -> "RecordSet[R]":
-        return self
-
     def sorted_keys(self) -> list[str]:
         if self._keys is None:
             self._keys = sorted(self.entries)
@@ -149,32 +143,36 @@ class RecordSet(Generic[R]):
             return None
 
 
-class Source(Protocol[R]):
-    """Where an overlay finds the entries of a space. A RecordSet is its own source."""
-
-    def one(self, key: str) -> Entry[R] | None: ...
-
-    def all(self) -> RecordSet[R]: ...
-
-
 class Overlay(Generic[R]):
-    """The records of a space in a transaction: its own changes over what was found in files."""
+    """The records of a space in a transaction: its own changes over what was found in files.
+    `find` returns one entry of those, and `load` all of them.
+    """
 
-    def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
+    def __init__(
+        self,
+        space: Space[R],
+        wire: Wire[R],
+        find: Callable[[str], Entry[R] | None],
+        load: Callable[[], RecordSet[R]],
+    ) -> None:
         self._space = space
         self._wire = wire
-        self._source = source
+        self._find = find
+        self._load = load
         self.changed: dict[str, Entry[R] | None] = {}
         self._records: RecordSet[R] | None = None
         self._is_own = False
         """Only a set that was made here may be changed; any other is shared."""
 
     def entry(self, key: str) -> Entry[R] | None:
-        return self.changed[key] if key in self.changed else self._source.one(key)
+        if key in self.changed:
+            return self.changed[key]
+        # What was loaded stays true for this transaction, whatever happens to the files since.
+        return self._find(key) if self._records is None else self._records.entries.get(key)
 
     def records(self) -> RecordSet[R]:
         if self._records is None:
-            found = self._source.all()
+            found = self._load()
             self._is_own = bool(self.changed)
             self._records = found.changed(self.changed) if self._is_own else found
         return self._records

@@ -16,8 +16,8 @@ from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row, Store, Tx
-from holdfast.stores.files.documents import parse, pattern_of, render
-from holdfast.stores.files.folders import Folders
+from holdfast.stores.files.documents import parse, render
+from holdfast.stores.files.folders import Folders, pattern_of
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, make_folder, read_file, remove_file, replace_file
 
@@ -59,7 +59,20 @@ class Signs:
 
     def update_all(self) -> None:
         """Write every sign, and remove those of records that are gone."""
-        self._in_turn(self._update_all)
+
+        def work() -> None:
+            for space, sign in self._shown.items():
+                damaged: Damage = []
+                rows = self._store.read(
+                    lambda tx, s=space, d=damaged: tx.range(s, damaged=d),  # type: ignore[misc]
+                    scope=[space],
+                )
+                kept = {path for row in rows if (path := self._show(sign, row.key, row))}
+                for path in self._existing(sign):
+                    if path not in kept and self._is_ours(path):
+                        remove_file(path)
+
+        self._in_turn(work)
 
     def close(self) -> None:
         self._gate.close()
@@ -68,18 +81,6 @@ class Signs:
         """In a forked child: leave the parent's gate to the parent. Raises StoreUnavailable."""
         self._gate.abandon()
         self._gate = self._new_gate()
-
-    def _update_all(self) -> None:
-        for space, sign in self._shown.items():
-            damaged: Damage = []
-            rows = self._store.read(
-                lambda tx, s=space, d=damaged: tx.range(s, damaged=d),  # type: ignore[misc]
-                scope=[space],
-            )
-            kept = {path for row in rows if (path := self._show(sign, row.key, row))}
-            for path in self._existing(sign):
-                if path not in kept and self._is_ours(path):
-                    remove_file(path)
 
     def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
         name = sign.called(key)

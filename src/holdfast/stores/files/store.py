@@ -38,12 +38,12 @@ from holdfast.kernel.store import (
     Tx,
 )
 from holdfast.stores.checks import closed
-from holdfast.stores.files import repair
+from holdfast.stores.files import folders as places
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
-from holdfast.stores.files.documents import DamagedFile
+from holdfast.stores.files.documents import GONE, DamagedFile, restore_file
 from holdfast.stores.files.folders import Folders, claim_all, file_layout, lock_paths
-from holdfast.stores.files.latch import Latch, append_entry, left, warn
+from holdfast.stores.files.latch import Latch, append_entry, left, remove_redo, warn
 from holdfast.stores.files.redo import (
     GENERATIONS,
     Change,
@@ -54,12 +54,12 @@ from holdfast.stores.files.redo import (
 )
 from holdfast.stores.files.signs import Signs, TrackingTx
 from holdfast.stores.files.transaction import (
-    FileChanges,
     FilesChanged,
     FilesScope,
     FilesTx,
+    NewFile,
     SnapshotReader,
-    file_changes,
+    new_files,
     scope_of,
 )
 from holdfast.stores.listener import FdListener
@@ -78,7 +78,7 @@ _READS_MAX = 8
 
 class _Committed(NamedTuple):
     result: Any
-    files: FileChanges
+    files: list[NewFile]
     changes: list[Change]
     shown: Mapping[Space[Any], Iterable[str]]
 
@@ -131,7 +131,10 @@ class FilesStore(EmbeddedStore):
         self._lock_paths: dict[tuple[Space[Any], ...], tuple[Path, ...]] = {}
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.inner.close)
-            self._refuse_network_folders()
+            for name in self._given:
+                place = self.folders.of(name)
+                with contextlib.suppress(OSError):
+                    refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
             claim_all(self.folders, self._given, self.access)
             self._latch = Latch(self.folders, self.inner, self.disk, self.access)
             on_error.callback(self._latch.close)
@@ -250,12 +253,12 @@ class FilesStore(EmbeddedStore):
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """Entries among the folders of a space that hold no record; see kernel/store.py."""
-        return repair.find_leftovers(self.folders, space)
+        return places.find_leftovers(self.folders, space)
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
         """Remove such an entry, if it still holds no record; see kernel/store.py."""
         return self.exclusively(
-            lambda: repair.remove_leftover(self.folders, space, key, older_than_s=older_than_s),
+            lambda: places.remove_leftover(self.folders, space, key, older_than_s=older_than_s),
             TRANSACT_TIMEOUT_S,
             self._locks_of((space,)),
         )
@@ -263,10 +266,9 @@ class FilesStore(EmbeddedStore):
     def folders_of(self, namespace: str) -> Folders:
         return Folders(self.root, namespace, self._given)
 
-    def open_namespace(self, namespace: str) -> tuple[FileCache, SqliteStore]:
-        """The files of another namespace, and its inner store, which the caller closes."""
-        cache = FileCache(self.folders_of(namespace), self.disk)
-        return cache, SqliteStore(
+    def inner_of(self, namespace: str) -> SqliteStore:
+        """The inner store in another namespace, which the caller closes."""
+        return SqliteStore(
             self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock
         )
 
@@ -328,10 +330,11 @@ class FilesStore(EmbeddedStore):
         mine = FilesTx(cast(SqliteTx, tracking), plan.names, views)
         try:
             result = body(mine)
-            files = file_changes(mine.mark_changed(), self.cache)
+            files = new_files(mine.mark_changed(), self.cache)
         finally:
             mine.end()
-        changes = self._stage(with_before(self.disk, files.changes(self.cache)), staged)
+        decided = with_before(self.disk, (file.change for file in files))
+        changes = self._stage(decided, staged)
         write_redo(tx, self.folders, changes)
         return _Committed(result, files, changes, tracking.changed)
 
@@ -361,19 +364,20 @@ class FilesStore(EmbeddedStore):
         """
         try:
             apply_changes(self.disk, done.changes, staged=True)
-            self._latch.clear_redo(deadline)
+            remove_redo(self.inner, deadline)
         except (OSError, UnusableFile, HoldfastError) as error:
             self.cache.forget()
             warn("files are not up to date, the next change completes them: %s", error)
             return
-        done.files.remember(self.cache)
+        for file in done.files:
+            file.remember()
 
     def _repair(self, damage: DamagedFile) -> None:
         """At the latch: restore a damaged file, and raise the error that its reader must see.
         Return when the file is sound after all.
         """
         try:
-            error = repair.restore_file(self.disk, damage, self.now())
+            error = restore_file(self.disk, damage, self.now())
         except OSError as failure:
             raise StoreUnavailable(
                 f"{damage.location.path} is damaged ({damage.why}), and cannot be restored "
@@ -385,7 +389,7 @@ class FilesStore(EmbeddedStore):
         if error is None:
             return
         restored = error.fields["restored"]
-        lost = damage.why == repair.GONE and damage.location.folder.is_dir() and not restored
+        lost = damage.why == GONE and damage.location.folder.is_dir() and not restored
         if lost:
             self._forget_records(damage.space)
         if lost or restored:
@@ -411,12 +415,6 @@ class FilesStore(EmbeddedStore):
                 tx.delete(revisions, key)
 
         self.inner.transact(forget, scope=[GENERATIONS, revisions])
-
-    def _refuse_network_folders(self) -> None:
-        for name in self._given:
-            place = self.folders.of(name)
-            with contextlib.suppress(OSError):
-                refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
 def make_root(root: Path, access: Access) -> None:

@@ -11,7 +11,7 @@ A space with a layout is an overlay over its files; any other space is the inner
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.codec import to_json
@@ -20,13 +20,12 @@ from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
 from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
-from holdfast.stores.files.cache import FileCache, FolderSource, Pending
+from holdfast.stores.files.cache import FileCache, Pending
 from holdfast.stores.files.disk import Location
 from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, Overlay, Source
+from holdfast.stores.files.records import Entry, Overlay, RecordSet
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
-from holdfast.stores.files.repair import GONE
 from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
 from holdfast.stores.sqlite.store import SqliteStore
@@ -205,61 +204,41 @@ class FilesTx(FilesReadTx[SqliteTx]):
         return self._tx.revision
 
 
-class RecordFile(NamedTuple):
-    """The new state of a record with a file of its own; no entry: it is removed."""
+class NewFile(NamedTuple):
+    """A file to write or remove, and the call that puts its content into the cache, once the file
+    is in its place.
+    """
 
-    space: Space[Any]
-    layout: FilePerRecord[Any]
-    key: str
-    entry: Entry[Any] | None
-
-
-class FileChanges(NamedTuple):
-    """The new files of a transaction: of several records, with their spaces, and of one."""
-
-    files: dict[Location, tuple[ParsedFile, list[SpaceView[Any]]]]
-    records: list[RecordFile]
-
-    def changes(self, cache: FileCache) -> list[Change]:
-        """The files to write or remove."""
-        found = [
-            Change(
-                location,
-                file.data,
-                keep=True,
-                lock=lock_path(cache.folders, views[0].layout),
-                delta=_delta(file, views[0]),
-            )
-            for location, (file, views) in self.files.items()
-        ]
-        for _, layout, key, entry in self.records:
-            data = None if entry is None else render(entry.document)
-            location = cache.location_of(layout, key)
-            lock = lock_path(cache.folders, layout)
-            found.append(Change(location, data, keep=False, lock=lock))
-        return found
-
-    def remember(self, cache: FileCache) -> None:
-        """Put the content of the files into the cache, once they are in place."""
-        for location, (file, views) in self.files.items():
-            records = {view.space: view.overlay.records() for view in views}
-            cache.remember_file(location, file, records)
-        for each in self.records:
-            cache.remember_record(*each)
+    change: Change
+    remember: Callable[[], None]
 
 
-def file_changes(views: Iterable[SpaceView[Any]], cache: FileCache) -> FileChanges:
-    """The new files of the changed spaces."""
-    found = FileChanges({}, [])
+def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile]:
+    """The new files of the changed spaces. Several spaces may share one file."""
+    found = []
+    sharing: dict[Location, list[SpaceView[Any]]] = {}
     for view in views:
-        if isinstance(view.layout, FilePerRecord):
-            for key, entry in sorted(view.overlay.changed.items()):
-                found.records.append(RecordFile(view.space, view.layout, key, entry))
+        space, layout = view.space, view.layout
+        if isinstance(layout, OneFile):
+            sharing.setdefault(cache.location(layout), []).append(view)
             continue
-        assert view.file is not None
-        location = cache.location(view.layout)
-        file, others = found.files.get(location, (view.file, []))
-        found.files[location] = ParsedFile(_content(view, view.layout, file)), [*others, view]
+        lock = lock_path(cache.folders, layout)
+        remember = cache.folder_cache(space, layout).remember
+        for key, entry in sorted(view.overlay.changed.items()):
+            data = None if entry is None else render(entry.document)
+            change = Change(cache.location_of(layout, key), data, keep=False, lock=lock)
+            found.append(NewFile(change, partial(remember, key, entry)))
+    for location, together in sharing.items():
+        first = together[0]
+        assert first.file is not None
+        file = first.file
+        for view in together:
+            assert isinstance(view.layout, OneFile)
+            file = ParsedFile(_content(view, view.layout, file))
+        lock, delta = lock_path(cache.folders, first.layout), _delta(file, first)
+        change = Change(location, file.data, keep=True, lock=lock, delta=delta)
+        records = {view.space: view.overlay.records() for view in together}
+        found.append(NewFile(change, partial(cache.remember_file, location, file, records)))
     return found
 
 
@@ -378,25 +357,35 @@ class SnapshotReader:
         self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]
     ) -> dict[str, SpaceView[Any]]:
         """The scope's spaces in files, by name. Raises DamagedFile and StoreCorrupt."""
-        views = {}
-        for space in scope.spaces:
-            layout = file_layout(space)
-            assert layout is not None
-            generation = _revision(tx.get(GENERATIONS, space.name))
-            revisions = Revisions(tx, space, generation, self._revisions)
-            file: ParsedFile | None = None
-            source: Source[Any]
-            if isinstance(layout, OneFile):
-                file, source = self.cache.file_records(space, layout, pending)
-                if generation and file.data is None:
-                    # It was written once. Taken for empty, its records would seem deleted.
-                    raise DamagedFile(self.cache.location(layout), layout, space, GONE)
-            else:
-                self.cache.refuse_missing_folder(layout, pending, revisions.all)
-                source = FolderSource(self.cache, space, layout, pending, revisions.all, check)
-            overlay = Overlay(space, layout.wire, source)
-            views[space.name] = SpaceView(space, layout, overlay, revisions, file)
-        return views
+        return {space.name: self._view(tx, space, pending, check) for space in scope.spaces}
+
+    def _view(
+        self, tx: ReadTx, space: Space[R], pending: Pending, check: Callable[[], None]
+    ) -> SpaceView[R]:
+        """A space in files. Records with a file each are read when they are needed; `check` is
+        called after each such read, and raises when the files may have changed since the snapshot.
+        """
+        layout, cache = file_layout(space), self.cache
+        assert layout is not None
+        generation = _revision(tx.get(GENERATIONS, space.name))
+        revisions = Revisions(tx, space, generation, self._revisions)
+        if isinstance(layout, OneFile):
+            file, found = cache.file_records(space, layout, pending, was_written=generation > 0)
+            overlay = Overlay(space, layout.wire, found.entries.get, lambda: found)
+            return SpaceView(space, layout, overlay, revisions, file)
+        cache.refuse_missing_folder(layout, pending, revisions.all)
+
+        def find(key: str) -> Entry[R] | None:
+            entry = cache.record(space, layout, key, pending)
+            check()
+            return entry
+
+        def load() -> RecordSet[R]:
+            records = cache.records(space, layout, pending, revisions.all)
+            check()
+            return records
+
+        return SpaceView(space, layout, Overlay(space, layout.wire, find, load), revisions)
 
 
 def _revision(row: Row[Any] | None) -> int:
