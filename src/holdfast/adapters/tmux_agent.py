@@ -34,13 +34,18 @@ from holdfast.adapters.pane_owner import (
     own_mark,
     recorded_agent,
 )
-from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, Screen, TmuxServer, is_silent
-from holdfast.adapters.tmux_paste import (
+from holdfast.adapters.tmux_pane import (
+    AGENT,
+    MARK,
+    UNSENT,
     PromptBuffers,
+    Screen,
+    TmuxServer,
     enter_later,
     enter_once,
     has_mark,
     is_pane,
+    is_silent,
     is_unsent,
     press,
     runs_same,
@@ -395,6 +400,6 @@ class TmuxAgent:
 
 
 def _too_old(version: str) -> bool:
-    """Is it a tmux before 3.2? Versions such as next-3.6 are later."""
+    # Versions such as next-3.6 are later.
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) < _TMUX_SINCE

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Damage, Row, Store, Tx
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Damage, Row, Store
 from holdfast.stores.files.documents import parse, render
 from holdfast.stores.files.folders import Folders, pattern_of
 from holdfast.stores.sqlite.gate import Gate
@@ -117,29 +117,3 @@ class Signs:
     def _in_turn(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(*_IGNORED):
             self._gate.run(work, _TURN_S)
-
-
-class TrackingTx:
-    """A transaction of the inner store that notes the keys of shown records it changes. Every other
-    attribute is the inner transaction's.
-    """
-
-    def __init__(self, tx: Tx, signs: Signs) -> None:
-        self._tx = tx
-        self._signs = signs
-        self.changed: dict[Space[Any], set[str]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
-
-    def put(self, space: Space[R], key: str, record: R) -> None:
-        self._note(space, key)
-        self._tx.put(space, key, record)
-
-    def delete(self, space: Space[Any], key: str) -> bool:
-        self._note(space, key)
-        return self._tx.delete(space, key)
-
-    def _note(self, space: Space[Any], key: str) -> None:
-        if self._signs.of(space) is not None:
-            self.changed.setdefault(space, set()).add(key)

@@ -52,7 +52,7 @@ from holdfast.stores.files.redo import (
     with_before,
     write_redo,
 )
-from holdfast.stores.files.signs import Signs, TrackingTx
+from holdfast.stores.files.signs import Signs
 from holdfast.stores.files.transaction import (
     FilesChanged,
     FilesScope,
@@ -280,15 +280,15 @@ class FilesStore(EmbeddedStore):
                 body, scope=plan.scope, durable=durable, timeout_s=left(deadline)
             )
 
-        def tracked(tx: Tx) -> tuple[T, TrackingTx]:
-            tracking = TrackingTx(tx, self._signs)
-            return body(cast(Tx, tracking)), tracking
+        def noting(tx: Tx) -> tuple[T, FilesTx]:
+            mine = FilesTx(cast(SqliteTx, tx), plan.names, {}, self._signs.of)
+            return body(mine), mine
 
-        result, tracking = self.inner.transact(
-            tracked, scope=plan.scope, durable=durable, timeout_s=left(deadline)
+        result, mine = self.inner.transact(
+            noting, scope=plan.scope, durable=durable, timeout_s=left(deadline)
         )
-        if tracking.changed:
-            self._signs.update(tracking.changed)
+        if mine.shown:
+            self._signs.update(mine.shown)
         return result
 
     def _transact_files(self, body: Callable[[Tx], T], scope: FilesScope, deadline: float) -> T:
@@ -326,8 +326,7 @@ class FilesStore(EmbeddedStore):
         self, tx: Tx, body: Callable[[Tx], Any], plan: FilesScope, staged: list[Location]
     ) -> _Committed:
         views = self._reader.views(tx, plan, {}, lambda: None)
-        tracking = TrackingTx(tx, self._signs)
-        mine = FilesTx(cast(SqliteTx, tracking), plan.names, views)
+        mine = FilesTx(cast(SqliteTx, tx), plan.names, views, self._signs.of)
         try:
             result = body(mine)
             files = new_files(mine.mark_changed(), self.cache)
@@ -336,7 +335,7 @@ class FilesStore(EmbeddedStore):
         decided = with_before(self.disk, (file.change for file in files))
         changes = self._stage(decided, staged)
         write_redo(tx, self.folders, changes)
-        return _Committed(result, files, changes, tracking.changed)
+        return _Committed(result, files, changes, mine.shown)
 
     def _stage(self, changes: Iterable[Change], staged: list[Location]) -> list[Change]:
         """Stage the files, and return the changes with the stamps of their staged files. Before the

@@ -149,7 +149,20 @@ class FilesReadTx(QueryTx, Generic[X]):
 
 
 class FilesTx(FilesReadTx[SqliteTx]):
-    """A transaction over files and inner store."""
+    """A transaction over files and inner store. It notes the keys of changed records that a sign
+    shows; `sign_of` returns the sign of a space.
+    """
+
+    def __init__(
+        self,
+        tx: SqliteTx,
+        names: frozenset[str],
+        views: Mapping[str, SpaceView[Any]],
+        sign_of: Callable[[Space[Any]], object],
+    ) -> None:
+        super().__init__(tx, names, views)
+        self._sign_of = sign_of
+        self.shown: dict[Space[Any], set[str]] = {}
 
     @property
     def revision(self) -> int:
@@ -158,6 +171,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
     def put(self, space: Space[R], key: str, record: R) -> None:
         view = self._view(space)
         if view is None:
+            self._note(space, key)
             self._tx.put(space, key, record)
             return
         check_key(key)
@@ -168,6 +182,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
     def delete(self, space: Space[Any], key: str) -> bool:
         view = self._view(space)
         if view is None:
+            self._note(space, key)
             return self._tx.delete(space, key)
         if not storable(key) or not view.overlay.delete(key):
             return False
@@ -199,6 +214,10 @@ class FilesTx(FilesReadTx[SqliteTx]):
         for view in views:
             self._tx.put(GENERATIONS, view.space.name, Mark())
         return views
+
+    def _note(self, space: Space[Any], key: str) -> None:
+        if self._sign_of(space) is not None:
+            self.shown.setdefault(space, set()).add(key)
 
     def _own_revision(self) -> int:
         return self._tx.revision
