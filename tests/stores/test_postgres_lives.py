@@ -17,7 +17,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.postgres import attempt, incarnation, open_postgres
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.conformance import PATIENCE_S, THINGS, Thing, append, put
+from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, Thing, append, put
 from tests.stores import postgres_server as servers
 from tests.stores.postgres_server import Server, running
 

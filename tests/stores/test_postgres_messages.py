@@ -24,7 +24,7 @@ from holdfast.stores.postgres import listener, messages, open_postgres, transact
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
+from holdfast.testing.conformance.harness import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
 from tests.harness.timeouts import NEVER_S
 from tests.stores.harnesses_postgres import be_patient
 

@@ -129,8 +129,7 @@ class JournalMirror:
     def _copy_from(self, fd: int, mark: _Mark) -> Cursor:
         for batch in self._journal.since(mark.cursor):
             mark = self._add(mark, batch.entries, batch.cursor)
-            # One pwrite, which a kill cannot cut in two. Spaces cover the rest of a longer mark.
-            os.pwrite(fd, to_json(mark).ljust(os.fstat(fd).st_size), 0)
+            _put(fd, mark)
         return mark.cursor
 
     def _add(self, mark: _Mark, entries: Iterable[Entry], cursor: Cursor) -> _Mark:
@@ -247,6 +246,11 @@ def _read_mark(fd: int) -> _Mark:
         return msgspec.json.decode(os.pread(fd, _MARK_BYTES_MAX, 0), type=_Mark)
     except (msgspec.DecodeError, UnicodeError):
         return _Mark()
+
+
+def _put(fd: int, mark: _Mark) -> None:
+    # One pwrite, which a kill cannot cut in two. Spaces cover the rest of a longer mark.
+    os.pwrite(fd, to_json(mark).ljust(os.fstat(fd).st_size), 0)
 
 
 def _swap_line(entry: Entry) -> dict[str, Any] | None:

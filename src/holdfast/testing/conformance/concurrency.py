@@ -22,12 +22,10 @@ from holdfast.testing.conformance.harness import (
     Harness,
     Suite,
     Thing,
-    needs,
-)
-from holdfast.testing.conformance.steps import (
     append,
     heard,
     increment,
+    needs,
     put,
     run_processes,
     take_all,
