@@ -370,8 +370,9 @@ class FileCache:
         folder, pattern = self._folder(layout)
         written: dict[str, Entry[R] | None] = {}
         for location, change in pending.items():
-            name = pattern.name_in_path(location.name) if location.folder == folder else None
-            key = _key_of(name, known_keys)
+            component, _, rest = location.name.partition("/")
+            is_ours = location.folder == folder and rest == pattern.rest
+            key = _key_of(pattern.name_in(component) if is_ours else None, known_keys)
             if key is not None:
                 written[key] = _pending_entry(space, key, change)
         return records.changed(written)

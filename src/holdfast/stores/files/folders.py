@@ -132,11 +132,6 @@ class Pattern(NamedTuple):
     def path_of_component(self, component: str) -> str:
         return f"{component}/{self.rest}" if self.rest else component
 
-    def name_in_path(self, path: str) -> str | None:
-        """The name of the key in a path below the base; None when the path does not match."""
-        component, _, rest = path.partition("/")
-        return self.name_in(component) if rest == self.rest else None
-
     def name_in(self, component: str) -> str | None:
         """The name of the key in a component; None when the component does not match."""
         if not (component.startswith(self.prefix) and component.endswith(self.suffix)):

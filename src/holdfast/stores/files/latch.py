@@ -155,7 +155,11 @@ class FolderLock(Gate):
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         def checked() -> T:
-            if not self._is_at_its_path():
+            try:
+                at_path, locked = os.lstat(self.path), os.fstat(self._fd)
+            except OSError:
+                raise _Replaced from None
+            if (at_path.st_dev, at_path.st_ino) != (locked.st_dev, locked.st_ino):
                 raise _Replaced
             return work()
 
@@ -174,13 +178,6 @@ class FolderLock(Gate):
             raise _unusable(path, os.strerror(error.errno or 0)) from None
         except StoreUnavailable as error:
             raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
-
-    def _is_at_its_path(self) -> bool:
-        try:
-            at_path, locked = os.lstat(self.path), os.fstat(self._fd)
-        except OSError:
-            return False
-        return (at_path.st_dev, at_path.st_ino) == (locked.st_dev, locked.st_ino)
 
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = flock_holder(self.path)

@@ -390,7 +390,15 @@ class FilesStore(EmbeddedStore):
         restored = error.fields["restored"]
         lost = damage.why == GONE and damage.location.folder.is_dir() and not restored
         if lost:
-            self._forget_records(damage.space)
+            # Without generation and revisions the space counts as new.
+            revisions = revision_space(damage.space)
+
+            def forget(tx: Tx) -> None:
+                tx.delete(GENERATIONS, revisions.name)
+                for key, _, _ in tx.range(revisions):
+                    tx.delete(revisions, key)
+
+            self.inner.transact(forget, scope=[GENERATIONS, revisions])
         if lost or restored:
             # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
             # sees.
@@ -403,17 +411,6 @@ class FilesStore(EmbeddedStore):
         if known is None:
             known = self._lock_paths[spaces] = lock_paths(self.folders, spaces)
         return known
-
-    def _forget_records(self, space: Space[Any]) -> None:
-        """Remove generation and revisions of a space whose records are lost: it counts as new."""
-        revisions = revision_space(space)
-
-        def forget(tx: Tx) -> None:
-            tx.delete(GENERATIONS, revisions.name)
-            for key, _, _ in tx.range(revisions):
-                tx.delete(revisions, key)
-
-        self.inner.transact(forget, scope=[GENERATIONS, revisions])
 
 
 def make_root(root: Path, access: Access) -> None:

@@ -4,7 +4,7 @@ database's clock.
 
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,6 +70,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             if failed is not None:
                 failed(error)
             raise
+
+    def value(self, sql: str, parameters: Sequence[Any] | None = None) -> Any:
+        """The one value that a statement returns."""
+        return self.execute(sql.encode(), parameters).fetchall()[0][0]
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **kwargs)

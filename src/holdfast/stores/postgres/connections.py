@@ -263,7 +263,7 @@ class Connections:
             self._failures = _failures(self._pool)
 
     def _limit_session(self, raw: Connection) -> None:
-        served_by = raw.execute(_SESSION_LIMITS).fetchall()[0][0]
+        served_by = raw.value(_SESSION_LIMITS)
         # A server gives its process number when it is connected to; a pooler gives one of its own.
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
             refuse_shared_sessions(self.address, raw)

@@ -32,7 +32,7 @@ def join(raw: Connection) -> None:
     """
     schema.refuse_standby(raw)
     raw.incarnation = _found(raw) or _begin(raw)
-    raw.journal = int(raw.execute(_JOURNAL).fetchall()[0][0])
+    raw.journal = int(raw.value(_JOURNAL))
 
 
 def advance_era(raw: Connection, known: int = 0) -> int:
@@ -58,11 +58,9 @@ def fate(raw: Connection, xid: str, incarnation: int) -> str | None:
     earlier = raw.incarnation != incarnation
     # Nothing of an earlier incarnation still runs, and numbers from the start of this one on belong
     # to others.
-    if earlier and not all(
-        raw.execute(sql, (xid,)).fetchall()[0][0] for sql in (_BEFORE, _EVER_GIVEN)
-    ):
+    if earlier and not all(raw.value(sql, (xid,)) for sql in (_BEFORE, _EVER_GIVEN)):
         return "aborted"
-    status: str | None = raw.execute(_STATUS, (xid,)).fetchall()[0][0]
+    status: str | None = raw.value(_STATUS, (xid,))
     return "aborted" if earlier and status == "in progress" else status
 
 

@@ -83,7 +83,7 @@ def migrate(raw: Connection) -> None:
     with raw.transaction():
         raw.execute(*latches.exclusive([latches.migration_key()]))
         found = _layout(raw)
-        now = raw.execute(f"SELECT {latches.NOW}").fetchall()[0][0]
+        now = raw.value(f"SELECT {latches.NOW}")
         start = token.first(token.next_era(0, instant(now))) + 1
         journal = new_journal()
         for statements in _MIGRATIONS[found:]:
@@ -141,9 +141,7 @@ def refuse_standby(raw: Connection) -> None:
     """Raise StoreUnavailable if the server is a standby."""
     says = raw.info.parameter_status("in_hot_standby")
     # Before version 14 the server has to be asked.
-    if says == "on" or (
-        says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]
-    ):
+    if says == "on" or (says is None and raw.value("SELECT pg_is_in_recovery()")):
         raise StoreUnavailable(
             "the server is a standby, which only reads: give the URL of the primary, or of all "
             "with a comma between the hosts",
@@ -174,9 +172,7 @@ def _layout(raw: Connection) -> int:
         "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'"
     ).fetchall():
         return 0
-    found = int(
-        raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0]
-    )
+    found = int(raw.value("SELECT number FROM holdfast.meta WHERE name = 'layout'"))
     if found > LAYOUT_VERSION:
         raise SchemaTooNew(
             f"schema holdfast has layout {found} and this program knows up to {LAYOUT_VERSION}: "

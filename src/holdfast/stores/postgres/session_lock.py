@@ -190,4 +190,4 @@ class SessionContender:
 def _asked(raw: Connection, question: str) -> Any:
     """One answer, within the time that a transaction may take."""
     raw.patience_until = time.monotonic() + TRANSACT_TIMEOUT_S
-    return raw.execute(question.encode()).fetchall()[0][0]
+    return raw.value(question)

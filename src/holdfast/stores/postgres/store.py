@@ -91,7 +91,14 @@ class PostgresStore(BaseStore):
         self._declared: set[Space[Any]] = set()
         self._session_locks: list[SessionLock] = []
         self._closed = False
-        self._migrate()
+        # On a connection of its own, whose error says best what is wrong with the URL.
+        raw = self.connections.connect()
+        try:
+            schema.migrate(raw)
+        except psycopg.Error as error:
+            raise translated(self.connections.address, error) from None
+        finally:
+            raw.close()
         _stores.add(self)
 
     def now(self) -> datetime:
@@ -221,19 +228,7 @@ class PostgresStore(BaseStore):
             lock.begin_process()
 
     def _ask_now(self) -> datetime:
-        question = f"SELECT {latches.NOW}"
-        micros = self.connections.run(lambda raw: raw.execute(question).fetchall()[0][0])
-        return schema.instant(micros)
-
-    def _migrate(self) -> None:
-        # On a connection of its own, whose error says best what is wrong with the URL.
-        raw = self.connections.connect()
-        try:
-            schema.migrate(raw)
-        except psycopg.Error as error:
-            raise translated(self.connections.address, error) from None
-        finally:
-            raw.close()
+        return schema.instant(self.connections.run(lambda raw: raw.value(f"SELECT {latches.NOW}")))
 
     def _declare(self, spaces: Sequence[Space[Any]], deadline: Deadline) -> None:
         if self._closed:
