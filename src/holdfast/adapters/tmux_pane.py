@@ -323,7 +323,7 @@ class PromptBuffers:
             self.forget(self._names[-1])
 
     def forget(self, name: str) -> None:
-        """The buffer does not exist any more."""
+        """Note that a buffer does not exist any more."""
         self._names.remove(name)
         (self._folder / name).unlink(missing_ok=True)
 

@@ -227,7 +227,11 @@ class Startup:
         try:
             ends = [*end, death]
             deadline = time.monotonic() + AGENT_START_S
-            while not self._is_program(program.pid) and time.monotonic() < deadline:
+            while time.monotonic() < deadline:
+                # Until it has executed its program, it has the command line of its guardian.
+                seen, words = self._hf.processes.sight(program.pid), self._hf.processes.words
+                if seen is None or words(program.pid) != words(seen.parent_pid):
+                    break
                 # The kernel notifies nobody when a process executes another program.
                 if readable(ends, _POLL_S):
                     return True
@@ -245,12 +249,6 @@ class Startup:
             if tree and self._hf.processes.trees.survivors(tree):
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(end[0], signal.SIGTERM)
-
-    def _is_program(self, pid: int) -> bool:
-        """Has it executed its program? Until then it has the command line of its guardian."""
-        seen = self._hf.processes.sight(pid)
-        words = self._hf.processes.words
-        return seen is None or words(pid) != words(seen.parent_pid)
 
 
 @contextmanager

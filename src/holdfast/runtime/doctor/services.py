@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
 from holdfast.adapters.tmux import NO_SERVER, ask
 from holdfast.domains.jobs.broker_address import BrokerAddress, address_of, was_chosen
@@ -146,27 +147,21 @@ def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
             says = f"the gateway of {agent} does not find it: {status.detail}"
             return warn(says, f"start {agent} again")
         return None
-    pid = _pid_of(hf, agent)
-    if pid is not None:
-        return fail(
-            f"the gateway of {agent}, process {pid}, does not answer within {METRICS_ASK_S:g} s",
-            f"continue it if it is stopped (kill -CONT {pid}), or end it and start it again: "
-            f"{serve}",
-            "unavailable",
-        )
+    instance = GatewayFolder(gateway_root(hf.settings, agent)).instance()
+    if instance is not None:
+        pid, seen = instance.pid, hf.processes.sight(instance.pid)
+        if seen is not None and not seen.zombie:
+            return fail(
+                f"the gateway of {agent}, process {pid}, does not answer within "
+                f"{METRICS_ASK_S:g} s",
+                f"continue it if it is stopped (kill -CONT {pid}), or end it and start it again: "
+                f"{serve}",
+                "unavailable",
+            )
     if depth:
         says = f"the gateway of {agent} is gone, and {waiting}"
         return fail(says, f"start it again: {serve}", "unavailable")
     return None
-
-
-def _pid_of(hf: Holdfast, agent: str) -> int | None:
-    """The live process that is recorded as the gateway of an agent."""
-    from holdfast.adapters.gateway_folder import GatewayFolder
-
-    instance = GatewayFolder(gateway_root(hf.settings, agent)).instance()
-    seen = None if instance is None else hf.processes.sight(instance.pid)
-    return instance.pid if instance is not None and seen is not None and not seen.zombie else None
 
 
 def server(hf: Holdfast) -> list[Finding]:
