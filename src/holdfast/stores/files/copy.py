@@ -19,10 +19,9 @@ from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.documents import DamagedFile, render, with_documents
 from holdfast.stores.files.folders import Folders, file_layout, lock_path
 from holdfast.stores.files.maintenance import NamespaceFiles, all_locks, open_namespaces
-from holdfast.stores.files.records import Entry
+from holdfast.stores.files.records import ADOPTED, Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, redo_rows, revision_space
 from holdfast.stores.files.store import FilesStore, make_root
-from holdfast.stores.files.transaction import ADOPTED
 from holdfast.stores.sqlite import copy
 from holdfast.system.access import PRIVATE, Access
 

@@ -6,10 +6,10 @@ be in the files yet. The reader then reads the files and compares the generation
 ones. A change is committed before it touches a file; so if no generation has changed, the files
 read belong to the snapshot.
 
-A space with a layout is an overlay over its files; any other space is the inner transaction's.
+A space with a layout is a view of its files (records.py); any other is the inner transaction's.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -19,12 +19,12 @@ from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
-from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
+from holdfast.stores.checks import check_key, has_ended, out_of_scope
 from holdfast.stores.files.cache import FileCache, Pending
 from holdfast.stores.files.disk import Location
 from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, Overlay, RecordSet
+from holdfast.stores.files.records import Entry, RecordSet, Revisions, SpaceView
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
 from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
@@ -32,69 +32,6 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
 X = TypeVar("X", bound=SqliteReadTx)
-
-ADOPTED = 1
-"""The revision of a record that a person or another program has put in a file: below every token.
-"""
-
-_FEW = 8
-"""Up to so many revisions are looked up one by one; for more, all of a space are read."""
-
-
-class Revisions:
-    """The revisions of a space's records, read from the inner store. All revisions of a generation
-    are kept in `cache`, which the transactions of a store share.
-    """
-
-    def __init__(
-        self, tx: ReadTx, space: Space[Any], generation: int, cache: dict[Any, Any]
-    ) -> None:
-        self._tx = tx
-        self._space = revision_space(space)
-        self._place = (space.name, generation)
-        self._cache = cache
-        self._is_private = False
-
-    def make_private(self) -> None:
-        """Leave the shared cache: this transaction changes the space, and may be rolled back."""
-        if not self._is_private:
-            self._is_private, self._cache = True, dict(self._cache)
-
-    def of(self, keys: Sequence[str]) -> list[int]:
-        known = self._cache.get(self._place)
-        if known is None and len(keys) <= _FEW:
-            found = [self._tx.get(self._space, key) for key in keys]
-            return [ADOPTED if row is None else row.revision for row in found]
-        known = known if known is not None else self.all()
-        return [known.get(key, ADOPTED) for key in keys]
-
-    def all(self) -> dict[str, int]:
-        """Every revision by key."""
-        known: dict[str, int] | None = self._cache.get(self._place)
-        if known is None:
-            known = {row.key: row.revision for row in self._tx.range(self._space)}
-            # Only the latest generation of a space is kept.
-            for old in [place for place in list(self._cache) if place[0] == self._place[0]]:
-                self._cache.pop(old, None)
-            self._cache[self._place] = known
-        return known
-
-
-class SpaceView(NamedTuple, Generic[R]):
-    """A space in files as a transaction sees it; `file` is its one file, where it has one."""
-
-    space: Space[R]
-    layout: OneFile[R] | FilePerRecord[R]
-    overlay: Overlay[R]
-    revisions: Revisions
-    file: ParsedFile | None = None
-
-    def rows(self, found: Sequence[tuple[str, R]], own: Callable[[], int]) -> list[Row[R]]:
-        """Records with their revisions. `own` returns the revision of this transaction."""
-        changed = self.overlay.changed
-        old = [key for key, _ in found if key not in changed]
-        known = dict(zip(old, self.revisions.of(old), strict=True)) if old else {}
-        return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
 
 class FilesReadTx(QueryTx, Generic[X]):
@@ -114,22 +51,19 @@ class FilesReadTx(QueryTx, Generic[X]):
         view = self._view(space)
         if view is None:
             return self._tx.get(space, key, expected=expected)
-        entry = view.overlay.entry(key) if storable(key) else None
-        if entry is None:
-            return None
-        return view.rows([(key, view.overlay.record(key, entry))], self._own_revision)[0]
+        return view.get(key, self._own_revision)
 
     def select(self, space: Space[R], query: Query, damaged: Damage | None) -> list[Row[R]]:
         view = self._view(space)
         if view is None:
             return self._tx.select(space, query, damaged)
-        return view.rows(view.overlay.select(query, damaged), self._own_revision)
+        return view.select(query, damaged, self._own_revision)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         view = self._view(space)
         if view is None:
             return self._tx.count(space, index, match)
-        return view.overlay.count(index, match)
+        return view.count(index, match)
 
     def end(self) -> None:
         """Refuse every further call: what this transaction changes is decided."""
@@ -175,8 +109,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
             self._tx.put(space, key, record)
             return
         check_key(key)
-        view.overlay.put(key, record)
-        view.revisions.make_private()
+        view.put(key, record)
         self._tx.put(revision_space(space), key, Mark(schema_version=space.schema_version))
 
     def delete(self, space: Space[Any], key: str) -> bool:
@@ -184,9 +117,8 @@ class FilesTx(FilesReadTx[SqliteTx]):
         if view is None:
             self._note(space, key)
             return self._tx.delete(space, key)
-        if not storable(key) or not view.overlay.delete(key):
+        if not view.delete(key):
             return False
-        view.revisions.make_private()
         self._tx.delete(revision_space(space), key)
         return True
 
@@ -210,7 +142,7 @@ class FilesTx(FilesReadTx[SqliteTx]):
 
     def mark_changed(self) -> list[SpaceView[Any]]:
         """Begin a new generation of each space whose files change, and return those spaces."""
-        views = [view for view in self._views.values() if view.overlay.changed]
+        views = [view for view in self._views.values() if view.changed]
         for view in views:
             self._tx.put(GENERATIONS, view.space.name, Mark())
         return views
@@ -243,7 +175,7 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
             continue
         lock = lock_path(cache.folders, layout)
         remember = cache.folder_cache(space, layout).remember
-        for key, entry in sorted(view.overlay.changed.items()):
+        for key, entry in sorted(view.changed.items()):
             data = None if entry is None else render(entry.document)
             change = Change(cache.location_of(layout, key), data, keep=False, lock=lock)
             found.append(NewFile(change, partial(remember, key, entry)))
@@ -256,13 +188,13 @@ def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile
             file = ParsedFile(_content(view, view.layout, file))
         lock, delta = lock_path(cache.folders, first.layout), _delta(file, first)
         change = Change(location, file.data, keep=True, lock=lock, delta=delta)
-        records = {view.space: view.overlay.records() for view in together}
+        records = {view.space: view.records() for view in together}
         found.append(NewFile(change, partial(cache.remember_file, location, file, records)))
     return found
 
 
 def _content(view: SpaceView[Any], layout: OneFile[Any], file: ParsedFile) -> bytes:
-    records = view.overlay.records()
+    records = view.records()
     entries = records.entries
     if _is_whole_file(layout):
         # Joined from members that were rendered before: of a thousand records one is new.
@@ -280,10 +212,7 @@ def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
     if not _is_whole_file(view.layout) or view.file is None or view.file.data is None:
         return None
     delta = to_json(
-        {
-            key: None if entry is None else entry.document
-            for key, entry in view.overlay.changed.items()
-        }
+        {key: None if entry is None else entry.document for key, entry in view.changed.items()}
     )
     return delta if len(delta) < len(file.data or b"") else None
 
@@ -363,7 +292,7 @@ class SnapshotReader:
             check()
             if eager:
                 for view in views.values():
-                    view.overlay.records()
+                    view.records()
             mine = FilesReadTx(cast(SqliteReadTx, tx), scope.names, views)
             try:
                 return body(mine)
@@ -390,8 +319,7 @@ class SnapshotReader:
         revisions = Revisions(tx, space, generation, self._revisions)
         if isinstance(layout, OneFile):
             file, found = cache.file_records(space, layout, pending, was_written=generation > 0)
-            overlay = Overlay(space, layout.wire, found.entries.get, lambda: found)
-            return SpaceView(space, layout, overlay, revisions, file)
+            return SpaceView(space, layout, revisions, found.entries.get, lambda: found, file)
         cache.refuse_missing_folder(layout, pending, revisions.all)
 
         def find(key: str) -> Entry[R] | None:
@@ -404,7 +332,7 @@ class SnapshotReader:
             check()
             return records
 
-        return SpaceView(space, layout, Overlay(space, layout.wire, find, load), revisions)
+        return SpaceView(space, layout, revisions, find, load)
 
 
 def _revision(row: Row[Any] | None) -> int:
