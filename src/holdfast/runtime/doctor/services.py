@@ -93,7 +93,7 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
         except HoldfastError as error:
             yield failed(error)
         else:
-            yield ok(f"{address.shown} lets us in")
+            yield ok(f"{address.shown} accepts connections")
 
 
 def _listens(address: BrokerAddress) -> bool:

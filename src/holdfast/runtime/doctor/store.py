@@ -89,7 +89,7 @@ def logs(settings: Settings) -> list[Finding]:
         if size <= LOG_BYTES_KEPT:
             continue
         who, fix = blame(database)
-        says = f"the log of {database} has {_size(size)} and cannot be begun anew: {who}"
+        says = f"the log of {database} has {_size(size)} and cannot be reset: {who}"
         found.append(
             fail(f"{says}; changes are refused", fix, "store_unavailable")
             if size > LOG_BYTES_MAX

@@ -50,9 +50,7 @@ _RECONNECT_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
 _AT_HAND_S = 60.0
 _IDLE_IN_TRANSACTION_S = 5.0
-"""How long the server keeps a transaction open in which nothing is said: less than others wait for
-its latches.
-"""
+"""How long the server keeps an idle transaction open: less than others wait for its latches."""
 
 _SESSION_LIMITS = "SELECT pg_backend_pid(), " + ", ".join(
     f"set_config('{name}', '{value}', false)"
@@ -259,7 +257,7 @@ class Connections:
         self._limit_session(raw)
         self._join(raw)
         if self._pool is not None:
-            # The server answers. Until a new failure, a connection that is not to be had is in use.
+            # The server answers. Until a new failure, a connection that is missing is in use.
             self._failures = _failures(self._pool)
 
     def _limit_session(self, raw: Connection) -> None:

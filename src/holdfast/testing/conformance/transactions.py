@@ -76,7 +76,7 @@ class Transactions(Suite):
         store.transact(body, scope=[THINGS])
         assert store.get(THINGS, "a") is None
 
-    def test_one_that_has_ended_can_do_nothing_more(self, store: Store) -> None:
+    def test_an_ended_transaction_refuses_every_call(self, store: Store) -> None:
         """Another transaction may have its turn, connection and records by then."""
         kept: list[Tx] = []
 
