@@ -36,6 +36,51 @@ class _LocksNeeded(Exception):
         self.paths = tuple(paths)
 
 
+class _Replaced(Exception):
+    """The locked file is no longer at its path, where other programs open it."""
+
+
+class FolderLock(Gate):
+    """The lock of one folder. A missing lock file is made; a missing folder is not."""
+
+    def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
+        def checked() -> T:
+            try:
+                at_path, locked = os.lstat(self.path), os.fstat(self._fd)
+            except OSError:
+                raise _Replaced from None
+            if (at_path.st_dev, at_path.st_ino) != (locked.st_dev, locked.st_ino):
+                raise _Replaced
+            return work()
+
+        return super().run(checked, timeout_s, sleepy=sleepy)
+
+    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
+        """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
+        try:
+            # Reading is enough for a lock: another user's lock file may not be writable.
+            return open_file(path, os.O_RDONLY, access, folder=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(str(path)) from None
+        except OSError as error:
+            if error.errno in LACKING:
+                raise opening_failed(path, error) from None
+            raise _unusable(path, os.strerror(error.errno or 0)) from None
+        except StoreUnavailable as error:
+            raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
+
+    def _late(self, timeout_s: float) -> LockTimeout:
+        holder = flock_holder(self.path)
+        who = f"process {holder}" if holder else "another program"
+        return LockTimeout(
+            f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was "
+            "changed. Try again; if that process is stopped, continue or end it",
+            resource=str(self.path),
+            holder_pid=holder,
+            outcome="none",
+        )
+
+
 class Latch:
     """Turns to change the files of one store, and recovery at the start of each turn."""
 
@@ -44,7 +89,8 @@ class Latch:
         self._inner = inner
         self._disk = disk
         self._access = access
-        self._folder_locks = FolderLocks(access)
+        self._locks: dict[Path, FolderLock] = {}
+        """Those that this store has used."""
         self._gate = self._new_gate()
 
     def run(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
@@ -63,7 +109,7 @@ class Latch:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return self._folder_locks.run(
+                return self._locked(
                     locks, lambda: self._gate.run(in_turn, left(deadline), sleepy=True), deadline
                 )
             except _LocksNeeded as needed:
@@ -79,13 +125,17 @@ class Latch:
             recover(self._folders, self._inner, self._disk, locks, deadline, outcome="none")
 
     def close(self) -> None:
+        """Close the gate and every lock, each once no thread is inside."""
         self._gate.close()
-        self._folder_locks.close()
+        while self._locks:
+            self._locks.popitem()[1].close()
 
     def abandon(self) -> None:
         """In a forked child: drop the parent's latch and locks without unlocking them."""
         self._gate.abandon()
-        self._folder_locks.abandon()
+        locks, self._locks = self._locks, {}
+        for lock in locks.values():
+            lock.abandon()
 
     def reopen(self) -> None:
         """In a forked child, after `abandon`. Raises StoreUnavailable."""
@@ -93,6 +143,36 @@ class Latch:
 
     def _new_gate(self) -> Gate:
         return Gate(self._folders.own / "latch", self._access)
+
+    def _locked(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
+        """Call `work` with all of these locks, which are given in their order.
+
+        A folder that does not exist has no lock, and no program can hold it. Raises LockTimeout,
+        which names the file and the process that holds it where the kernel shows that, and
+        StoreUnavailable for a lock that is no plain file.
+        """
+        if not paths:
+            return work()
+        path, rest = paths[0], paths[1:]
+        while True:
+            lock = self._locks.get(path)
+            if lock is None:
+                try:
+                    mine = FolderLock(path, self._access)
+                except FileNotFoundError:
+                    break
+                lock = self._locks.setdefault(path, mine)
+                if lock is not mine:
+                    # Another thread opened it first.
+                    mine.close()
+            try:
+                return lock.run(
+                    lambda: self._locked(rest, work, deadline), left(deadline), sleepy=True
+                )
+            except _Replaced:
+                self._locks.pop(path, None)
+                lock.close()
+        return self._locked(rest, work, deadline)
 
 
 def recover(
@@ -144,107 +224,6 @@ def remove_redo(inner: SqliteStore, deadline: float) -> None:
     # Not durable: applying a record twice is harmless.
     inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
     faults.reach("files.clear.after")
-
-
-class _Replaced(Exception):
-    """The locked file is no longer at its path, where other programs open it."""
-
-
-class FolderLock(Gate):
-    """The lock of one folder. A missing lock file is made; a missing folder is not."""
-
-    def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
-        def checked() -> T:
-            try:
-                at_path, locked = os.lstat(self.path), os.fstat(self._fd)
-            except OSError:
-                raise _Replaced from None
-            if (at_path.st_dev, at_path.st_ino) != (locked.st_dev, locked.st_ino):
-                raise _Replaced
-            return work()
-
-        return super().run(checked, timeout_s, sleepy=sleepy)
-
-    def _opened(self, path: Path, access: Access, folder: Folder | None) -> int:
-        """Raises FileNotFoundError for a missing folder, StoreUnavailable for no plain file."""
-        try:
-            # Reading is enough for a lock: another user's lock file may not be writable.
-            return open_file(path, os.O_RDONLY, access, folder=folder)
-        except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(str(path)) from None
-        except OSError as error:
-            if error.errno in LACKING:
-                raise opening_failed(path, error) from None
-            raise _unusable(path, os.strerror(error.errno or 0)) from None
-        except StoreUnavailable as error:
-            raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
-
-    def _late(self, timeout_s: float) -> LockTimeout:
-        holder = flock_holder(self.path)
-        who = f"process {holder}" if holder else "another program"
-        return LockTimeout(
-            f"{self.path} was not free within {timeout_s:.3g} s: {who} holds it; nothing was "
-            "changed. Try again; if that process is stopped, continue or end it",
-            resource=str(self.path),
-            holder_pid=holder,
-            outcome="none",
-        )
-
-
-class FolderLocks:
-    """The locks that one store has used."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._known: dict[Path, FolderLock] = {}
-
-    def run(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
-        """Call `work` with all of these locks, which are given in their order.
-
-        A folder that does not exist has no lock, and no program can hold it. Raises LockTimeout,
-        which names the file and the process that holds it where the kernel shows that, and
-        StoreUnavailable for a lock that is no plain file.
-        """
-        if not paths:
-            return work()
-        path, rest = paths[0], paths[1:]
-        while True:
-            lock = self._lock(path)
-            if lock is None:
-                return self.run(rest, work, deadline)
-            try:
-                return lock.run(
-                    lambda: self.run(rest, work, deadline),
-                    left(deadline),
-                    sleepy=True,
-                )
-            except _Replaced:
-                self._known.pop(path, None)
-                lock.close()
-
-    def close(self) -> None:
-        """Close every lock, each once no thread is inside."""
-        while self._known:
-            self._known.popitem()[1].close()
-
-    def abandon(self) -> None:
-        known, self._known = self._known, {}
-        for lock in known.values():
-            lock.abandon()
-
-    def _lock(self, path: Path) -> FolderLock | None:
-        known = self._known.get(path)
-        if known is not None:
-            return known
-        try:
-            mine = FolderLock(path, self._access)
-        except FileNotFoundError:
-            return None
-        known = self._known.setdefault(path, mine)
-        if known is not mine:
-            # Another thread opened it first.
-            mine.close()
-        return known
 
 
 def _unusable(path: Path, why: str) -> StoreUnavailable:

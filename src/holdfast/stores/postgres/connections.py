@@ -238,7 +238,7 @@ class Connections:
             self.address.conninfo,
             connection_class=Connection,
             # The driver's own way of preparing would at times make the session forget what
-            # messages.py has prepared.
+            # `exchange` has prepared.
             kwargs={"autocommit": True, "prepare_threshold": None, "failed": self._note_failure},
             configure=self._configure,
             min_size=1,

@@ -22,7 +22,7 @@ from holdfast.stores.copy import (
     known_spaces,
     record_problem,
 )
-from holdfast.stores.postgres import attempt, incarnation, latches, schema
+from holdfast.stores.postgres import attempt, latches, schema
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.errors import translated, unreachable
 from holdfast.stores.postgres.store import PostgresStore
@@ -120,7 +120,7 @@ class PostgresAdministration(Administration):
         """For a server whose files were put back as they once were, which it cannot notice
         itself.
         """
-        return self._store.connections.run(incarnation.advance_era)
+        return self._store.connections.run(schema.advance_era)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
     raw = store.connections.connect()
     try:
         schema.refuse_standby(raw)
-        incarnation.join(raw)
+        schema.join_incarnation(raw)
         raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         raw.execute(*latches.exclusive([latches.migration_key()]))
         tables = [table_of(space, schema.DIALECT).name for space in spaces]
@@ -168,7 +168,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
                     table=table,
                 )
         _write(raw, all_of, durable)
-        incarnation.advance_era(raw, all_of.era)
+        schema.advance_era(raw, all_of.era)
         _commit(store, raw)
     except psycopg.Error as error:
         raise translated(store.connections.address, error) from None
