@@ -141,8 +141,6 @@ def signal_group(pid: int, number: int) -> None:
 
 
 class _Run(NamedTuple):
-    """One run of the program, and the files that it writes to."""
-
     command: Command
     output: IO[bytes]
     errors: IO[bytes]

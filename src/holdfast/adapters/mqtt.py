@@ -25,8 +25,6 @@ _QOS = 1
 
 
 class Message(NamedTuple):
-    """A message that arrived, and its topic."""
-
     topic: str
     payload: bytes
 
@@ -72,7 +70,6 @@ class Publisher:
             raise _unavailable(self._reach, f"it acknowledged nothing for {self._timeout_s:g} s")
 
     def close(self) -> None:
-        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -115,7 +112,6 @@ class Subscriber:
         self._thread.start()
 
     def add(self, topics: Sequence[str]) -> None:
-        """Listen to these as well."""
         self._topics += [topic for topic in topics if topic not in self._topics]
         if self.connected:
             self._ask()

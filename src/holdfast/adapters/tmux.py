@@ -46,8 +46,6 @@ class TmuxAnswer(NamedTuple):
 
 
 class Pane(NamedTuple):
-    """A pane and its first process."""
-
     id: str
     pid: int
 

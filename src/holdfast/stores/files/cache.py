@@ -408,11 +408,9 @@ class FileCache:
         )
 
     def location(self, layout: OneFile[Any]) -> Location:
-        """Where a layout's one file is."""
         return Location(self.folders.of(layout.folder), check_file_name(layout.name))
 
     def location_of(self, layout: FilePerRecord[Any], key: str) -> Location:
-        """Where the file of a key is."""
         folder, pattern = self._folder(layout)
         return Location(folder, pattern.path(key))
 

@@ -157,8 +157,6 @@ def namespace_names(own: Path) -> list[str]:
 
 
 class FilesAdministration(Administration):
-    """The files and the inner store, as one."""
-
     def __init__(self, store: FilesStore) -> None:
         super().__init__(store.kind)
         self._store = store

@@ -219,7 +219,6 @@ class SpaceView(Generic[R]):
         """Only a set that was made here may be changed; any other is shared."""
 
     def records(self) -> RecordSet[R]:
-        """Every record, with the changes."""
         if self._records is None:
             found = self._load()
             self._is_own = bool(self.changed)

@@ -30,8 +30,6 @@ _IGNORED = (OSError, HoldfastError, ValueError, TypeError)
 
 
 class Signs:
-    """The signs of a store, for those of its spaces that are shown."""
-
     def __init__(
         self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access
     ) -> None:

@@ -76,7 +76,6 @@ def transact(
     deadline: Deadline,
     durable: bool,
 ) -> T:
-    """Run a body as one transaction."""
     stripes: set[int] = set()
 
     def run(raw: Connection) -> Attempt[T]:

@@ -202,7 +202,6 @@ class PostgresStore(BaseStore):
         return self.connections.run(fetch)
 
     def session_lock(self, name: str) -> SessionLock:
-        """A lock that ends with the connection of its holder."""
         lock = SessionLock(self.connections, self.namespace, name)
         self._session_locks.append(lock)
         return lock

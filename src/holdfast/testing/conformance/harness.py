@@ -103,8 +103,6 @@ class Suite:
 
 
 def put(store: Store, key: str, thing: Thing | None = None, *, space: Space[Thing] = THINGS) -> int:
-    """Put a record; return its revision."""
-
     def body(tx: Tx) -> int:
         tx.put(space, key, thing or Thing())
         return tx.revision
