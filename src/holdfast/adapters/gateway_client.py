@@ -352,7 +352,6 @@ def _path_of(request_id: str) -> str:
 
 
 def _error(status: int, content: bytes) -> HoldfastError:
-    """The error that an answer describes."""
     try:
         problem = msgspec.json.decode(content, type=dict[str, Any])
         kind = _KINDS.get(str(problem["code"]), HoldfastError)

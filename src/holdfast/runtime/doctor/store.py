@@ -172,7 +172,15 @@ def store(hf: Holdfast) -> list[Finding]:
     try:
         took_s = _fastest_write_s(hf)
     except NotFound as absent:
-        return [_missing(Path(absent.fields["path"]))]
+        path = Path(absent.fields["path"])
+        if why := unwritable(path.parent):
+            fix = (
+                "make its folder writable to this user, or choose another place with --store or "
+                "HOLDFAST_STORE"
+            )
+            says = f"there is none yet, and {path} cannot be made: {why}"
+            return [fail(says, fix, "store_unavailable")]
+        return [ok("there is none yet: the first command that changes something makes it")]
     except HoldfastError as error:
         return [failed(error)]
     if hf.store.ephemeral:
@@ -206,17 +214,6 @@ def _fastest_write_s(hf: Holdfast) -> float:
         hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S - sum(tries_s))  # noqa: ARG005 - it does nothing
         tries_s.append(time.perf_counter() - begun_s)
     return min(tries_s)
-
-
-def _missing(path: Path) -> Finding:
-    if why := unwritable(path.parent):
-        return fail(
-            f"there is none yet, and {path} cannot be made: {why}",
-            "make its folder writable to this user, or choose another place with --store or "
-            "HOLDFAST_STORE",
-            "store_unavailable",
-        )
-    return ok("there is none yet: the first command that changes something makes it")
 
 
 def schema(hf: Holdfast) -> list[Finding]:
