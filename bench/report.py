@@ -1,4 +1,4 @@
-"""The page: docs/benchmarks.md, written from what a run measured and from nothing else."""
+"""Writes docs/benchmarks.md from the results of a run: the verdicts first, the rest in an appendix."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from bench.measure import Sample, Series, Spread, spread
 
 @dataclass(frozen=True)
 class Verdict:
-    """A figure that is held against a target, or only told when there is none."""
+    """A figure that is compared with a target, or only shown when there is none."""
 
     what: str
     target: str
     figure: Spread
     reached: bool | None
     missed: str = ""
-    """Why it is not reached, as far as a profiler shows, for the page that says that it was not."""
+    """Why the target is missed, as far as a profiler shows."""
 
     @property
     def word(self) -> str:
         """The verdict in plain words."""
-        return {True: "reached", False: "NOT reached", None: "no target"}[self.reached]
+        return {True: "reached", False: "MISSED", None: "no target"}[self.reached]
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Row:
     series: Sequence[Series]
     verdicts: Sequence[Verdict]
     kind: str = "rate"
-    """Whether it is told by how much was done in a second, or by how long one took (`time`)."""
+    """`rate`: how much was done in a second. `time`: how long one piece of work took."""
     column: str = "survives"
-    """What the contenders' `durability` says of them."""
+    """The heading of the contenders' `durability`."""
     logarithmic: bool = False
-    """Whether the first chart is, because the contenders are orders of magnitude apart."""
+    """Whether the first chart has a logarithmic scale: contenders orders of magnitude apart."""
     absent: Sequence[str] = ()
-    """Who is not installed, or lacks a server that is not."""
+    """The peers that are not installed, or whose server is not."""
     notes: str = ""
-    """What else belongs on the page, below the verdicts."""
+    """More text for the appendix, below the verdicts."""
 
 
 def write(
@@ -57,9 +57,11 @@ def write(
     for row in rows:
         (folder / f"bench-{row.name}.svg").write_text(pictures.draw(row.title, _charts(row)))
     parts = [
-        _HEAD.format(rounds=rounds),
+        _summary(rows, facts),
+        _missed(rows),
+        _reached(rows),
+        _APPENDIX.format(rounds=rounds),
         _machine(facts),
-        _overview(rows),
         *(_section(row, folder.name) for row in rows),
     ]
     page.write_text("\n".join(parts))
@@ -71,65 +73,111 @@ def lines(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         out += [row.title, *("  " + line for line in _table(row)[1:])]
         for verdict in row.verdicts:
-            target = f" (to reach: {verdict.target})" if verdict.target else ""
+            target = f" (target: {verdict.target})" if verdict.target else ""
             out.append(f"  {verdict.word}: {verdict.what} {_spread(verdict.figure)}{target}")
         out += [f"  not installed: {name}" for name in row.absent]
     return out
 
 
-_HEAD = """# Benchmarks
+_HOW = """`make bench` writes this page. Do not edit it.
 
-This page is written by `make bench` and must not be edited by hand.
+How to read a figure:
 
-## How to read it
+- *time, A to B*: the time of A divided by the time of B, for the same work. Below 1, A is faster.
+  The same for *worst wait* and *hand-over*.
+- *throughput, A to B*: the work of A in a second divided by that of B. Above 1, A does more.
+- *share, least to most*: what the process with the least turns got, divided by what the one with
+  the most got. 1 is perfectly fair.
+- Figures in ms or MB are those of Holdfast alone.
+"""
 
-Holdfast and its peers did the same work in one run on one machine, taking turns round by round ({rounds} rounds unless a row
-says otherwise). Absolute figures say much of the machine and little of the program, so every figure that is judged is a ratio:
-taken within each round, and then the median of the rounds, with the least and the most in brackets. A wait is the time from
-asking to having it, of every single piece of work; the worst of them is told because an average hides whoever got nothing.
+_APPENDIX = """## Appendix: how it is measured
 
-Only equal durability is compared, and each table states it: *power loss* means that a change which was acknowledged
-survives the machine's power going; *kill -9*, that it survives its process but not the machine. For locks, which nobody wants
-to survive their holder, it states what becomes of the lock of a holder that was killed. Limits are no peers: they show what the
+Holdfast and its peers do the same work on the same machine in one run. They take turns, {rounds}
+rounds each unless the text says otherwise. Absolute figures depend on the machine, so the verdicts
+use ratios: a ratio is taken in each round, and the median of the rounds counts. The least and the
+most are in brackets.
+
+A wait is the time from the request until the lock or the result is there, for every piece of work.
+The worst wait is shown because an average hides a process that got nothing.
+
+Only equal durability is compared. *power loss*: an acknowledged change survives a power loss of the
+machine. *kill -9*: it survives the end of its process. Locks need not survive their holder; their
+tables show what happens to the lock of a killed holder. *Limits* are not peers: they show what the
 machine allows.
 """
 
 
-def _machine(facts: dict[str, str]) -> str:
+def _summary(rows: Sequence[Row], facts: dict[str, str]) -> str:
+    judged = [verdict for row in rows for verdict in row.verdicts if verdict.reached is not None]
+    reached = sum(verdict.reached is True for verdict in judged)
+    version, date = (facts.get(name, "unknown") for name in ("Holdfast", "date"))
+    return (
+        f"# Benchmarks\n\n**{reached} of {len(judged)} targets are reached** (Holdfast {version}, "
+        f"{date}, {facts.get('processor', 'unknown processor')}).\n{_HOW}"
+    )
+
+
+def _missed(rows: Sequence[Row]) -> str:
+    out = [
+        "## Missed targets",
+        "",
+        "| work | figure | measured | target | why |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            _line([row.title, verdict.what, _median(verdict), verdict.target, verdict.missed])
+            for row in rows
+            for verdict in row.verdicts
+            if verdict.reached is False
+        ),
+    ]
+    return "\n".join([*out, ""]) if len(out) > 4 else ""
+
+
+def _reached(rows: Sequence[Row]) -> str:
+    """One line for the same figure on several stores."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for verdict in row.verdicts:
+            if verdict.reached:
+                figure, _, store = verdict.what.partition(", Holdfast, ")
+                measured = f"{store} {_median(verdict)}".strip()
+                lines.setdefault((row.title, figure, verdict.target), []).append(measured)
     return "\n".join(
         [
-            "## The machine",
+            "## Reached targets",
             "",
-            "| | |",
-            "| --- | --- |",
-            *(f"| {a} | {b} |" for a, b in facts.items()),
+            "| work | figure | measured | target |",
+            "| --- | --- | --- | --- |",
+            *(
+                _line([title, figure, ", ".join(measured), target])
+                for (title, figure, target), measured in lines.items()
+            ),
             "",
         ]
     )
 
 
-def _overview(rows: Sequence[Row]) -> str:
-    out = [
-        "## Verdicts",
-        "",
-        "| work | figure | measured | to reach | |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        for verdict in row.verdicts:
-            word = verdict.word if verdict.reached is not None else ""
-            out.append(
-                f"| {row.title} | {verdict.what} | {_spread(verdict.figure)} | {verdict.target} | "
-                f"{word} |"
-            )
-    return "\n".join([*out, ""])
+def _machine(facts: dict[str, str]) -> str:
+    return "\n".join(
+        [
+            "## Appendix: the machine",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {a} | {b} |" for a, b in facts.items()),
+            "",
+            "## Appendix: every measurement",
+            "",
+        ]
+    )
 
 
 def _section(row: Row, folder: str) -> str:
-    head = ["## " + row.title, "", row.says, "", *_table(row), ""]
+    head = ["### " + row.title, "", row.says, "", *_table(row), ""]
     verdicts = [
         f"- {verdict.what}: **{_spread(verdict.figure)}**"
-        + (f"; to reach: {verdict.target}: **{verdict.word}**" if verdict.target else "")
+        + (f"; target: {verdict.target}: **{verdict.word}**" if verdict.target else "")
         + (f". {verdict.missed}" if verdict.missed and verdict.reached is False else "")
         for verdict in row.verdicts
     ]
@@ -153,7 +201,7 @@ def _table(row: Row) -> list[str]:
 
 
 def _times(row: Row) -> list[str]:
-    # Where a round is one piece of work, the most of the rounds is the worst of all.
+    # If a round is one piece of work, the slowest round is the worst of all.
     many = any(sample.worst_s != sample.p50_s for series in row.series for sample in series.samples)
     out = [_head(row, "median (least to most)", *(["worst of all"] if many else []))]
     for series in row.series:
@@ -172,12 +220,12 @@ def _rates(row: Row) -> list[str]:
     )
     columns = [
         "a second (least to most)",
-        "wait p50",
+        "median wait",
         "worst wait, median of rounds",
         "worst of all",
         "share",
     ]
-    out = [_head(row, *columns, *(["hand-over p50", "worst hand-over"] if handed else []))]
+    out = [_head(row, *columns, *(["median hand-over", "worst hand-over"] if handed else []))]
     for series in row.series:
         rate = series.spread(lambda sample: sample.rate)
         cells = [
@@ -208,9 +256,9 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _handed(series: Series, of: Callable[[Sample], float]) -> str:
-    """The median of the rounds in which somebody handed over."""
+    """The median of the rounds in which one process took over from another."""
     found = [of(sample) for sample in series.samples if not math.isnan(of(sample))]
-    return _time(spread(iter(found)).median) if found else "nobody else had it"
+    return _time(spread(iter(found)).median) if found else "no hand-over"
 
 
 def _charts(row: Row) -> list[pictures.Chart]:
@@ -230,6 +278,10 @@ def _charts(row: Row) -> list[pictures.Chart]:
 
 def _name(series: Series) -> str:
     return series.contender.name + (" (limit)" if series.contender.limit else "")
+
+
+def _median(verdict: Verdict) -> str:
+    return pictures.number(verdict.figure.median)
 
 
 def _spread(figure: Spread) -> str:

@@ -55,11 +55,9 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="agents-resolve",
             title=f"Resolve an agent among {_AGENTS:,}",
-            says="`agents.resolve`, which checks the name, the record and its lease and would tell why there is none, on "
-            "SQLite. By name it first sees that there is no such id, and then that there is only "
-            "one of the name. The peer "
-            "opens one `record.json` whose path it knows, and parses it with the standard "
-            "library; it checks nothing.",
+            says="`agents.resolve` on SQLite checks the name, the record and its lease. By name it "
+            "first checks that there is no such id and that only one agent has the name. The "
+            "peer opens one `record.json` whose path it knows, parses it, and checks nothing.",
             series=series,
             verdicts=[
                 Verdict(

@@ -35,10 +35,9 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="cold",
             title="Cold start",
-            says=f"From nothing to the end of the process, by the same interpreter, {repetitions} times each in turn. "
-            "`jobs pick` claims a pending job of an existing store, durably, each time; the "
-            "libraries it "
-            "cannot do without are there to compare.",
+            says="From the start to the end of the process, with the same interpreter, "
+            f"{repetitions} times each in turn. `jobs pick` durably claims a pending job of an "
+            "existing store each time. The libraries that it needs are shown for comparison.",
             series=series,
             verdicts=[
                 Verdict(

@@ -99,9 +99,9 @@ def _start(lab: Lab) -> Row:
     return Row(
         name="custody-start",
         title="Run a command under a lock",
-        says=f"From nothing to the end of `true` under a free lock of an existing store, {starts} times each in turn. flock(1) "
-        "is a small C program with one system call to make; an interpreter that does nothing is "
-        "there to compare.",
+        says="From the start of the command to its end: `true` under a free lock of an "
+        f"existing store, {starts} times each in turn. flock(1) is a small C program with "
+        "one system call. An interpreter that does nothing is shown for comparison.",
         series=series,
         verdicts=[
             Verdict(
@@ -163,12 +163,11 @@ def _hand_over(lab: Lab) -> Row:
     return Row(
         name="custody-killed",
         title="Wrapper and command killed with -9 to the next command running",
-        says="A command runs under the lock, and another waits for it. The program that took the lock is killed first, so only "
-        "the end of the command's tree can tell. Then the command is killed, and the time is "
-        "taken until the next command has "
-        f"written a line. {kills} times each in turn. The next flock(1) has been executed already "
-        "and only the command has to "
-        "be; so has `locks run`.",
+        says="A command runs under the lock, and another waits for it. The program that took "
+        "the lock is killed first, then its command. The time is from the second kill "
+        f"until the next command has written a line. {kills} times each in turn. The next "
+        "flock(1) and the next `locks run` are already started; only their command is "
+        "not.",
         series=series,
         verdicts=verdicts,
         kind="time",

@@ -43,9 +43,8 @@ def _alone(lab: Lab) -> Row:
 
 
 _BESIDE = (
-    "Beside the sync, which both wait for, a change costs Holdfast some 0.1 ms of processor time: "
-    "where a sync is as short as "
-    "here, that is half of the raw change, and a run falls on either side of the target."
+    "Both sides wait for the sync. Holdfast adds about 0.1 ms of processor time. "
+    "Where a sync is as short as here, that is half of the raw change."
 )
 
 
@@ -56,14 +55,12 @@ def _crowd(lab: Lab) -> Row:
     return Row(
         name="durable-8",
         title="Durable change, 8 processes",
-        says="The same by eight processes on one store, as fast as they can. Raw SQLite is fast here because it is unfair: one "
-        "process does nearly all the work, with its pages in memory and nobody to hand over to, "
-        "while the others wait for "
-        "seconds. The first limit is what taking turns costs by itself: the raw statements, in "
-        "turns by a bare flock, with one "
-        "fdatasync each. Where changes interleave, every writer finds its pages changed by "
-        "another and reads them again, and "
-        "the syncs of some slow down the writes of the next.",
+        says="The same by eight processes on one store, as fast as they can. Raw SQLite is "
+        "fast here because it is unfair: one process does nearly all the work, while the "
+        "others wait for seconds. The first limit is the cost of turns alone: the raw "
+        "statements, in turns by a bare flock, with one fdatasync each. With turns, every "
+        "writer finds its pages changed by another and reads them again, and the syncs of "
+        "some slow down the writes of the next.",
         series=series,
         verdicts=[
             Verdict(
@@ -79,9 +76,9 @@ def _crowd(lab: Lab) -> Row:
 
 
 _UNFAIR = (
-    "Its throughput is that of one process which keeps the others out, and the first limit is "
-    "below the target too: what takes "
-    "fair turns on this machine cannot reach it."
+    "Raw SQLite is fast here because one process keeps the others out. The first "
+    "limit is below the target too: a program with fair turns cannot reach it on this "
+    "machine."
 )
 
 
@@ -103,9 +100,9 @@ def _new(lab: Lab) -> Row:
     return Row(
         name="durable-new",
         title="Durable change, 1 process, just opened",
-        says="The first 0.8 s of the same by one process, on a store that nobody had open before: its log is a new file that "
-        "grows, and syncing a file that grows costs the file system more than syncing one that "
-        "does not.",
+        says="The first 0.8 s of the same by one process, on a store that nobody had open "
+        "before. Its log is a new file that grows, and syncing a growing file takes "
+        "longer.",
         series=series,
         verdicts=[Verdict("time, Holdfast to raw SQLite", "", took, None)],
     )
@@ -129,13 +126,11 @@ def _series(lab: Lab, processes: int) -> list[Series]:
 
 
 _SAYS = (
-    "One transaction that puts a job (a record with one index) and appends the journal entry that "
-    "tells of it, and returns "
-    "once both would survive a power loss. The raw side is the standard library's sqlite3 on a "
-    "database made by Holdfast's own "
-    "statements: WAL, synchronous=FULL, BEGIN IMMEDIATE with a busy timeout of 10 s, the same two "
-    "rows; it checks, encodes and "
-    "wakes nothing. Both have been in use for a while, so that their logs have grown. The limit "
-    "writes 4 KB into blocks that "
-    "are there already, and syncs them."
+    "One transaction writes a job (a record with one index) and its journal entry, "
+    "and returns when both survive a power loss. The raw side is the standard "
+    "library's sqlite3 on a database made with Holdfast's own statements: WAL, "
+    "synchronous=FULL, BEGIN IMMEDIATE with a busy timeout of 10 s, the same two "
+    "rows. It checks, encodes and wakes nothing. Both have been in use for a while, "
+    "so that their logs have grown. The limit writes 4 KB into existing blocks and "
+    "syncs them."
 )

@@ -20,9 +20,8 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="fairness",
             title="Fairness, 16 processes",
-            says=f"Sixteen processes make durable changes for 5 s, in {rounds} rounds. The share is what the process with "
-            "least got, as a part of what the one with most got; the worst wait is the longest of "
-            "any change by anyone.",
+            says=f"Sixteen processes make durable changes for 5 s, in {rounds} rounds. The worst "
+            "wait is the longest of any change by any process.",
             series=series,
             verdicts=[
                 Verdict("share, least to most", "over 0.8", share, share.median > 0.8),

@@ -36,12 +36,11 @@ def _row(lab: Lab, connections: int) -> Row:
     return Row(
         name=f"gateway-{connections}",
         title=f"Gateway, {many}",
-        says=f"Prompts of a hundred characters handed to a gateway by POST /v1/requests over {many} that stay open, each "
-        "answered when it is stored for good, against GET /health of the same server through the "
-        "same checks. The agent behind "
-        "it is busy all the time, so that nothing is measured but the accepting. The client is "
-        "one process that does next to "
-        "nothing, and shares the processors with the server.",
+        says="Prompts of a hundred characters are sent to a gateway by POST /v1/requests over "
+        f"{many} that stay open. Each is answered when it is stored durably. The peer is "
+        "GET /health of the same server, with the same checks. The agent is busy all the "
+        "time, so only accepting is measured. The client is one process that shares the "
+        "processors with the server.",
         series=series,
         verdicts=verdicts,
         absent=[] if series else _ABSENT,

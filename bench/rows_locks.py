@@ -66,19 +66,16 @@ def _one(series: Sequence[Series], kinds: Sequence[Kind], absent: Sequence[str])
     return Row(
         name="locks-pair",
         title="Lock pair, uncontended",
-        says="One process takes a lock and lets it go, again and again, and nobody else wants it. Every library is used as its "
-        "documentation shows, in the fastest setting that is proper: fasteners' InterProcessLock; "
-        "filelock's FileLock with "
-        "`thread_local=False`; portalocker's Lock with blocking flags on an unbuffered file; a "
-        "lock of tooz's coordinator; "
-        "diskcache's Lock in a cache that evicts and syncs nothing; redis-py's Lock with a lease "
-        "of "
-        f"{locking.LEASE_S:g} s, over a socket file, with hiredis, on a server that keeps nothing "
-        "on disk; "
-        "`pg_advisory_lock` by prepared statements of psycopg, over a socket file. PostgreSQL has "
-        "the settings it comes with. "
-        "Limits: the bare system call on a file that stays open, the same through portalocker's "
-        "function, and a semaphore.",
+        says="One process takes and releases a lock again and again; no other process wants "
+        "it. Each library is used as its documentation shows, in its fastest proper "
+        "setting: fasteners' InterProcessLock; filelock's FileLock with "
+        "`thread_local=False`; portalocker's Lock with blocking flags on an unbuffered "
+        "file; a lock of tooz's coordinator; diskcache's Lock in a cache that evicts and "
+        f"syncs nothing; redis-py's Lock with a lease of {locking.LEASE_S:g} s, over a "
+        "socket file, with hiredis, on a server that stores nothing on disk; "
+        "`pg_advisory_lock` by prepared statements of psycopg, over a socket file. "
+        "PostgreSQL has its default settings. Limits: the bare system call on a file that "
+        "stays open, the same through portalocker's function, and a semaphore.",
         series=series,
         verdicts=[*_fastest(series), *_on_postgres(series)],
         column=COLUMN,
@@ -92,8 +89,9 @@ def _five(series: Sequence[Series], absent: Sequence[str]) -> Row:
     return Row(
         name="locks-five",
         title="Five locks, uncontended",
-        says=f"The same with a set of five names, in {len(series[0].samples)} rounds. Holdfast takes them by one request, all "
-        "or none; the others one after the other, sorted, PostgreSQL by one statement.",
+        says=f"The same with a set of five names, in {len(series[0].samples)} rounds. Holdfast "
+        "takes them in one request, all or none. The others take one after the other, "
+        "sorted; PostgreSQL takes them in one statement.",
         series=series,
         verdicts=[*_fastest(series, target=False), *_on_postgres(series)],
         column=COLUMN,
@@ -123,11 +121,9 @@ def _fastest(series: Sequence[Series], *, target: bool = True) -> list[Verdict]:
 
 
 _PAIR_MISSED = (
-    "The two statements of SQLite under a pair take about as long as the whole pair of such a "
-    "library: the row of the volatile "
-    "pair has them by themselves, and the store's two calls around them. The rest is Python's, "
-    "for what the table below says "
-    "that the others do not know."
+    "The two SQLite statements of a pair take about as long as a whole pair of such a "
+    "library. The rest is Python code for what the table below shows and the others "
+    "lack."
 )
 
 
@@ -142,10 +138,9 @@ def _on_postgres(series: Sequence[Series]) -> list[Verdict]:
 def _peers(kinds: Sequence[Kind], running: Mapping[str, str]) -> str:
     """What each is, and what it lacks."""
     lines = [
-        "What each of them knows beside whether a lock is taken:",
+        "What each of them knows besides the state of the lock:",
         "",
-        "| | version | whose it is | fencing token | a killed holder's lock | order of those who "
-        "wait |",
+        "| | version | owner | fencing token | a killed holder's lock | order of waiters |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for kind in kinds:

@@ -55,19 +55,14 @@ def _crowd(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], processes: in
 
 
 _CROWD_SAYS = (
-    "All processes take the lock, do next to nothing, let it go, and ask again at once. The share "
-    "is what the process with "
-    "least got, as a part of what the one with most got. A wait is from asking to having it; a "
-    "hand-over, from the moment "
-    "before one process's release to the moment after another's entry, and not told of a process "
-    "that took the lock from "
-    "itself. Whoever asks again at once keeps a lock busy that polling would leave idle, and "
-    "keeps it from the others: the "
-    "libraries' short hand-overs here are those of the few who came just between two turns of one "
-    "process. How long a lock "
-    "lies idle that its holder does not ask for again is the row of hand-overs. The first two "
-    "seconds are not counted: as long "
-    "takes it until a hundred processes have all had their first turn."
+    "All processes take the lock, do next to nothing, release it, and ask again at "
+    "once. A hand-over is the time from just before one process's release to just "
+    "after another's entry; a process that takes the lock from itself does not count. "
+    "The libraries' hand-overs are short here because a process that asks again at "
+    "once keeps the lock busy and the others out: only those count that came just "
+    "between two of its turns. The row *Lock handed over* shows how long a lock lies "
+    "idle when its holder does not ask again. The first two seconds are not counted, "
+    "because it takes that long until all processes have had a turn."
 )
 
 
@@ -109,13 +104,11 @@ _FEW_TURNS = (
     "a thirtieth."
 )
 _WOKEN = (
-    "In fair turns the lock goes to another process each time, which has to be woken; a process "
-    "of filelock mostly takes it "
-    "from itself, as its share tells, and wakes nobody. A turn is two transactions of nine "
-    "statements each: a release that "
-    "hands over, and a request that queues. Warm, they are some 0.13 ms of processor time each; "
-    "in a crowd, whose processes "
-    "drive each other out of the caches of two cores, two to three times that."
+    "With fair turns the lock goes to another process each time, which must be woken. "
+    "A process of filelock mostly takes the lock from itself, as its share shows. A "
+    "turn is two transactions of nine statements, of about 0.13 ms of processor time "
+    "each; in a crowd two to three times that, because the processes drive each other "
+    "out of the caches of two cores."
 )
 
 
@@ -146,10 +139,10 @@ def _handed(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
     return Row(
         name="locks-handed",
         title="Lock handed over",
-        says="Two processes: one holds the lock for 10 to 60 ms, so that a poll meets its end at any moment, while the other "
-        "waits for it; then they change places. The time from the moment before the release to "
-        "the moment after the other's "
-        f"entry, in which nobody could work. {len(series[0].samples)} rounds.",
+        says="One process holds the lock for 10 to 60 ms, so that a poll may come at any "
+        "moment, while another waits for it. Then they change places. The time is from "
+        "just before the release to just after the other's entry. "
+        f"{len(series[0].samples)} rounds.",
         series=series,
         verdicts=verdicts,
         kind="time",
@@ -160,11 +153,10 @@ def _handed(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str]) -> Row:
 
 
 _COLD = (
-    "After tens of milliseconds asleep both are cold: the release that takes some 0.13 ms when "
-    "warm takes several times that, "
-    "and then the other has to be scheduled, look, and return to its caller. A bare flock, which "
-    "does none of it, shows what "
-    "waking alone costs."
+    "After tens of milliseconds of sleep the caches are cold: a release that takes "
+    "0.13 ms when warm takes several times that. Then the other process must be "
+    "scheduled, look, and return to its caller. A bare flock shows what waking alone "
+    "costs."
 )
 
 
@@ -190,11 +182,11 @@ def _fifty(lab: Lab) -> Row:
     return Row(
         name="locks-fifty",
         title="Five of fifty locks at once, 20 processes",
-        says="Twenty processes take five random locks of fifty, hold them for 20 ms and let them go, for 3 s. Holdfast asks "
-        "for all five at once and holds nothing while it waits; flock takes five files one after "
-        "the other, in the order of "
-        "their names so that no deadlock can be, and holds the first ones while it waits for the "
-        "next. The same sets for both.",
+        says="Twenty processes take five random locks of fifty, hold them for 20 ms and "
+        "release them, for 3 s. Holdfast asks for all five at once and holds nothing "
+        "while it waits. flock takes five files one after the other, sorted by name to "
+        "avoid deadlocks, and holds the first ones while it waits for the next. Both use "
+        "the same sets.",
         series=series,
         verdicts=verdicts,
         column=COLUMN,

@@ -55,12 +55,11 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="locks-killed",
             title="Holder killed with -9 to the next running",
-            says="One process holds the lock and another waits for it; the first is killed, and the time is taken until the "
-            f"second has the lock. {kills} times each in turn, so the most is the worst of all. "
-            "The kernel lets go of a dead "
-            "process's files, which filelock's next poll sees. Redis cannot see a death: what is "
-            "left of the lease must pass, "
-            f"here of {LEASE_S:g} s, which would be too short for a holder that pauses longer.",
+            says="One process holds the lock and another waits for it. The first is killed; the "
+            f"time is until the second has the lock. {kills} times each in turn, so the most "
+            "is the worst of all. The kernel closes a dead process's files, which filelock's "
+            "next poll sees. Redis cannot see a death: the rest of the lease must pass, here "
+            f"of {LEASE_S:g} s, which would be too short for a holder that pauses longer.",
             series=series,
             verdicts=verdicts,
             kind="time",

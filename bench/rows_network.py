@@ -82,8 +82,8 @@ def _verdict(series: Series, what: str, target_ms: float, parts: int) -> Verdict
 
 
 _MISSED = {
-    "lock a router": "A grant on PostgreSQL is two messages and a sync of the server's disk, since a crash of the server must "
-    "not take it back.",
+    "lock a router": "A grant on PostgreSQL is two messages and a sync of the server's disk, because "
+    "it must survive a crash of the server.",
 }
 
 

@@ -55,12 +55,11 @@ def _claims(lab: Lab, address: str) -> Row:
     return Row(
         name="postgres-claims",
         title=f"Claims on PostgreSQL, {_WORKERS} workers",
-        says=f"{_WORKERS} processes claim jobs from one queue, as fast as they can: the first that nobody is taking becomes "
-        "running, with a token, and the journal tells of it. The raw side does the same to the "
-        "same tables by four statements "
-        "of psycopg, prepared: SELECT ... FOR UPDATE SKIP LOCKED, UPDATE, INSERT into the "
-        "journal, COMMIT. It decodes, checks "
-        "and encodes nothing. Both wait for the disk at each commit.",
+        says=f"{_WORKERS} processes claim jobs from one queue, as fast as they can: the first "
+        "free job becomes running, with a token and a journal entry. The raw side does "
+        "the same on the same tables with four prepared statements of psycopg: SELECT ... "
+        "FOR UPDATE SKIP LOCKED, UPDATE, INSERT into the journal, COMMIT. It decodes, "
+        "checks and encodes nothing. Both wait for the disk at each commit.",
         series=series,
         verdicts=[
             Verdict(
@@ -75,9 +74,9 @@ def _claims(lab: Lab, address: str) -> Row:
 
 
 _CHECKED = (
-    "Two messages against four, but what the raw side does not do costs more than that saves: the "
-    "record is decoded, checked "
-    "and encoded, and each worker looks once a second whether those that run still live."
+    "Holdfast sends two messages and the raw side four. But Holdfast also decodes, "
+    "checks and encodes the record, and each worker checks once a second whether the "
+    "running ones still live."
 )
 
 
@@ -105,18 +104,18 @@ def _pair(lab: Lab, address: str) -> Row:
     return Row(
         name="postgres-pair",
         title="Lock pair on PostgreSQL, uncontended",
-        says="One process takes a lock and lets it go. The raw side is a table of its own: an INSERT ... ON CONFLICT DO "
-        "NOTHING that says who has the lock, and a DELETE, each committed to disk. It knows no "
-        "queue, no lease and no token.",
+        says="One process takes and releases a lock. The raw side is a table of its own: an "
+        "INSERT ... ON CONFLICT DO NOTHING with the holder's name, and a DELETE, each "
+        "committed to disk. It has no queue, no lease and no token.",
         series=series,
         verdicts=[Verdict("time, Holdfast to raw", "at most 2", took, took.median <= 2, _NAMED)],
     )
 
 
 _NAMED = (
-    "Each of the two is two messages, and the raw side's is one: the first learns the name of the "
-    "transaction, by which a "
-    "commit whose answer was lost can be looked up."
+    "Each of Holdfast's two steps is two messages, and the raw side's is one. The "
+    "first message gets the name of the transaction, by which a commit whose answer "
+    "was lost can be looked up."
 )
 
 
@@ -132,8 +131,9 @@ def _wake(lab: Lab, address: str) -> Row:
     return Row(
         name="postgres-wake",
         title="Wake-up through PostgreSQL",
-        says="One process notifies a topic; another, that sleeps on it, says by a pipe that it is awake. The time is from the "
-        "call to the word in the pipe. The raw side does it with pg_notify and LISTEN.",
+        says="One process notifies a topic; another sleeps on the topic and reports through a "
+        "pipe that it is awake. The time is from the call to the report. The raw side "
+        "uses pg_notify and LISTEN.",
         series=series,
         verdicts=[
             Verdict("wake-up in ms, median", f"under {_WAKE_MS}", took, took.median < _WAKE_MS)

@@ -57,12 +57,12 @@ def _through(lab: Lab, kinds: Sequence[Kind], absent: Sequence[str], workers: in
     return Row(
         name=f"queue-{workers}",
         title=f"Durable job from end to end, {workers} {noun}",
-        says=f"Store a job, take the next, complete it, by {workers} {noun} at once, each a process, with a line of "
-        f"{queueing.AHEAD} to begin with, in {len(series[0].samples)} rounds. Each of the three "
-        "survives a power loss once it "
-        "is acknowledged. Holdfast completes one and claims the next in one transaction, and "
-        "keeps with each job a journal, a "
-        f"token and the process that has it. What others lack: {lacks}.",
+        says=f"Store a job, take the next, complete it: {workers} {noun} at once, each a "
+        f"process, with {queueing.AHEAD} jobs in the queue at the start, in "
+        f"{len(series[0].samples)} rounds. Each of the three steps survives a power loss "
+        "once it is acknowledged. Holdfast completes one job and claims the next in one "
+        "transaction, and keeps a journal, a token and the worker's process with each "
+        f"job. What others lack: {lacks}.",
         series=series,
         verdicts=_first(series, able),
         absent=absent,
@@ -89,11 +89,10 @@ def _first(series: Sequence[Series], kinds: Sequence[Kind]) -> list[Verdict]:
 
 
 _KEPT = (
-    "A job here is two durable transactions of six and nine statements, for its record, its place "
-    "in line, its token and its "
-    "journal: of the instructions of the second a fifth are SQLite's, and most of the rest "
-    "Python's. huey stores a row of "
-    "bytes and deletes it. Redis is one server in C that syncs once for all whom it serves."
+    "A job is two durable transactions of six and nine statements, for its record, "
+    "queue position, token and journal. A fifth of the instructions of the second are "
+    "SQLite's, and most of the rest Python's. huey stores a row of bytes and deletes "
+    "it. Redis is one server in C with one sync for all its clients."
 )
 
 
@@ -159,10 +158,10 @@ def _claims(lab: Lab) -> Row:
     took = ratio(series[-1], series[0], lambda sample: sample.p50_s)
     return Row(
         name="queue-claim",
-        title="Claim as the line grows",
-        says=f"One process claims the next of so many pending jobs and puts it back, durably, in {len(series[0].samples)} "
-        "rounds. The next one is the first of an index, so the length of the line should not "
-        "matter.",
+        title="Claim from a growing queue",
+        says="One process claims the next of that many pending jobs and puts it back, durably, "
+        f"in {len(series[0].samples)} rounds. The next job is the first of an index, so "
+        "the length of the queue should not matter.",
         series=series,
         verdicts=[
             Verdict(

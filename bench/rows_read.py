@@ -18,8 +18,8 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="read",
             title="Read by key",
-            says="`store.get`, which returns a typed record that was checked, against SELECT and fetchone on one long-lived "
-            "connection, which returns bytes. A thousand jobs.",
+            says="`store.get` returns a typed, checked record. The raw side is SELECT and fetchone "
+            "on one long-lived connection, which returns bytes. A thousand jobs.",
             series=series,
             verdicts=[Verdict("time, Holdfast to raw SQLite", "at most 3", took, took.median <= 3)],
         )

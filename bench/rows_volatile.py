@@ -29,10 +29,9 @@ def measure(lab: Lab) -> list[Row]:
         Row(
             name="volatile-pair",
             title="Volatile pair",
-            says="Put a record that must be new and delete it by its token, as a lock does: two transactions. "
-            "Holdfast also takes the turns at the gate and gives a token that only grows; the raw "
-            "side has "
-            "synchronous=OFF and no counter.",
+            says="Two transactions, as for a lock: put a record that must be new, and delete it by "
+            "its token. Holdfast also takes turns at the gate and gives a token that only "
+            "grows. The raw side has synchronous=OFF and no counter.",
             series=pair,
             verdicts=[
                 Verdict("time, Holdfast to raw SQLite", "", ratio(pair[0], pair[1], took_s), None)

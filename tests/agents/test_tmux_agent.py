@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters import tmux_agent
+from holdfast.adapters import tmux_agent, tmux_pane
 from holdfast.adapters.tmux_agent import TmuxAgent
 from holdfast.adapters.tmux_pane import MARK, Screen
 from holdfast.domains.gateway import Surface
@@ -294,7 +294,7 @@ def test_the_panes_beside_the_agent_get_no_key_though_all_are_synchronized(
 def test_a_timer_that_was_lost_with_its_client_is_made_good_by_the_gateway(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tmux_agent, "enter_later", lambda *_: "wait-for -S lost")
+    monkeypatch.setattr(tmux_pane, "enter_later", lambda *_: "wait-for -S lost")
     with hurried(agent):
         # The first try is that which waits for the timer.
         agent.deliver("hello", instance(agent))

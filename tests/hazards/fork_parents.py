@@ -22,7 +22,7 @@ from holdfast.kernel.store import Tx
 from holdfast.stores.sqlite import gate, handles, wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.users import Users
-from holdfast.testing.conformance import THINGS, VOLATILE, Thing, put
+from holdfast.testing.conformance.harness import THINGS, VOLATILE, Thing, put
 
 FORK = multiprocessing.get_context("fork")
 

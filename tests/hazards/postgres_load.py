@@ -29,7 +29,7 @@ from holdfast.kernel.space import rows
 from holdfast.kernel.store import BEGINNING, JOURNAL_TOPIC, Entry, Store, Tx
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.postgres import open_postgres
-from holdfast.testing.conformance import THINGS, Thing
+from holdfast.testing.conformance.harness import THINGS, Thing
 from tests.harness.timeouts import PATIENCE_S, until
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"

@@ -36,7 +36,7 @@ from holdfast.stores.sqlite import database, filesystem, maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, put
+from holdfast.testing.conformance.harness import OTHERS, THINGS, VOLATILE, Thing, append, put
 from tests.harness.descriptors import open_below
 from tests.harness.disk import mounted
 from tests.harness.timeouts import PATIENCE_S

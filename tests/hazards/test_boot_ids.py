@@ -15,7 +15,7 @@ from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.users import Users
 from holdfast.system.access import PRIVATE
-from holdfast.testing.conformance import VOLATILE, Thing, put
+from holdfast.testing.conformance.harness import VOLATILE, Thing, put
 from tests.harness.processes import state_of
 from tests.harness.timeouts import until
 

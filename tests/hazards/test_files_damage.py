@@ -27,7 +27,7 @@ from holdfast.kernel.errors import (
     StoreUnavailable,
 )
 from holdfast.kernel.store import Tx
-from holdfast.stores.files import disk, maintenance, namespaces
+from holdfast.stores.files import disk, latch, maintenance
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from holdfast.stores.sqlite.maintenance import SqliteAdministration
@@ -688,7 +688,7 @@ def test_a_backup_that_is_killed_leaves_nothing_that_outranks_a_hand(
         raise SystemExit
 
     monkeypatch.setattr(SqliteAdministration, "backup", killed)
-    monkeypatch.setattr(namespaces, "clear_redo", lambda _: None)
+    monkeypatch.setattr(latch, "clear_redo", lambda _: None)
     with pytest.raises(SystemExit):
         store.administration.backup(ALL, tmp_path / "saved")
     (root / "lab" / "hosts.json").write_text('{"by hand": {"ip": "7"}}')

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.conformance import put
+from holdfast.testing.conformance.harness import put
 from tests.harness.processes import flock_waiters
 from tests.harness.timeouts import PATIENCE_S, until
 

@@ -15,7 +15,7 @@ from holdfast.stores.sqlite import fifos as fifos_
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import PRIVATE
-from holdfast.testing.conformance import heard
+from holdfast.testing.conformance.harness import heard
 from tests.harness.descriptors import open_below
 from tests.harness.timeouts import PATIENCE_S
 

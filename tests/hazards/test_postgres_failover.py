@@ -14,7 +14,7 @@ import holdfast
 from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.stores.postgres import open_postgres
-from holdfast.testing.conformance import OTHERS, THINGS, Thing, put
+from holdfast.testing.conformance.harness import OTHERS, THINGS, Thing, put
 from tests.hazards.postgres_load import check, followed, load
 from tests.stores.postgres_server import Server, running
 from tests.stores.postgres_standby import FOR_STANDBY, promote, replicated

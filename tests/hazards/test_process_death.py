@@ -13,7 +13,7 @@ from holdfast.primitives.journal import Journal
 from holdfast.stores.sqlite import maintenance
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
-from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, put
+from holdfast.testing.conformance.harness import OTHERS, THINGS, VOLATILE, Thing, put
 from tests.harness.children import dies_at, kill_while_busy
 
 pytestmark = pytest.mark.prove

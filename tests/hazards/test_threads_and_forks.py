@@ -25,7 +25,7 @@ from holdfast.stores.sqlite.database import Connection
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
+from holdfast.testing.conformance.harness import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
 from tests.harness.processes import state_of
 from tests.harness.timeouts import PATIENCE_S, until
 

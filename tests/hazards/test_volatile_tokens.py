@@ -24,7 +24,7 @@ from holdfast.stores.sqlite import database, transaction
 from holdfast.stores.sqlite.gate import STRIDE
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
-from holdfast.testing.conformance import VOLATILE, Thing, put
+from holdfast.testing.conformance.harness import VOLATILE, Thing, put
 from tests.harness.descriptors import open_below
 from tests.harness.timeouts import PATIENCE_S
 

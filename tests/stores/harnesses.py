@@ -16,7 +16,7 @@ from holdfast.stores.files.transaction import scope_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance import OTHERS, THINGS, THINGS_V2
+from holdfast.testing.conformance.harness import OTHERS, THINGS, THINGS_V2
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 """Where files cost no disk, for tests that make many and lose no power; None: where temporary files

@@ -30,7 +30,7 @@ from holdfast.kernel.layout import FilePerRecord, OneFile, Sign
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores.factory import open_store
-from holdfast.stores.files import documents, maintenance, signs
+from holdfast.stores.files import documents, folders, maintenance, signs
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.files.transaction import FilesChanged
 from holdfast.stores.memory import AbsentStore
@@ -155,21 +155,21 @@ def test_a_layout_that_leaves_its_folder_is_refused(store: FilesStore, name: str
 
 @given(st.text(min_size=1, max_size=300))
 def test_names_and_keys_are_one_to_one(key: str) -> None:
-    name = documents.name_of(key)
-    assert documents.key_of(name, [key]) == key
+    name = folders.name_of(key)
+    assert folders.key_of(name, [key]) == key
     assert (
         "/" not in name
         and name not in (".", "..")
         and not name.startswith(".")
         and len(name.encode()) <= 200
     )
-    assert documents.key_of(name + "~", [key]) != key
+    assert folders.key_of(name + "~", [key]) != key
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_two_keys_share_no_name(one: str, other: str) -> None:
     if one and other and one != other:
-        assert documents.name_of(one) != documents.name_of(other)
+        assert folders.name_of(one) != folders.name_of(other)
 
 
 def test_a_store_is_opened_by_its_url(root: Path) -> None:

@@ -32,7 +32,7 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connection import TRUSTED_S, ServerClock
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import faults
-from holdfast.testing.conformance import (
+from holdfast.testing.conformance.harness import (
     OTHERS,
     PATIENCE_S,
     THINGS,

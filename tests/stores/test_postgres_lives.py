@@ -14,10 +14,10 @@ import pytest
 from holdfast.kernel import token
 from holdfast.kernel.errors import StoreUnavailable
 from holdfast.kernel.store import Tx
-from holdfast.stores.postgres import attempt, incarnation, open_postgres
+from holdfast.stores.postgres import attempt, open_postgres, schema
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.conformance import PATIENCE_S, THINGS, Thing, append, put
+from holdfast.testing.conformance.harness import PATIENCE_S, THINGS, Thing, append, put
 from tests.stores import postgres_server as servers
 from tests.stores.postgres_server import Server, running
 
@@ -110,10 +110,10 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
         ]
         future = str(int(number) + 1_000_000)
         return [
-            incarnation.fate(raw, number, raw.incarnation),
-            incarnation.fate(raw, number, raw.incarnation - 1),
-            incarnation.fate(raw, future, raw.incarnation - 1),
-            incarnation.fate(raw, str(began - 1), raw.incarnation - 1),
+            schema.fate(raw, number, raw.incarnation),
+            schema.fate(raw, number, raw.incarnation - 1),
+            schema.fate(raw, future, raw.incarnation - 1),
+            schema.fate(raw, str(began - 1), raw.incarnation - 1),
         ]
 
     fates = store.connections.run(look, Deadline.after(PATIENCE_S))

@@ -20,11 +20,11 @@ from holdfast.kernel.errors import Collision, InvalidValue
 from holdfast.kernel.space import rows
 from holdfast.kernel.store import Tx
 from holdfast.primitives import journal
-from holdfast.stores.postgres import listener, messages, open_postgres, transaction
+from holdfast.stores.postgres import connection, listener, open_postgres, transaction
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
+from holdfast.testing.conformance.harness import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
 from tests.harness.timeouts import NEVER_S
 from tests.stores.harnesses_postgres import be_patient
 
@@ -43,13 +43,13 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the messages of transactions were sent over, once for each."""
     over: list[object] = []
-    really = messages._results
+    really = connection._results
 
     def results(raw: Connection) -> Any:
         over.append(raw)
         return really(raw)
 
-    monkeypatch.setattr(messages, "_results", results)
+    monkeypatch.setattr(connection, "_results", results)
     return over
 
 
@@ -219,7 +219,7 @@ def test_a_statement_is_known_by_its_name_after_a_failure_too(store: PostgresSto
 def test_statements_beyond_a_bound_are_sent_with_their_text(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(messages, bound, 0)
+    monkeypatch.setattr(connection, bound, 0)
     with closing(open_postgres(postgres_url)) as store:
         put(store, "it's 100%", Thing(owner="o'%s"))
         row = store.get(THINGS, "it's 100%")
@@ -232,23 +232,23 @@ def test_a_server_that_ends_the_session_in_a_message_is_understood(store: Postgr
     """Its last words come before the end of the message, which never does."""
     with closing(store.connections.connect()) as raw:
         with pytest.raises(psycopg.errors.AdminShutdown):
-            messages.exchange(
+            connection.exchange(
                 raw,
                 [
-                    messages.bound("SELECT pg_terminate_backend(pg_backend_pid())"),
-                    messages.bound("SELECT 1"),
+                    connection.bound("SELECT pg_terminate_backend(pg_backend_pid())"),
+                    connection.bound("SELECT 1"),
                 ],
             )
         with pytest.raises(psycopg.OperationalError):
-            messages.exchange(raw, [messages.bound("SELECT 1")])
+            connection.exchange(raw, [connection.bound("SELECT 1")])
 
 
 def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresStore) -> None:
     """Both ways at once: neither side waits for the other to read first."""
     large = "x" * 3_000_000
     with closing(store.connections.connect()) as raw:
-        answers = messages.exchange(
-            raw, [messages.bound("SELECT %s::text", (large,)) for _ in range(4)]
+        answers = connection.exchange(
+            raw, [connection.bound("SELECT %s::text", (large,)) for _ in range(4)]
         )
         assert [answer.rows for answer in answers] == [[(large,)]] * 4
 
@@ -256,15 +256,15 @@ def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresSt
 def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: PostgresStore) -> None:
     with closing(store.connections.connect()) as raw:
         statements = [
-            messages.bound("SELECT 1 / %s::integer", (0,)),
-            messages.bound("CREATE TABLE never (x integer)"),
+            connection.bound("SELECT 1 / %s::integer", (0,)),
+            connection.bound("CREATE TABLE never (x integer)"),
         ]
         for _ in range(2):
             with pytest.raises(psycopg.errors.DivisionByZero):
-                messages.exchange(raw, statements)
-        assert messages.exchange(raw, [messages.bound("SELECT to_regclass(%s)::text", ("never",))])[
-            0
-        ].rows == [(None,)]
+                connection.exchange(raw, statements)
+        assert connection.exchange(
+            raw, [connection.bound("SELECT to_regclass(%s)::text", ("never",))]
+        )[0].rows == [(None,)]
 
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
@@ -356,7 +356,7 @@ def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_re
     """
     runs: list[int] = []
     tokens: list[int] = []
-    exchange = messages.exchange
+    exchange = connection.exchange
 
     def and_another(*given: Any) -> Any:
         answers = exchange(*given)
@@ -418,9 +418,9 @@ def test_a_number_taken_beside_the_revision_hides_nobody_elses(
             tokens.append(_other(store))
             with Lent(store.connections, _soon()) as raw:
                 more = list(
-                    messages.exchange(raw, [messages.bound("SELECT nextval('holdfast.revision')")])[
-                        0
-                    ].rows[0]
+                    connection.exchange(
+                        raw, [connection.bound("SELECT nextval('holdfast.revision')")]
+                    )[0].rows[0]
                 )
         take(tx, (revision, xid, *more))
 

@@ -111,7 +111,11 @@ class AgentBench(CommandLine):
     def tree_ends(self, agent: Agent) -> None:
         """Wait until no process of an agent's tree is left."""
         assert agent.holder is not None and agent.holder.tree
-        assert self.hf.processes.trees.wait_for_end(agent.holder.tree, PATIENCE_S)
+        trees, tree = self.hf.processes.trees, agent.holder.tree
+        assert trees.wait_for_end(tree, PATIENCE_S), (
+            trees.liveness(tree, in_sight=True),
+            trees.survivors(tree),
+        )
 
     def own_folders(self) -> list[Path]:
         """What agents have left in the state folder."""

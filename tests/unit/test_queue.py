@@ -27,7 +27,7 @@ from holdfast.primitives.steady_clock import steady_clock
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance import heard
+from holdfast.testing.conformance.harness import heard
 from tests.harness.queue_steps import SteppedQueue
 
 DAY_S = 86400.0

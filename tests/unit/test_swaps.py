@@ -31,7 +31,7 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.store import Listener
 from holdfast.testing import faults
-from holdfast.testing.conformance import heard
+from holdfast.testing.conformance.harness import heard
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.swap_world import Swapping, die, lose_lock, stored
 from tests.unit.workflows_world import STORES, World, world_on

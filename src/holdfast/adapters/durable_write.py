@@ -102,7 +102,7 @@ def _set_access(fd: int, folder: int, name: str, mode: int | None, access: Acces
             os.fchmod(fd, 0o666 & ~_umask() if mode is None else mode)
         return
     if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
-        # Only root may give a file to another user. Otherwise the new one is ours.
+        # Only root may give a file to another user. Otherwise this user owns the new one.
         with contextlib.suppress(PermissionError):
             os.fchown(fd, old.st_uid, old.st_gid)
     os.fchmod(fd, old.st_mode & 0o777)

@@ -56,7 +56,6 @@ class EventSender:
         return outcome.sent
 
     def close(self) -> None:
-        """Disconnect from every broker."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -116,8 +115,6 @@ class EventSender:
 
 
 class _Outcome:
-    """What has come of sending so far."""
-
     def __init__(self, passed_by: Mapping[BrokerAddress, BrokerUnavailable]) -> None:
         self.passed_by = dict(passed_by)
         self.sent = 0
@@ -144,7 +141,6 @@ class BackgroundSender:
         self._thread.start()
 
     def wake(self, job_id: str) -> None:
-        """Send the events of this job."""
         with self._condition:
             self._wanted.add(job_id)
             self._condition.notify()

@@ -96,7 +96,7 @@ class GatewayClient:
             left = self.folder.state()
             if left is None:
                 raise NotFound(
-                    f"there never was a gateway of {self.agent} here: {self._advice}",
+                    f"no gateway of {self.agent} was ever started here: {self._advice}",
                     agent=self.agent,
                 ) from None
         plain: Document = msgspec.to_builtins(left_by(left))
@@ -352,7 +352,6 @@ def _path_of(request_id: str) -> str:
 
 
 def _error(status: int, content: bytes) -> HoldfastError:
-    """The error that an answer describes."""
     try:
         problem = msgspec.json.decode(content, type=dict[str, Any])
         kind = _KINDS.get(str(problem["code"]), HoldfastError)

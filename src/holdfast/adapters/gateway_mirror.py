@@ -71,10 +71,10 @@ class Mirror:
 
     def _listen(self) -> None:
         topics = [JOURNAL_TOPIC, topic_of(self._gateway.agent)]
-        with self._gateway.queue.store.listen(topics) as ears:
+        with self._gateway.queue.store.listen(topics) as listener:
             while not self._closing.is_set():
                 self._step()
-                ears.wait(None, also=[self._bell])
+                listener.wait(None, also=[self._bell])
                 # Changes within a moment are written together: under load, each one would replace
                 # the files.
                 self._closing.wait(_TOGETHER_S)

@@ -25,8 +25,6 @@ _QOS = 1
 
 
 class Message(NamedTuple):
-    """A message that arrived, and its topic."""
-
     topic: str
     payload: bytes
 
@@ -72,7 +70,6 @@ class Publisher:
             raise _unavailable(self._reach, f"it acknowledged nothing for {self._timeout_s:g} s")
 
     def close(self) -> None:
-        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -115,7 +112,6 @@ class Subscriber:
         self._thread.start()
 
     def add(self, topics: Sequence[str]) -> None:
-        """Listen to these as well."""
         self._topics += [topic for topic in topics if topic not in self._topics]
         if self.connected:
             self._ask()
@@ -133,11 +129,6 @@ class Subscriber:
         self._thread.join(_CLOSING_S)
 
     def _run(self) -> None:
-        self._listen()
-        # By the thread that writes to it: it may still be connecting when `close` returns.
-        os.close(self.fd)
-
-    def _listen(self) -> None:
         """Connect until it works; then the library keeps the connection."""
         pause_s = 0.5
         while not self._closing.is_set():
@@ -147,10 +138,10 @@ class Subscriber:
                 self._report(_words(error))
             else:
                 self._client.loop_forever(retry_first_connection=False)
-                if self._closing.is_set():
-                    return
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, BROKER_BACKOFF_MAX_S)
+        # By the thread that writes to it: it may still be connecting when `close` returns.
+        os.close(self.fd)
 
     def _on_connect(
         self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any

@@ -93,7 +93,9 @@ class RestAgent:
             calm += 1
             if not seen_at_work and calm < _SETTLED_AFTER:
                 return None
-            return Answer(self._last_output(), "output", facts={"status": status})
+            said = self._upstream.get(self._paths["output"], {"mode": "last"})
+            text = str(said.get("output", "")) if isinstance(said, dict) else str(said)
+            return Answer(text, "output", facts={"status": status})
 
         timeout_s = self._spec.answer_timeout_s or ANSWER_TIMEOUT_S
         return poll_answer(self._state, judge, stop, timeout_s=timeout_s)
@@ -108,7 +110,3 @@ class RestAgent:
     def _state(self) -> dict[str, Any]:
         seen = self._upstream.get(self._paths["terminal"])
         return seen if isinstance(seen, dict) else {}
-
-    def _last_output(self) -> str:
-        said = self._upstream.get(self._paths["output"], {"mode": "last"})
-        return str(said.get("output", "")) if isinstance(said, dict) else str(said)

@@ -23,8 +23,6 @@ _REFUSED = 401
 
 
 class ServerInstance(Plain, frozen=True, kw_only=True):
-    """The process that serves, and where."""
-
     schema_version: int = 1
     process: Holder
     host: str
@@ -37,8 +35,6 @@ class ServerInstance(Plain, frozen=True, kw_only=True):
 
 
 class ServerFolder:
-    """The folder of one store's servers."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.token = root / "token"
@@ -81,7 +77,6 @@ class ServerFolder:
         return [instance for instance in found if instance is not None]
 
     def living(self, processes: Processes) -> list[ServerInstance]:
-        """The servers whose process is alive."""
         return [
             one
             for one in self.instances()

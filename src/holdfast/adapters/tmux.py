@@ -22,7 +22,7 @@ from holdfast.kernel.errors import Collision, InvalidValue, Unavailable, Upstrea
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import TMUX_ANSWER_S, TMUX_SILENCE_S, TMUX_START_S
 
-_NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
+NO_SERVER = ("no server running", "no such file or directory", "connection refused", "no sessions")
 _ENDING = ("server exited", "lost server")
 """tmux says this when its server ended during the command. A second try gets a clear answer."""
 _TRIES = 3
@@ -46,8 +46,6 @@ class TmuxAnswer(NamedTuple):
 
 
 class Pane(NamedTuple):
-    """A pane and its first process."""
-
     id: str
     pid: int
 
@@ -124,7 +122,7 @@ class Tmux:
             return Liveness.UNKNOWN
         if answer.status == 0:
             return Liveness.ALIVE if session_name in answer.lines else Liveness.DEAD
-        return Liveness.DEAD if answer.complains(_NO_SERVER) else Liveness.UNKNOWN
+        return Liveness.DEAD if answer.complains(NO_SERVER) else Liveness.UNKNOWN
 
     def panes(self, session_name: str, server: TmuxAddress | None = None) -> list[int] | None:
         try:
@@ -134,7 +132,7 @@ class Tmux:
         except Unavailable:
             return None
         if answer.status:
-            return [] if answer.complains(_NO_SERVER) else None
+            return [] if answer.complains(NO_SERVER) else None
         found = [line.split(" ", 2) for line in answer.lines]
         return [int(pid) for pid, dead, name in found if name == session_name and dead != "1"]
 

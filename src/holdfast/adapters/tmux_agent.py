@@ -25,26 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.adapters.pane_owner import (
-    PaneAgent,
-    foreground_agent,
-    mark_in,
-    marked_by,
-    note_of,
-    own_mark,
-    recorded_agent,
-)
-from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, Screen, TmuxServer, is_silent
-from holdfast.adapters.tmux_paste import (
-    PromptBuffers,
-    enter_later,
-    enter_once,
-    has_mark,
-    is_pane,
-    is_unsent,
-    press,
-    runs_same,
-)
+from holdfast.adapters import pane_owner, tmux_pane
+from holdfast.adapters.pane_owner import PaneAgent
+from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, PromptBuffers, Screen, TmuxServer
 from holdfast.domains.agents.ports import TmuxAddress
 from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
 from holdfast.kernel import faults
@@ -107,7 +90,7 @@ class TmuxAgent:
         self._processes = processes
         address = TmuxAddress(spec.socket_name or None, spec.socket_path or None)
         self._server = TmuxServer(address, limit_s=limit_s)
-        self._mark = own_mark(agent, folder, processes)
+        self._mark = pane_owner.own_mark(agent, folder, processes)
         self._marked: Screen | None = None
         self._buffers = PromptBuffers(self._server, folder)
         self._begun = False
@@ -195,7 +178,8 @@ class TmuxAgent:
         screen, agent = self._same(instance_id)
         if not agent.ready and not agent.busy:
             raise Fenced(f"{_NOT_FOREGROUND.format(screen)}: nothing was sent", outcome="none")
-        self._run_guarded(screen, press(screen, self._spec.interrupt), is_pane(screen))
+        key = tmux_pane.press(screen, self._spec.interrupt)
+        self._run_guarded(screen, key, tmux_pane.is_pane(screen))
         return True
 
     def close(self) -> None:
@@ -203,7 +187,7 @@ class TmuxAgent:
         if self._marked is not None:
             unmark = f"set-option -pu -t {self._marked.pane_id} {MARK}"
             with contextlib.suppress(UpstreamUnavailable):
-                self._run_if(has_mark(str(self._mark)), self._marked, unmark)
+                self._run_if(tmux_pane.has_mark(str(self._mark)), self._marked, unmark)
 
     def _look(self) -> Screen | None:
         return self._server.screen(self._spec.session)
@@ -211,8 +195,8 @@ class TmuxAgent:
     def _agent(self, screen: Screen) -> PaneAgent:
         recorded = self._recorded()
         if recorded is not None:
-            return recorded_agent(recorded, screen, self._processes)
-        return foreground_agent(screen, self._processes)
+            return pane_owner.recorded_agent(recorded, screen, self._processes)
+        return pane_owner.foreground_agent(screen, self._processes)
 
     def _instance(self, screen: Screen, agent: PaneAgent) -> str:
         """Each pid comes with its start time, as pids are used again."""
@@ -257,16 +241,16 @@ class TmuxAgent:
         Among the gateways of the same agent the last one wins: it became the one that serves before
         its first look.
         """
-        found = mark_in(screen.mark)
+        found = pane_owner.mark_in(screen.mark)
         if found == self._mark:
             return
         if found is not None and (self._marked is not None or found[:2] != self._mark[:2]):
             liveness = found.liveness(self._processes)
             if liveness is not Liveness.DEAD:
                 unmark = f"{screen.tmux} set-option -pu -t {screen.pane_id} {MARK}"
-                raise marked_by(self._spec.session, found, liveness, unmark)
+                raise pane_owner.marked_by(self._spec.session, found, liveness, unmark)
         # Compare and set in one step of the server. A text that is no mark is simply replaced.
-        unchanged = has_mark(screen.mark) if found is not None or not screen.mark else "1"
+        unchanged = tmux_pane.has_mark(screen.mark) if found is not None or not screen.mark else "1"
         mark = f"set-option -p -t {screen.pane_id} {MARK} {self._mark}"
         if not self._run_if(unchanged, screen, mark):
             raise UpstreamUnavailable(
@@ -284,9 +268,9 @@ class TmuxAgent:
 
     def _remember(self, screen: Screen, agent: PaneAgent) -> None:
         """Note in tmux which process is the agent, for this gateway and the next."""
-        if screen.agent != (note := note_of(agent, screen, self._processes)):
+        if screen.agent != (note := pane_owner.note_of(agent, screen, self._processes)):
             remember = f"set-option -p -t {screen.pane_id} {AGENT} {note}"
-            self._run_if(has_mark(str(self._mark)), screen, remember)
+            self._run_if(tmux_pane.has_mark(str(self._mark)), screen, remember)
 
     def _note(self, screen: Screen) -> None:
         """Note since when the screen has not changed."""
@@ -333,9 +317,9 @@ class TmuxAgent:
         # One step of the server: note the paste as unsent, paste it, start the timer for Enter.
         note = f"set-option -p -t {screen.pane_id} {UNSENT} {paste}"
         put = f"paste-buffer -p -r -d -b {name} -t {screen.pane_id}"
-        step = f"{note} ; {put} ; {enter_later(screen, paste)}"
+        step = f"{note} ; {put} ; {tmux_pane.enter_later(screen, paste)}"
         try:
-            self._run_guarded(screen, step, runs_same(screen))
+            self._run_guarded(screen, step, tmux_pane.runs_same(screen))
         except Fenced:
             self._buffers.delete_left()
             raise
@@ -350,11 +334,11 @@ class TmuxAgent:
         and UpstreamUnavailable when nobody knows.
         """
         soon = f"#{{<=:#{{T:#{{l:%s}}}},{int(time.time()) + TMUX_PASTE_S}}}"
-        condition = f"#{{&&:{soon},#{{&&:{has_mark(str(self._mark))},{pane}}}}}"
+        condition = f"#{{&&:{soon},#{{&&:{tmux_pane.has_mark(str(self._mark))},{pane}}}}}"
         try:
             done = self._run_if(condition, screen, command)
         except UpstreamUnavailable as error:
-            if is_silent(error):
+            if tmux_pane.is_silent(error):
                 raise UpstreamUnavailable(
                     f"nobody knows whether it was delivered: {error.message}", outcome="unknown"
                 ) from None
@@ -375,9 +359,9 @@ class TmuxAgent:
         """
         with contextlib.suppress(UpstreamUnavailable):
             self._server.run("wait-for", paste, limit_s=_ENTER_WITHIN_S)
-        still = f"if-shell -F -t {screen.pane_id} '{is_unsent(paste)}' '{_REFUSAL}'"
+        still = f"if-shell -F -t {screen.pane_id} '{tmux_pane.is_unsent(paste)}' '{_REFUSAL}'"
         try:
-            sent = self._run_if("1", screen, f"{enter_once(screen, paste)} ; {still}")
+            sent = self._run_if("1", screen, f"{tmux_pane.enter_once(screen, paste)} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
                 f"pasted, and perhaps not sent: {error.message}", outcome="unknown"
@@ -395,6 +379,6 @@ class TmuxAgent:
 
 
 def _too_old(version: str) -> bool:
-    """Is it a tmux before 3.2? Versions such as next-3.6 are later."""
+    # Versions such as next-3.6 are later.
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) < _TMUX_SINCE

@@ -72,7 +72,8 @@ Lease = Annotated[
     Ttl | None,
     Flag(
         "--lease",
-        help="How long it is believed without a sign of life.  [default: agents.lease_s, a day]",
+        help="How long it counts as alive without a sign of life.  "
+        "[default: agents.lease_s, a day]",
     ),
 ]
 SessionRoot = Annotated[
@@ -91,8 +92,7 @@ TakeOver = Annotated[
     bool,
     Flag(
         "--take-over",
-        help="Replace the generation that has the id, on your word that it is over. "
-        "Told in the journal.",
+        help="Replace the generation that has the id, even if it may be alive. Journalled.",
     ),
 ]
 
@@ -340,7 +340,7 @@ def refresh(hf: Holdfast, request: Refresh) -> Agent:
     "POST /v1/agents/{agent}/remove", cli="agents remove", errors=(NotFound, LeaseLost, Fenced)
 )
 def remove(hf: Holdfast, request: Remove) -> Removed:
-    """Take a generation's own record out."""
+    """Remove a generation's own record."""
     agent_id = agent_id_of(hf, request.agent)
     hf.agents.remove(agent_id, request.generation_id, token=request.token)
     return Removed(removed=agent_id, generation_id=request.generation_id)

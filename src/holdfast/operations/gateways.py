@@ -245,7 +245,7 @@ def list_(hf: Gateways) -> list[str]:
 
 @operation("GET /v1/gateways/{agent}", cli="gateway status", errors=(NotFound,), outside=True)
 def status(hf: Gateways, request: GatewayKey) -> Status:
-    """How an agent's gateway and the agent itself are doing.
+    """Show the state of a gateway and its agent.
 
     When no gateway answers: what the last one left.
     """
@@ -342,7 +342,7 @@ def request(hf: Gateways, request: GetRequest) -> RequestView:
     outside=True,
 )
 def cancel(hf: Gateways, request: RequestKey) -> RequestView:
-    """Cancel a request that was not begun."""
+    """Cancel a request that has not begun."""
     return _converted(hf.gateway(request.agent).cancel(request.request_id), RequestView)
 
 

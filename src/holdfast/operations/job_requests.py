@@ -190,7 +190,7 @@ class Register(Request, frozen=True, kw_only=True):
         Flag(
             "--unsigned",
             choose=(True, False),
-            help="Give it no key: its events prove nothing, and are not believed.",
+            help="Give it no key: events of it that arrive are ignored.",
         ),
     ] = True
     broker: BrokerChoice = BrokerChoice()

@@ -164,7 +164,7 @@ def finish_and_pick(hf: Holdfast, request: FinishAndPick) -> FinishedView:
     "POST /v1/jobs/{job_id}/cancel", cli="jobs cancel", errors=(NotFound, ImpossibleTransition)
 )
 def cancel(hf: Holdfast, request: Cancel) -> JobView:
-    """End a pending or running job as cancelled; a worker that has it stops.
+    """End a pending or running job as cancelled; its worker stops.
 
     Or give up a job that ended in error.
     """
@@ -177,7 +177,7 @@ def cancel(hf: Holdfast, request: Cancel) -> JobView:
     errors=(NotFound, ImpossibleTransition, Fenced),
 )
 def requeue(hf: Holdfast, request: Requeue) -> JobView:
-    """Put a running job back for the next pick; a worker that has it stops."""
+    """Put a running job back for the next pick; its worker stops."""
     return _logged(hf, hf.jobs.requeue(request.job_id, token=request.token))
 
 

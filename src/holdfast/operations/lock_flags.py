@@ -13,7 +13,7 @@ ModeSwitch = Annotated[
         "--shared/--exclusive",
         " /-e",
         choose=(Mode.EXCLUSIVE, Mode.SHARED),
-        help="Share it with others that share it, or have it alone (the default).",
+        help="Share it with other sharers, or hold it exclusively (the default).",
     ),
 ]
 priority_flag = Flag(
@@ -23,7 +23,7 @@ priority_flag = Flag(
 )
 
 
-def timeout_flag(default: float | None, shown: str = "default: as long as it takes") -> Flag:
+def timeout_flag(default: float | None, shown: str = "default: no limit") -> Flag:
     """-w, as flock(1) has it. `shown` describes the default where there is no number."""
     shown = shown if default is None else f"default: {default:g}"
     return Flag(

@@ -8,7 +8,6 @@ learn the exit status of a pane: the pane reports it by another FIFO.
 """
 
 import os
-import select
 import signal
 import sys
 import threading
@@ -38,6 +37,7 @@ from holdfast.runtime import pane_program
 from holdfast.runtime.agent_launch import Launch
 from holdfast.runtime.configuration import default_store
 from holdfast.runtime.connection import Holdfast
+from holdfast.stores.listener import readable
 
 _CARRIED = (
     "PATH",
@@ -173,7 +173,8 @@ class Startup:
             agent = self._published(listener, end)
             if agent is None:
                 # Its record is removed, and the pane's process is about to end.
-                _readable(end, AGENT_START_S)
+                if end:
+                    readable(end, AGENT_START_S)
                 return None
             if self._dies(agent, end, moment_s):
                 self._wait_for_end(agent, end)
@@ -226,11 +227,15 @@ class Startup:
         try:
             ends = [*end, death]
             deadline = time.monotonic() + AGENT_START_S
-            while not self._is_program(program.pid) and time.monotonic() < deadline:
+            while time.monotonic() < deadline:
+                # Until it has executed its program, it has the command line of its guardian.
+                seen, words = self._hf.processes.sight(program.pid), self._hf.processes.words
+                if seen is None or words(program.pid) != words(seen.parent_pid):
+                    break
                 # The kernel notifies nobody when a process executes another program.
-                if _readable(ends, _POLL_S):
+                if readable(ends, _POLL_S):
                     return True
-            return _readable(ends, moment_s)
+            return bool(readable(ends, moment_s))
         finally:
             os.close(death)
 
@@ -240,16 +245,10 @@ class Startup:
         """
         deadline = time.monotonic() + AGENT_START_S
         tree = agent.holder.tree if agent.holder is not None else UNSET
-        while end and not _readable(end, _LEFT_S) and time.monotonic() < deadline:
+        while end and not readable(end, _LEFT_S) and time.monotonic() < deadline:
             if tree and self._hf.processes.trees.survivors(tree):
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(end[0], signal.SIGTERM)
-
-    def _is_program(self, pid: int) -> bool:
-        """Has it executed its program? Until then it has the command line of its guardian."""
-        seen = self._hf.processes.sight(pid)
-        words = self._hf.processes.words
-        return seen is None or words(pid) != words(seen.parent_pid)
 
 
 @contextmanager
@@ -365,13 +364,3 @@ def _end_of(pid: int) -> Iterator[list[int]]:
         yield [pidfd]
     finally:
         os.close(pidfd)
-
-
-def _readable(fds: Sequence[int], timeout_s: float) -> bool:
-    """Does one of them become readable in time? At once no when there is none."""
-    if not fds:
-        return False
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))

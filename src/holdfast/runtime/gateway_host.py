@@ -85,7 +85,7 @@ def open_gateway(
 
 
 def _around(settings: Settings) -> Access:
-    """For whom the folder of all gateways is: that beside a store is as the store."""
+    """The access to the folder of all gateways. Beside a store it is the store's own."""
     url = store_url(settings)
     if url.path is None or url.gateways_folder() is None:
         return access_for(settings.group)

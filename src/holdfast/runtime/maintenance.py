@@ -137,7 +137,6 @@ class Upkeep:
             return store.administration.begin_era()
 
     def backup(self, target: Path) -> None:
-        """Copy the store to a new file."""
         with self._opened() as store:
             store.administration.backup(all_spaces(), target)
 

@@ -177,25 +177,21 @@ class Queues:
         for record in records:
             if record.space is CLOCK_SIGHTINGS and not self._one_clock:
                 continue
-            if record.space is ATTACHMENTS:
-                self._refuse_served(record)
+            is_attachment = record.space is ATTACHMENTS
+            server = ATTACHMENTS.decode(record.key, record.value).server if is_attachment else None
+            if server is not None:
+                process = server.process
+                alive = probe(process, self._processes, embedded=self._embedded)
+                if not leases.reclaimable(server.lease, alive, self._now):
+                    raise Held(
+                        f"the gateway of {record.key} runs, as pid {process.pid} on "
+                        f"{process.host_id}: stop it with `holdfast gateway detach {record.key}`; "
+                        "the copy would miss the requests that it still accepts",
+                        agent=record.key,
+                        pid=process.pid,
+                        host_id=process.host_id,
+                    )
             yield record
-
-    def _refuse_served(self, record: StoredRecord) -> None:
-        server = ATTACHMENTS.decode(record.key, record.value).server
-        if server is None:
-            return
-        process = server.process
-        alive = probe(process, self._processes, embedded=self._embedded)
-        if not leases.reclaimable(server.lease, alive, self._now):
-            raise Held(
-                f"the gateway of {record.key} runs, as pid {process.pid} on {process.host_id}: "
-                f"stop it with `holdfast gateway detach {record.key}`; the copy would miss the "
-                "requests that it still accepts",
-                agent=record.key,
-                pid=process.pid,
-                host_id=process.host_id,
-            )
 
 
 def _folder(settings: Settings, url: str) -> Path | None:

@@ -18,13 +18,12 @@ from msgspec.structs import replace
 from holdfast.adapters.journal_mirror import JournalMirror, transaction_log
 from holdfast.domains.network import Registry, RegistryConfig, configured
 from holdfast.domains.network.wire import LOCKS_FOLDER
-from holdfast.kernel.errors import StoreUnavailable
 from holdfast.primitives.locks import Locks
 from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
 from holdfast.runtime.paths import access_in
 from holdfast.stores.url import StoreUrl
-from holdfast.system.access import Access, access_for, make_folder
+from holdfast.system.access import Access, access_for, make_folder, unusable
 
 
 class RegistryManager(Registry):
@@ -116,11 +115,7 @@ def _make_lock_folder(folder: Path, access: Access) -> None:
     try:
         make_folder(folder, access)
     except OSError as error:
-        raise StoreUnavailable(
-            f"cannot make lock_dir {folder} ({error.strerror}): check its path and permissions",
-            path=str(folder),
-            outcome="none",
-        ) from None
+        raise unusable(folder, error, "check the path of lock_dir and its permissions") from None
 
 
 def _root(store: str | None) -> str | None:

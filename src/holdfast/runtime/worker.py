@@ -132,7 +132,10 @@ class Worker:
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
         """Make an attempt at a job and give its verdict; return the next job if one was picked."""
         begun_s = time.monotonic()
-        self._say(f"job {job.job_id}, attempt {job.attempt}: {_clipped(job.prompt)}")
+        prompt = " ".join(job.prompt.split())
+        if len(prompt) > _PROMPT_CHARS_SHOWN:
+            prompt = prompt[: _PROMPT_CHARS_SHOWN - 1] + "…"
+        self._say(f"job {job.job_id}, attempt {job.attempt}: {prompt}")
         try:
             self._through_outages(lambda: self._publish_start(job), lambda: True)
         except (Lost, Refused) as error:
@@ -261,8 +264,3 @@ class Worker:
             # Only an exception ends a handler.
             raise KeyboardInterrupt
         os.eventfd_write(self._own_stop_fd, 1)
-
-
-def _clipped(prompt: str) -> str:
-    line = " ".join(prompt.split())
-    return line if len(line) <= _PROMPT_CHARS_SHOWN else line[: _PROMPT_CHARS_SHOWN - 1] + "…"

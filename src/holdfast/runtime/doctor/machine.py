@@ -73,7 +73,6 @@ def extras(found: Settings) -> list[Finding]:
 
 
 def not_installed(extra: str) -> list[str]:
-    """The packages of an extra that are not installed."""
     try:
         required = metadata.requires("holdfast") or []
     except metadata.PackageNotFoundError:

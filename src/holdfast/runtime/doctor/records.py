@@ -73,12 +73,12 @@ def records(hf: Holdfast) -> list[Finding]:
     spaces = [space for space in all_spaces() if not space.volatile and space.name != "agents"]
     until_s = time.monotonic() + _READ_S
     damaged: dict[str, Corrupt] = {}
-    number, rest = 0, "which are all"
+    number, rest = 0, "all there are"
     for keys, unread in (page for space in spaces for page in _pages(hf, space)):
         number += keys
         damaged |= {error.message: error for error in unread}
         if time.monotonic() >= until_s:
-            rest = "then the time was over: `holdfast store check` reads all"
+            rest = "then its time was over: `holdfast store check` reads all"
             break
     if damaged:
         first = failed(next(iter(damaged.values())))
@@ -239,7 +239,7 @@ def followers(hf: Holdfast) -> list[Finding]:
     if _has_workflows(hf) and (swaps := hf.workflows.swap_log_lag()) is not None:
         fix = "make swap_log.jsonl writable; the next swap brings it up to date"
         found += _behind(hf, "the swap log", swaps, fix)
-    return found or [ok("the audit log keeps up, and no event waits for a broker that was chosen")]
+    return found or [ok("the audit log keeps up, and no event waits for a configured broker")]
 
 
 def _events(hf: Holdfast) -> Iterator[Finding]:

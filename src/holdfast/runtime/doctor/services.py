@@ -5,14 +5,15 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+from holdfast.adapters.gateway_folder import GatewayFolder
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
+from holdfast.adapters.tmux import NO_SERVER, ask
 from holdfast.domains.jobs.broker_address import BrokerAddress, address_of, was_chosen
-from holdfast.kernel.errors import HoldfastError
+from holdfast.kernel.errors import HoldfastError, UpstreamUnavailable
 from holdfast.kernel.holder import Liveness, probe
 from holdfast.kernel.limits import DOCTOR_CHECK_S, METRICS_ASK_S, METRICS_GATEWAYS_MAX
 from holdfast.kernel.text import counted
@@ -25,7 +26,6 @@ from holdfast.runtime.paths import gateway_root, server_root
 _ANSWER_S = 2.0
 _BROKER_S = 0.6 * DOCTOR_CHECK_S
 _BROKERS_MAX = 3
-_NO_SERVER = ("no server running", "no such file or directory", "no sessions", "connection refused")
 
 
 def tmux(hf: Holdfast | None) -> list[Finding]:
@@ -44,14 +44,8 @@ def tmux(hf: Holdfast | None) -> list[Finding]:
         says = "there is no tmux on the PATH: agents in tmux cannot be started or seen"
         return [warn(says, fix)]
     try:
-        result = subprocess.run(
-            [program, "list-sessions"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        answer = ask(["list-sessions"], limit_s=_ANSWER_S)
+    except UpstreamUnavailable:
         return [
             fail(
                 f"tmux does not answer within {_ANSWER_S:g} s",
@@ -60,14 +54,12 @@ def tmux(hf: Holdfast | None) -> list[Finding]:
                 "upstream_unavailable",
             )
         ]
-    if result.returncode == 0:
-        sessions = counted(len(result.stdout.splitlines()), "tmux session")
-        return [ok(f"it answers, with {sessions}")]
-    complaint = result.stderr.strip().lower()
-    if any(words in complaint for words in _NO_SERVER):
+    if answer.status == 0:
+        return [ok(f"it answers, with {counted(len(answer.lines), 'tmux session')}")]
+    if answer.complains(NO_SERVER):
         return [ok("installed; no tmux session runs")]
     fix = f"try `{program} list-sessions` yourself: the socket may be another user's"
-    return [fail(f"tmux refuses: {complaint[:200]}", fix, "upstream_unavailable")]
+    return [fail(f"tmux refuses: {answer.complaint[:200]}", fix, "upstream_unavailable")]
 
 
 def broker(hf: Holdfast | None) -> Iterator[Finding]:
@@ -101,7 +93,7 @@ def broker(hf: Holdfast | None) -> Iterator[Finding]:
         except HoldfastError as error:
             yield failed(error)
         else:
-            yield ok(f"{address.shown} lets us in")
+            yield ok(f"{address.shown} accepts connections")
 
 
 def _listens(address: BrokerAddress) -> bool:
@@ -155,27 +147,21 @@ def _gateway(hf: Holdfast, reading: GatewayReading) -> Finding | None:
             says = f"the gateway of {agent} does not find it: {status.detail}"
             return warn(says, f"start {agent} again")
         return None
-    pid = _pid_of(hf, agent)
-    if pid is not None:
-        return fail(
-            f"the gateway of {agent}, process {pid}, does not answer within {METRICS_ASK_S:g} s",
-            f"continue it if it is stopped (kill -CONT {pid}), or end it and start it again: "
-            f"{serve}",
-            "unavailable",
-        )
+    instance = GatewayFolder(gateway_root(hf.settings, agent)).instance()
+    if instance is not None:
+        pid, seen = instance.pid, hf.processes.sight(instance.pid)
+        if seen is not None and not seen.zombie:
+            return fail(
+                f"the gateway of {agent}, process {pid}, does not answer within "
+                f"{METRICS_ASK_S:g} s",
+                f"continue it if it is stopped (kill -CONT {pid}), or end it and start it again: "
+                f"{serve}",
+                "unavailable",
+            )
     if depth:
         says = f"the gateway of {agent} is gone, and {waiting}"
         return fail(says, f"start it again: {serve}", "unavailable")
     return None
-
-
-def _pid_of(hf: Holdfast, agent: str) -> int | None:
-    """The live process that is recorded as the gateway of an agent."""
-    from holdfast.adapters.gateway_folder import GatewayFolder
-
-    instance = GatewayFolder(gateway_root(hf.settings, agent)).instance()
-    seen = None if instance is None else hf.processes.sight(instance.pid)
-    return instance.pid if instance is not None and seen is not None and not seen.zombie else None
 
 
 def server(hf: Holdfast) -> list[Finding]:

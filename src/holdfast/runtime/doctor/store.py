@@ -89,13 +89,13 @@ def logs(settings: Settings) -> list[Finding]:
         if size <= LOG_BYTES_KEPT:
             continue
         who, fix = blame(database)
-        says = f"the log of {database} has {_size(size)} and cannot be begun anew: {who}"
+        says = f"the log of {database} has {_size(size)} and cannot be reset: {who}"
         found.append(
             fail(f"{says}; changes are refused", fix, "store_unavailable")
             if size > LOG_BYTES_MAX
             else warn(says, f"{fix}; beyond {_size(LOG_BYTES_MAX)} changes are refused")
         )
-    usual = "none has grown beyond what is usual" if path else "the store has none on this machine"
+    usual = "none is larger than usual" if path else "the store has none on this machine"
     return found or [ok(usual)]
 
 
@@ -118,9 +118,7 @@ def gates(settings: Settings) -> list[Finding]:
         held = {gate: pid for gate, pid in held.items() if flock_holder(gate) == pid}
         if held and all(is_stopped(pid) for pid in held.values()):
             break
-    return [_held(gate, pid) for gate, pid in held.items()] or [
-        ok("nobody keeps writers out for long")
-    ]
+    return [_held(gate, pid) for gate, pid in held.items()] or [ok("no process blocks writers")]
 
 
 def _held(gate: Path, pid: int) -> Finding:
@@ -174,7 +172,15 @@ def store(hf: Holdfast) -> list[Finding]:
     try:
         took_s = _fastest_write_s(hf)
     except NotFound as absent:
-        return [_missing(Path(absent.fields["path"]))]
+        path = Path(absent.fields["path"])
+        if why := unwritable(path.parent):
+            fix = (
+                "make its folder writable to this user, or choose another place with --store or "
+                "HOLDFAST_STORE"
+            )
+            says = f"there is none yet, and {path} cannot be made: {why}"
+            return [fail(says, fix, "store_unavailable")]
+        return [ok("there is none yet: the first command that changes something makes it")]
     except HoldfastError as error:
         return [failed(error)]
     if hf.store.ephemeral:
@@ -208,17 +214,6 @@ def _fastest_write_s(hf: Holdfast) -> float:
         hf.store.transact(lambda tx: None, scope=[], timeout_s=_WRITE_S - sum(tries_s))  # noqa: ARG005 - it does nothing
         tries_s.append(time.perf_counter() - begun_s)
     return min(tries_s)
-
-
-def _missing(path: Path) -> Finding:
-    if why := unwritable(path.parent):
-        return fail(
-            f"there is none yet, and {path} cannot be made: {why}",
-            "make its folder writable to this user, or choose another place with --store or "
-            "HOLDFAST_STORE",
-            "store_unavailable",
-        )
-    return ok("there is none yet: the first command that changes something makes it")
 
 
 def schema(hf: Holdfast) -> list[Finding]:

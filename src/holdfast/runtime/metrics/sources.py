@@ -27,23 +27,7 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import installing
 from holdfast.primitives.locks import Locks
 from holdfast.runtime.connection import Holdfast
-from holdfast.runtime.metrics.families import (
-    GatewayReading,
-    NamedResources,
-    Probe,
-    gauge,
-    gauges,
-    of_agents,
-    of_gateways,
-    of_jobs,
-    of_journal,
-    of_locks,
-    of_registry,
-    of_store,
-    of_workflows,
-    parts_up,
-    store_up,
-)
+from holdfast.runtime.metrics import families
 from holdfast.runtime.paths import gateway_root
 from holdfast.stores.durations import measured
 
@@ -71,7 +55,7 @@ class Metrics:
         self._hf = hf
         self._version = version
         self._times = measured(hf.store)
-        self._named = NamedResources(METRICS_RESOURCES_MAX)
+        self._named = families.NamedResources(METRICS_RESOURCES_MAX)
 
     def text(self) -> str:
         """Everything in the text format that Prometheus scrapes.
@@ -82,45 +66,45 @@ class Metrics:
         _need_library()
         begun_s = time.perf_counter()
         probe, answers = self._probe()
-        families: list[Metric] = []
+        metrics: list[Metric] = []
         parts: dict[str, bool] = {}
         for name, read in self._parts(probe).items():
             parts[name] = False
             if not answers and name not in _WITHOUT_STORE:
                 continue
             try:
-                families += list(read())
+                metrics += list(read())
                 parts[name] = True
             except (HoldfastError, OSError) as error:
                 _log.warning("no metrics of part=%s: %s", name, getattr(error, "message", error))
                 # What keeps one part waiting for its whole time limit would keep the next too.
                 answers = answers and not isinstance(error, Unavailable)
-        families.append(parts_up(parts))
-        families.append(
-            gauge(
+        metrics.append(families.parts_up(parts))
+        metrics.append(
+            families.gauge(
                 "holdfast_metrics_seconds",
                 "How long it took to gather these.",
                 time.perf_counter() - begun_s,
             )
         )
-        return _text_of(families)
+        return _text_of(metrics)
 
-    def _parts(self, probe: Probe) -> dict[str, Callable[[], Iterable[Metric]]]:
+    def _parts(self, probe: families.Probe) -> dict[str, Callable[[], Iterable[Metric]]]:
         hf = self._hf
         return {
-            "store": lambda: [*of_store(probe, self._times.taken()), self._info()],
-            "locks": lambda: of_locks(
+            "store": lambda: [*families.of_store(probe, self._times.taken()), self._info()],
+            "locks": lambda: families.of_locks(
                 hf.locks.statistics(own=probe.up), hf.locks.list_held(), self._named
             ),
-            "registry": lambda: of_registry(hf.network.counts()),
+            "registry": lambda: families.of_registry(hf.network.counts()),
             "jobs": self._jobs,
             "agents": self._agents,
-            "workflows": lambda: of_workflows(hf.workflows.snapshot()),
+            "workflows": lambda: families.of_workflows(hf.workflows.snapshot()),
             "gateways": self._gateways,
             "journal": self._journal,
         }
 
-    def _probe(self) -> tuple[Probe, bool]:
+    def _probe(self) -> tuple[families.Probe, bool]:
         """The result of an empty transaction; and whether the store answers at all, so that the
         parts may ask it.
         """
@@ -138,28 +122,28 @@ class Metrics:
         except HoldfastError as error:
             answers = False
             _log.warning("the store does not answer: %s", error.message)
-        return Probe(up, made, time.perf_counter() - begun_s), answers
+        return families.Probe(up, made, time.perf_counter() - begun_s), answers
 
     def _info(self) -> Metric:
         labels = [self._version, self._hf.store.kind, self._hf.store.namespace]
         names = ["version", "store", "namespace"]
-        return gauges("holdfast_info", "What is measured here.", names, [(labels, 1)])
+        return families.gauges("holdfast_info", "What is measured here.", names, [(labels, 1)])
 
     def _jobs(self) -> Iterator[Metric]:
         events = self._hf.job_events
         unsent = events.unsent_count()
         sendable = bool(unsent) and events.sendable(os.environ)
-        return of_jobs(self._hf.jobs.counts(), unsent, sendable=sendable)
+        return families.of_jobs(self._hf.jobs.counts(), unsent, sendable=sendable)
 
     def _agents(self) -> Iterator[Metric]:
         damaged: Damage = []
         agents = self._hf.agents.list_agents(damaged=damaged)
-        return of_agents(agents, len(damaged), self._hf.store.now())
+        return families.of_agents(agents, len(damaged), self._hf.store.now())
 
     def _gateways(self) -> Iterator[Metric]:
         names = self._hf.gateways()
         readings = asked_gateways(self._hf, names[:METRICS_GATEWAYS_MAX])
-        return of_gateways(readings, max(len(names) - METRICS_GATEWAYS_MAX, 0))
+        return families.of_gateways(readings, max(len(names) - METRICS_GATEWAYS_MAX, 0))
 
     def _journal(self) -> Iterator[Metric]:
         hf, lags = self._hf, {}
@@ -167,7 +151,9 @@ class Metrics:
             lags["job_log"] = hf.job_log.lag(hf.log)
         if (swaps := hf.workflows.swap_log_lag()) is not None:
             lags["swap_log"] = swaps
-        return of_journal(lags, hf.log.oldest(), hf.settings.journal.keep_s, hf.store.now())
+        return families.of_journal(
+            lags, hf.log.oldest(), hf.settings.journal.keep_s, hf.store.now()
+        )
 
 
 def exposition(locks: Locks, registry: Registry) -> str:
@@ -175,8 +161,8 @@ def exposition(locks: Locks, registry: Registry) -> str:
     installed.
     """
     _need_library()
-    locks_ = of_locks(locks.statistics(), locks.list_held())
-    return _text_of([*locks_, *of_registry(registry.counts())])
+    locks_ = families.of_locks(locks.statistics(), locks.list_held())
+    return _text_of([*locks_, *families.of_registry(registry.counts())])
 
 
 def without_store() -> str:
@@ -184,7 +170,7 @@ def without_store() -> str:
     installed.
     """
     _need_library()
-    return _text_of([store_up(False), parts_up({"store": False})])
+    return _text_of([families.store_up(False), families.parts_up({"store": False})])
 
 
 def _need_library() -> None:
@@ -197,22 +183,22 @@ def _need_library() -> None:
         ) from None
 
 
-def _text_of(families: Sequence[Metric]) -> str:
+def _text_of(metrics: Sequence[Metric]) -> str:
     from prometheus_client import CollectorRegistry, generate_latest
 
     class Collector:
         def collect(self) -> Sequence[Metric]:
-            return families
+            return metrics
 
     collected = CollectorRegistry()
     collected.register(Collector())
     return generate_latest(collected).decode()
 
 
-def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:
+def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[families.GatewayReading]:
     """How these gateways are. Several are asked at a time, and one that hangs is not waited for."""
     mutex, waiting = threading.Lock(), list(names)
-    found = {name: GatewayReading(name, False, None) for name in names}
+    found = {name: families.GatewayReading(name, False, None) for name in names}
 
     def ask() -> None:
         while True:
@@ -237,12 +223,12 @@ def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[GatewayReading]:
         return [found[name] for name in names]
 
 
-def _ask(hf: Holdfast, name: str) -> GatewayReading:
+def _ask(hf: Holdfast, name: str) -> families.GatewayReading:
     try:
         client = GatewayClient(
             name, root=gateway_root(hf.settings, name), timeout_s=METRICS_ASK_S, tries=1
         )
         status = msgspec.convert(client.status(), Status)
     except (HoldfastError, msgspec.ValidationError, OSError):
-        return GatewayReading(name, False, None)
-    return GatewayReading(name, status.gateway_health == "healthy", status)
+        return families.GatewayReading(name, False, None)
+    return families.GatewayReading(name, status.gateway_health == "healthy", status)

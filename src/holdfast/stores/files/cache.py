@@ -1,9 +1,13 @@
 """The files of a store as this process last read them. A file is read again when its signature
-shows that some program has changed it.
+shows that some program has changed it; in a large folder inotify names the files to check.
 """
 
+import contextlib
+import ctypes
 import os
+import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
@@ -23,19 +27,21 @@ from holdfast.stores.files.disk import (
     unreadable,
 )
 from holdfast.stores.files.documents import (
+    GONE,
     NO_FILE,
     DamagedFile,
     ParsedFile,
+    documents_of,
+    parse,
+)
+from holdfast.stores.files.folders import (
+    Folders,
     Pattern,
     check_file_name,
-    documents_of,
     is_hashed,
     key_of,
-    parse,
     pattern_of,
 )
-from holdfast.stores.files.folders import Folders
-from holdfast.stores.files.inotify import FolderWatch
 from holdfast.stores.files.records import Entry, RecordSet, damaged
 from holdfast.stores.files.redo import Change, content_of
 
@@ -44,6 +50,88 @@ Keys = Callable[[], Iterable[str]]
 
 Pending = Mapping[Location, Change]
 """Committed changes that may not be in their files yet."""
+
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_ONLY_A_FOLDER = 0x01000000
+_EVENTS = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_A_FOLDER
+
+_UNMOUNTED, _OVERFLOW, _IGNORED = 0x2000, 0x4000, 0x8000
+_LOST = _UNMOUNTED | _OVERFLOW | _IGNORED
+"""After these events the kernel may have left out others."""
+
+_HEAD = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+
+Identity = tuple[int, int]
+"""A folder's device and inode."""
+
+
+class FolderWatch:
+    """The names in a folder that any program changed since the last `changed()`. Not thread-safe.
+
+    The kernel does not report writes through a memory map, nor through a hard link in another
+    folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._identity: Identity | None = None
+        self._fd = -1
+        self._close: weakref.finalize[..., FolderWatch] | None = None
+
+    def changed(self) -> set[str] | None:
+        """The names changed since the last call. None when any may have changed: at the first call,
+        after an overflow of the kernel's queue, when another folder is in this one's place, and
+        where inotify is not available.
+        """
+        identity = _identity_of(self._folder)
+        if identity is None or identity != self._identity:
+            self._start(identity)
+            return None
+        names: set[str] = set()
+        with contextlib.suppress(BlockingIOError):
+            while events := os.read(self._fd, _READ_BYTES):
+                at = 0
+                while at < len(events):
+                    _, what, _, length = _HEAD.unpack_from(events, at)
+                    at += _HEAD.size + length
+                    if what & _LOST:
+                        self._start(identity)
+                        return None
+                    names.add(os.fsdecode(events[at - length : at].rstrip(b"\0")))
+        return names
+
+    def stop(self) -> None:
+        """Stop watching; the next `changed()` returns None."""
+        self._identity = None
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _start(self, identity: Identity | None) -> None:
+        self.stop()
+        libc = ctypes.CDLL(None)
+        fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if identity is not None else -1
+        if fd < 0:
+            # Users have a limit of inotify instances. Then every file is checked.
+            return
+        # Closed with the last reference, because another thread may be reading: a closed number is
+        # soon another file's.
+        self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
+        # The identity is read again: the folder may have been replaced before the watch was added.
+        if (
+            libc.inotify_add_watch(fd, os.fsencode(self._folder), _EVENTS) >= 0
+            and _identity_of(self._folder) == identity
+        ):
+            self._identity = identity
+
+
+def _identity_of(folder: Path) -> Identity | None:
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class FolderCache(Generic[R]):
@@ -88,7 +176,12 @@ class FolderCache(Generic[R]):
     def all(self, known: Keys) -> RecordSet[R]:
         """Every record. Raises StoreUnavailable."""
         with self._mutex:
-            changed = self._changed_names()
+            # inotify watches this folder, not those in it.
+            if self._pattern.rest or len(self._keys) < FILES_WATCHED_FROM:
+                self._watch.stop()
+                changed = None
+            else:
+                changed = self._watch.changed()
             if changed is None:
                 self._any_suspect = True
             else:
@@ -107,13 +200,6 @@ class FolderCache(Generic[R]):
         with self._mutex:
             signature = None if entry is None else signature_of(self._location(key).path)
             self._learn(self._pattern.component(key), key, signature, entry)
-
-    def _changed_names(self) -> set[str] | None:
-        # inotify watches this folder, not those in it.
-        if self._pattern.rest or len(self._keys) < FILES_WATCHED_FROM:
-            self._watch.stop()
-            return None
-        return self._watch.changed()
 
     def _check_all(self, known: Keys) -> None:
         seen: set[str] = set()
@@ -163,6 +249,7 @@ class FolderCache(Generic[R]):
         return found.signature if found.sure else None, _entry_of(self._space, key, found.data)
 
     def _listed(self) -> Iterator[tuple[str, Signature | None]]:
+        # A generator: a LockTimeout in its consumer is an OSError, and no error of this folder.
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
@@ -234,10 +321,13 @@ class FileCache:
         return file
 
     def file_records(
-        self, space: Space[R], layout: OneFile[R], pending: Pending
+        self, space: Space[R], layout: OneFile[R], pending: Pending, *, was_written: bool
     ) -> tuple[ParsedFile, RecordSet[R]]:
         """The one file of a space, and its records. Raises DamagedFile or StoreUnavailable."""
         file = self.file(space, layout, pending)
+        if was_written and file.data is None:
+            # Taken for empty, its records would seem deleted.
+            raise DamagedFile(self.location(layout), layout, space, GONE)
         known = self._records.get(space)
         if known is not None and known.file is file:
             return known
@@ -250,8 +340,14 @@ class FileCache:
         entries: dict[str, Entry[R]] = {}
         for key, document in documents.items():
             old = before.get(key)
-            is_same = old is not None and _is_same_json(old.document, document)
-            entries[key] = old if old is not None and is_same else Entry(document)
+            # Compared as JSON too: for Python 1, 1.0 and True are equal.
+            if old is not None and (
+                old.document is document
+                or (old.document == document and to_json(old.document) == to_json(document))
+            ):
+                entries[key] = old
+            else:
+                entries[key] = Entry(document)
         records = RecordSet(space, layout.wire, entries)
         self._records[space] = _KnownRecords(file, records)
         return file, records
@@ -262,20 +358,21 @@ class FileCache:
         """The record in a key's own file. Raises StoreUnavailable."""
         if pending and (location := self.location_of(layout, key)) in pending:
             return _pending_entry(space, key, pending[location])
-        return self._folder_cache(space, layout).one(key)
+        return self.folder_cache(space, layout).one(key)
 
     def records(
         self, space: Space[R], layout: FilePerRecord[R], pending: Pending, known_keys: Keys
     ) -> RecordSet[R]:
         """The records of a space with a file for each. Raises StoreUnavailable."""
-        records = self._folder_cache(space, layout).all(known_keys)
+        records = self.folder_cache(space, layout).all(known_keys)
         if not pending:
             return records
         folder, pattern = self._folder(layout)
         written: dict[str, Entry[R] | None] = {}
         for location, change in pending.items():
-            name = pattern.name_in_path(location.name) if location.folder == folder else None
-            key = _key_of(name, known_keys)
+            component, _, rest = location.name.partition("/")
+            is_ours = location.folder == folder and rest == pattern.rest
+            key = _key_of(pattern.name_in(component) if is_ours else None, known_keys)
             if key is not None:
                 written[key] = _pending_entry(space, key, change)
         return records.changed(written)
@@ -287,12 +384,6 @@ class FileCache:
         self._files[location.path] = _KnownFile(signature_of(location.path), file)
         for space, found in records.items():
             self._records[space] = _KnownRecords(file, found)
-
-    def remember_record(
-        self, space: Space[R], layout: FilePerRecord[R], key: str, entry: Entry[R] | None
-    ) -> None:
-        """Note that this process has just written a record's own file, or removed it (None)."""
-        self._folder_cache(space, layout).remember(key, entry)
 
     def refuse_missing_folder(
         self, layout: FilePerRecord[Any], pending: Pending, known_keys: Keys
@@ -317,11 +408,9 @@ class FileCache:
         )
 
     def location(self, layout: OneFile[Any]) -> Location:
-        """Where a layout's one file is."""
         return Location(self.folders.of(layout.folder), check_file_name(layout.name))
 
     def location_of(self, layout: FilePerRecord[Any], key: str) -> Location:
-        """Where the file of a key is."""
         folder, pattern = self._folder(layout)
         return Location(folder, pattern.path(key))
 
@@ -333,7 +422,7 @@ class FileCache:
         pattern = pattern_of(layout.name)
         return self.folders.of(layout.folder) / pattern.base, pattern
 
-    def _folder_cache(self, space: Space[R], layout: FilePerRecord[R]) -> FolderCache[R]:
+    def folder_cache(self, space: Space[R], layout: FilePerRecord[R]) -> FolderCache[R]:
         known = self._folder_caches.get(space)
         if known is None:
             # Another thread may have made one meanwhile, and all must share one.
@@ -341,43 +430,6 @@ class FileCache:
                 space, FolderCache(space, layout, self.folders.of(layout.folder), self.disk)
             )
         return known
-
-
-class FolderSource(Generic[R]):
-    """The entries of a space with a file for each, read when they are needed. `check` is called
-    after each read, and raises when the files may have changed since the snapshot began.
-    """
-
-    def __init__(
-        self,
-        cache: FileCache,
-        space: Space[R],
-        layout: FilePerRecord[R],
-        pending: Pending,
-        keys: Keys,
-        check: Callable[[], None],
-    ) -> None:
-        self._cache = cache
-        self._space = space
-        self._layout = layout
-        self._pending = pending
-        self._keys = keys
-        self._check = check
-        self._all: RecordSet[R] | None = None
-
-    def one(self, key: str) -> Entry[R] | None:
-        if self._all is not None:
-            return self._all.entries.get(key)
-        entry = self._cache.record(self._space, self._layout, key, self._pending)
-        self._check()
-        return entry
-
-    def all(self) -> RecordSet[R]:
-        if self._all is None:
-            found = self._cache.records(self._space, self._layout, self._pending, self._keys)
-            self._check()
-            self._all = found
-        return self._all
 
 
 def _key_of(name: str | None, known: Keys) -> str | None:
@@ -400,8 +452,3 @@ def _entry_of(space: Space[R], key: str, data: bytes) -> Entry[R]:
 
 def _pending_entry(space: Space[R], key: str, change: Change) -> Entry[R] | None:
     return None if change.data is None else _entry_of(space, key, change.data)
-
-
-def _is_same_json(one: Any, other: Any) -> bool:
-    """Equal as JSON: for Python 1, 1.0 and True are equal too."""
-    return one is other or (one == other and to_json(one) == to_json(other))

@@ -11,17 +11,17 @@ from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import Collision, StoreCorrupt
 from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
+from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
 from holdfast.stores.copy import Contents, StoredRecord
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location
 from holdfast.stores.files.documents import DamagedFile, render, with_documents
 from holdfast.stores.files.folders import Folders, file_layout, lock_path
-from holdfast.stores.files.namespaces import NamespaceFiles, all_locks, open_namespaces
-from holdfast.stores.files.records import Entry
+from holdfast.stores.files.maintenance import NamespaceFiles, all_locks, open_namespaces
+from holdfast.stores.files.records import ADOPTED, Entry
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, redo_rows, revision_space
 from holdfast.stores.files.store import FilesStore, make_root
-from holdfast.stores.files.transaction import ADOPTED
 from holdfast.stores.sqlite import copy
 from holdfast.system.access import PRIVATE, Access
 
@@ -78,18 +78,20 @@ def fill(
     change writes the files. `ready` is called once everything is written, and may raise to undo it.
     Raises Collision when the folder has such files, and as `fill` of a SQLite store does.
     """
-    caches = _NewCaches(Path(root), given)
+    root = Path(root)
+    folders = Folders(root, DEFAULT_NAMESPACE, given)
     for space in spaces:
-        _refuse_existing(caches.of("default"), space)
-    make_root(Path(root), access)
+        _refuse_existing(FileCache(folders, Disk(1, 0)), space)
+    make_root(root, access)
+    namespaces = {DEFAULT_NAMESPACE}
     copy.fill(
-        caches.of("default").folders.own / "store.sqlite",
-        contents._replace(records=_inner_records(contents, caches)),
+        folders.own / "store.sqlite",
+        contents._replace(records=_inner_records(contents, root, given, namespaces)),
         _inner_spaces(spaces),
         access=access,
         ready=ready,
     )
-    for namespace in sorted(caches.made):
+    for namespace in sorted(namespaces):
         with closing(
             FilesStore(root, boot_id=boot_id, namespace=namespace, folders=given, access=access)
         ) as store:
@@ -100,21 +102,6 @@ class _FoundRecords(NamedTuple):
     files: NamespaceFiles
     space: Space[Any]
     entries: Mapping[str, Entry[Any]]
-
-
-class _NewCaches:
-    """The files of each namespace of a new store."""
-
-    def __init__(self, root: Path, given: Given) -> None:
-        self._root = root
-        self._given = given
-        self.made: dict[str, FileCache] = {}
-
-    def of(self, namespace: str) -> FileCache:
-        if namespace not in self.made:
-            folders = Folders(self._root, namespace, self._given)
-            self.made[namespace] = FileCache(folders, Disk(1, 0))
-        return self.made[namespace]
 
 
 def _inner_spaces(spaces: Spaces) -> list[Space[Any]]:
@@ -154,8 +141,12 @@ def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Stored
             yield StoredRecord(space, files.namespace, key, revision, space.encode(record))
 
 
-def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[StoredRecord]:
-    """The inner store's records: for a record in files its revision, and a redo record of all."""
+def _inner_records(
+    contents: Contents, root: Path, given: Given, namespaces: set[str]
+) -> Iterator[StoredRecord]:
+    """The inner store's records: for a record in files its revision, and a redo record of all.
+    Adds the namespaces with files to `namespaces`.
+    """
     documents: dict[str, dict[Space[Any], dict[str, Any]]] = {}
     for kept in contents.records:
         layout = file_layout(kept.space)
@@ -169,7 +160,8 @@ def _inner_records(contents: Contents, caches: _NewCaches) -> Iterator[StoredRec
         )
     revision = token.first(contents.era)
     for namespace, by_space in documents.items():
-        cache = caches.of(namespace)
+        namespaces.add(namespace)
+        cache = FileCache(Folders(root, namespace, given), Disk(1, 0))
         for key, part in redo_rows(cache.folders, _changes(cache, by_space)):
             yield StoredRecord(REDO, namespace, key, revision, REDO.encode(part))
         for space in by_space:

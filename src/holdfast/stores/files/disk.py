@@ -367,22 +367,19 @@ def _parent(location: Location, *, make: Access | None = None) -> Iterator[tuple
                     make_folder_in(fd, part, make)
                 below = os.open(part, _FOLDER, dir_fd=fd)
             except NotADirectoryError:
+                path = Path(location.folder, *between[: depth + 1])
                 # The kernel reports this for a link as well.
-                raise _not_a_folder(Path(location.folder, *between[: depth + 1])) from None
+                if path.is_symlink():
+                    raise UnusableFile(
+                        f"{path} is a symbolic link, and links are not followed",
+                        "remove the link; what it leads to stays",
+                    ) from None
+                raise UnusableFile(f"{path} is no folder", "move it away") from None
             os.close(fd)
             fd = below
         yield fd, name
     finally:
         os.close(fd)
-
-
-def _not_a_folder(path: Path) -> UnusableFile:
-    if path.is_symlink():
-        return UnusableFile(
-            f"{path} is a symbolic link, and links are not followed",
-            "remove the link; what it leads to stays",
-        )
-    return UnusableFile(f"{path} is no folder", "move it away")
 
 
 def _refuse_fixed(name: str, folder: int, found: os.stat_result | None) -> None:
@@ -407,21 +404,17 @@ def _refuse_fixed(name: str, folder: int, found: os.stat_result | None) -> None:
         # Removed, or closed to this user: its attributes cannot be read.
         return
     try:
-        if _attributes(fd) & _FIXED:
+        attributes = 0
+        # Some file systems have no such attributes.
+        with contextlib.suppress(OSError):
+            found_flags = fcntl.ioctl(fd, _GET_FLAGS, struct.pack("l", 0))
+            attributes = struct.unpack("i", found_flags[:4])[0]
+        if attributes & _FIXED:
             raise UnusableFile("it is immutable or append-only", "free it with `chattr -ia`")
         if _mount_id(fd) != _mount_id(folder):
             raise UnusableFile("a file is mounted over it", "free it with `umount`")
     finally:
         os.close(fd)
-
-
-def _attributes(fd: int) -> int:
-    try:
-        found: int = struct.unpack("i", fcntl.ioctl(fd, _GET_FLAGS, struct.pack("l", 0))[:4])[0]
-    except OSError:
-        # The file system has no such attributes.
-        return 0
-    return found
 
 
 def _mount_id(fd: int) -> str:

@@ -1,27 +1,33 @@
-"""JSON files and their names.
+"""JSON files: their documents, and the restoration of a damaged one.
 
 A file for people is JSON, indented by two, with sorted keys. It holds one record's document or the
-documents of several. The name of a record's file stands for its key: a plain id is its own name, so
-that folders of other programs are read as they are; any other key is percent-encoded
-(kernel/names.py); a key that is too long for a file system is named by a hash, which only the
-store can map back to the key.
+documents of several.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from hashlib import sha256
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from holdfast.kernel.codec import blame_stack
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import StoreCorrupt
 from holdfast.kernel.layout import OneFile
-from holdfast.kernel.names import path_component
 from holdfast.kernel.space import Space
-from holdfast.stores.files.disk import Location
+from holdfast.stores.files.disk import (
+    NO_LINKS,
+    Disk,
+    FileContent,
+    Location,
+    UnusableFile,
+    backup_of,
+)
+from holdfast.system.access import match_owner
+
+GONE = "it is gone"
+"""What is wrong with a file that was written once, and does not exist now."""
 
 WRONG_DOCUMENT = (
     ValueError,
@@ -128,87 +134,96 @@ def _formatted(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2)
 
 
-NAME_BYTES_MAX = 160
-"""Longest encoded key in a file's name. With a layout's prefix and suffix and the endings of
-copies, the name stays below the 255 bytes of common file systems.
-"""
+def restore_file(disk: Disk, damage: DamagedFile, now: datetime) -> StoreCorrupt | None:
+    """At the latch: restore a damaged file from its previous version. Return the error that its
+    reader must see once; None when the file turns out to be sound.
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-_HASHED = "%~"
-
-
-def name_of(key: str) -> str:
-    """The name of a key: one path component, never `.` or `..`, unique to the key."""
-    name = key if _PLAIN.match(key) else path_component(key)
-    return name if len(name) <= NAME_BYTES_MAX else _HASHED + sha256(key.encode()).hexdigest()
-
-
-def key_of(name: str, known: Iterable[str]) -> str | None:
-    """The key of a name; None for a name of no key. The key of a hash is looked up in `known`."""
-    if is_hashed(name):
-        return next((key for key in known if name_of(key) == name), None)
-    key = name if _PLAIN.match(name) else unquote(name, errors="replace")
-    return key if key and name_of(key) == name else None
-
-
-def is_hashed(name: str) -> bool:
-    return name.startswith(_HASHED)
-
-
-class Pattern(NamedTuple):
-    """A layout's file name, split at its key: `base/prefix{key}suffix/rest`. Base and rest may be
-    empty. The component is the part between the slashes that holds the key.
+    Changes since the previous version are lost from the records; the damaged file stays, under
+    another name. Without a sound previous version nothing is changed, and the error says so. Raises
+    OSError or StoreUnavailable.
     """
-
-    base: str
-    prefix: str
-    suffix: str
-    rest: str
-
-    def path(self, key: str) -> str:
-        """The path of a key's file below the base."""
-        return self.path_of_component(self.component(key))
-
-    def component(self, key: str) -> str:
-        return f"{self.prefix}{name_of(key)}{self.suffix}"
-
-    def path_of_component(self, component: str) -> str:
-        return f"{component}/{self.rest}" if self.rest else component
-
-    def name_in_path(self, path: str) -> str | None:
-        """The name of the key in a path below the base; None when the path does not match."""
-        component, _, rest = path.partition("/")
-        return self.name_in(component) if rest == self.rest else None
-
-    def name_in(self, component: str) -> str | None:
-        """The name of the key in a component; None when the component does not match."""
-        if not (component.startswith(self.prefix) and component.endswith(self.suffix)):
-            return None
-        return component[len(self.prefix) : len(component) - len(self.suffix)] or None
-
-
-@lru_cache(maxsize=256)
-def pattern_of(name: str) -> Pattern:
-    """Split a name. Raises InvalidValue unless it has `{key}` once and stays below its folder."""
-    if name.count("{key}") != 1 or not _is_below(name):
-        raise InvalidValue(
-            f"{name!r} cannot name the files of a space: it needs {{key}} once, and must stay "
-            "below its folder"
-        )
-    parts = name.split("/")
-    at = next(number for number, part in enumerate(parts) if "{key}" in part)
-    prefix, _, suffix = parts[at].partition("{key}")
-    return Pattern("/".join(parts[:at]), prefix, suffix, "/".join(parts[at + 1 :]))
-
-
-def check_file_name(name: str) -> str:
-    """Return the name of a layout's file. Raises InvalidValue for one that leaves its folder."""
-    if _is_below(name):
-        return name
-    raise InvalidValue(f"{name!r} cannot name the file of a space: it leaves its folder")
-
-
-def _is_below(name: str) -> bool:
-    return (
-        not name.startswith("/") and "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
+    location, layout = damage.location, damage.layout
+    # A person's editor may be in the middle of saving it.
+    if disk.retry_until_found(lambda: _sound(disk, location, layout)) is not None:
+        return None
+    kept = location.sibling(backup_of)
+    previous = None if location.path.is_symlink() else _sound(disk, kept, layout)
+    if previous is None:
+        return _lost(damage, kept)
+    # Under a name of its own, because nothing can be staged over a folder.
+    restored = location.sibling(lambda name: f".{name}.restored")
+    disk.stage(restored, previous.data)
+    disk.place(restored, keep=False)
+    match_owner(restored.path, kept.path)
+    aside = _set_aside(location, now)
+    os.replace(restored.path, location.path)
+    disk.settle(location)
+    where = f"kept as {aside}" if aside else "not to be found"
+    return StoreCorrupt(
+        f"{location.path} was damaged ({damage.why}). It was restored from {kept.path}, the "
+        f"version before the last change, and the damaged file is {where}: compare the two, then "
+        "go on. This is reported once",
+        path=str(location.path),
+        aside=aside,
+        restored=True,
+        why=damage.why,
     )
+
+
+def _lost(damage: DamagedFile, kept: Location) -> StoreCorrupt:
+    path = damage.location.path
+    if damage.why != GONE:
+        advice = (
+            f"and there is no sound {kept.path.name} to restore it from: correct it, or move it "
+            "away to continue without its records"
+        )
+    elif damage.location.folder.is_dir():
+        advice = (
+            f"and so is {kept.path.name}: its records are lost. From now on it counts as empty, "
+            "without another warning"
+        )
+    else:
+        advice = (
+            "with its folder: mount it or put it back, or make an empty folder to continue without "
+            "its records"
+        )
+    return StoreCorrupt(
+        f"{path} is damaged ({damage.why}), {advice}",
+        path=str(path),
+        aside=None,
+        restored=False,
+        why=damage.why,
+    )
+
+
+def _sound(disk: Disk, location: Location, layout: OneFile[Any]) -> FileContent | None:
+    try:
+        found = disk.read(location)
+        if found is not None:
+            documents_of(layout, ParsedFile(found.data))
+        return found
+    except (UnusableFile, ValueError):
+        return None
+
+
+def _set_aside(location: Location, now: datetime) -> str | None:
+    """Keep a damaged file under another name. By a link, so that its place is never empty."""
+    stem = f"{location.path}.corrupt-{now:%Y%m%dT%H%M%SZ}"
+    aside = next(
+        name
+        for name in (stem, *(f"{stem}-{n}" for n in range(2, 1000)))
+        if not os.path.lexists(name)
+    )
+    with contextlib.suppress(FileNotFoundError):
+        if location.path.is_dir():
+            os.rename(location.path, aside)
+            return aside
+        try:
+            os.link(location.path, aside, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # Killed before the next rename, the file is missing, and is restored all the same.
+            os.rename(location.path, aside)
+        return aside
+    return None

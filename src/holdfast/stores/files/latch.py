@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,100 +36,6 @@ class _LocksNeeded(Exception):
         self.paths = tuple(paths)
 
 
-class Latch:
-    """Turns to change the files of one store, and recovery at the start of each turn."""
-
-    def __init__(self, folders: Folders, inner: SqliteStore, disk: Disk, access: Access) -> None:
-        self._folders = folders
-        self._inner = inner
-        self._disk = disk
-        self._access = access
-        self._folder_locks = FolderLocks(access)
-        self._gate = self._new_gate()
-
-    def run(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
-        """Call `work` while no other thread or process of this store changes files, after applying
-        what a killed process left. `locks` are those of the folders that the work changes, in their
-        order: programs that take them are kept out too. Raises LockTimeout when the turn does not
-        come in time.
-        """
-        faults.reach("files.latch.before")
-
-        def in_turn() -> T:
-            faults.reach("files.latch.after")
-            self.recover(deadline, locks)
-            return work()
-
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self._folder_locks.run(
-                    locks, lambda: self._gate.run(in_turn, left(deadline), sleepy=True), deadline
-                )
-            except _LocksNeeded as needed:
-                # Taken again from outside: a wait for another program at the latch would hold up
-                # every change.
-                locks = tuple(sorted({*locks, *needed.paths}))
-
-    def recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
-        """In a turn: apply the redo record that a killed process left. Raises StoreUnavailable, and
-        _LocksNeeded for files whose lock is not in `locks`.
-        """
-        if self._inner.get(REDO, FIRST) is None:
-            return
-        # In a durable transaction: the killed process may not have synced its commit, and no file
-        # may be ahead of the inner store after a power loss.
-        pending = self._inner.transact(
-            lambda tx: read_redo(tx, self._folders), scope=[REDO], timeout_s=left(deadline)
-        )
-        needed = {change.lock for change in pending.values() if change.lock is not None}
-        if missing := needed.difference(locks):
-            raise _LocksNeeded(missing)
-        try:
-            overtaken = apply_changes(self._disk, pending.values(), staged=False)
-        except (OSError, UnusableFile, StoreUnavailable) as error:
-            raise StoreUnavailable(
-                f"the last change could not be completed in the files of {self._folders.root} "
-                f"({error}): correct that and try again; this call changed nothing",
-                path=str(self._folders.root),
-                outcome="none",
-            ) from None
-        # The dead process's lock was free at once. Another program may have read the old file,
-        # changed it and begun to work by it: its change wins.
-        for location in overtaken:
-            warn(
-                "%s was changed by another program before the change of a killed process reached "
-                "it: it stays as it is",
-                location.path,
-            )
-            facts = {"path": str(location.path)}
-            append_entry(self._inner, "store.conflict", location.path.name, facts)
-        self.clear_redo(deadline)
-
-    def clear_redo(self, deadline: float) -> None:
-        """In a turn: remove the redo record, once its files are in place and synced."""
-        faults.reach("files.clear.before")
-        # Not durable: applying a record twice is harmless.
-        self._inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
-        faults.reach("files.clear.after")
-
-    def close(self) -> None:
-        self._gate.close()
-        self._folder_locks.close()
-
-    def abandon(self) -> None:
-        """In a forked child: drop the parent's latch and locks without unlocking them."""
-        self._gate.abandon()
-        self._folder_locks.abandon()
-
-    def reopen(self) -> None:
-        """In a forked child, after `abandon`. Raises StoreUnavailable."""
-        self._gate = self._new_gate()
-
-    def _new_gate(self) -> Gate:
-        return Gate(self._folders.own / "latch", self._access)
-
-
 class _Replaced(Exception):
     """The locked file is no longer at its path, where other programs open it."""
 
@@ -139,7 +45,11 @@ class FolderLock(Gate):
 
     def run(self, work: Callable[[], T], timeout_s: float, *, sleepy: bool = False) -> T:
         def checked() -> T:
-            if not self._is_at_its_path():
+            try:
+                at_path, locked = os.lstat(self.path), os.fstat(self._fd)
+            except OSError:
+                raise _Replaced from None
+            if (at_path.st_dev, at_path.st_ino) != (locked.st_dev, locked.st_ino):
                 raise _Replaced
             return work()
 
@@ -159,13 +69,6 @@ class FolderLock(Gate):
         except StoreUnavailable as error:
             raise _unusable(path, error.fields.get("why", "it is no plain file")) from None
 
-    def _is_at_its_path(self) -> bool:
-        try:
-            at_path, locked = os.lstat(self.path), os.fstat(self._fd)
-        except OSError:
-            return False
-        return (at_path.st_dev, at_path.st_ino) == (locked.st_dev, locked.st_ino)
-
     def _late(self, timeout_s: float) -> LockTimeout:
         holder = flock_holder(self.path)
         who = f"process {holder}" if holder else "another program"
@@ -178,14 +81,70 @@ class FolderLock(Gate):
         )
 
 
-class FolderLocks:
-    """The locks that one store has used."""
+class Latch:
+    """Turns to change the files of one store, and recovery at the start of each turn."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, folders: Folders, inner: SqliteStore, disk: Disk, access: Access) -> None:
+        self._folders = folders
+        self._inner = inner
+        self._disk = disk
         self._access = access
-        self._known: dict[Path, FolderLock] = {}
+        self._locks: dict[Path, FolderLock] = {}
+        """Those that this store has used."""
+        self._gate = self._new_gate()
 
-    def run(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
+    def run(self, work: Callable[[], T], timeout_s: float, locks: tuple[Path, ...] = ()) -> T:
+        """Call `work` while no other thread or process of this store changes files, after applying
+        what a killed process left. `locks` are those of the folders that the work changes, in their
+        order: programs that take them are kept out too. Raises LockTimeout when the turn does not
+        come in time.
+        """
+        faults.reach("files.latch.before")
+
+        def in_turn() -> T:
+            faults.reach("files.latch.after")
+            self.recover(deadline, locks)
+            return work()
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._locked(
+                    locks, lambda: self._gate.run(in_turn, left(deadline), sleepy=True), deadline
+                )
+            except _LocksNeeded as needed:
+                # Taken again from outside: a wait for another program at the latch would hold up
+                # every change.
+                locks = tuple(sorted({*locks, *needed.paths}))
+
+    def recover(self, deadline: float, locks: tuple[Path, ...]) -> None:
+        """In a turn: apply the redo record that a killed process left. Raises StoreUnavailable, and
+        _LocksNeeded for files whose lock is not in `locks`.
+        """
+        if self._inner.get(REDO, FIRST) is not None:
+            recover(self._folders, self._inner, self._disk, locks, deadline, outcome="none")
+
+    def close(self) -> None:
+        """Close the gate and every lock, each once no thread is inside."""
+        self._gate.close()
+        while self._locks:
+            self._locks.popitem()[1].close()
+
+    def abandon(self) -> None:
+        """In a forked child: drop the parent's latch and locks without unlocking them."""
+        self._gate.abandon()
+        locks, self._locks = self._locks, {}
+        for lock in locks.values():
+            lock.abandon()
+
+    def reopen(self) -> None:
+        """In a forked child, after `abandon`. Raises StoreUnavailable."""
+        self._gate = self._new_gate()
+
+    def _new_gate(self) -> Gate:
+        return Gate(self._folders.own / "latch", self._access)
+
+    def _locked(self, paths: Sequence[Path], work: Callable[[], T], deadline: float) -> T:
         """Call `work` with all of these locks, which are given in their order.
 
         A folder that does not exist has no lock, and no program can hold it. Raises LockTimeout,
@@ -196,42 +155,75 @@ class FolderLocks:
             return work()
         path, rest = paths[0], paths[1:]
         while True:
-            lock = self._lock(path)
+            lock = self._locks.get(path)
             if lock is None:
-                return self.run(rest, work, deadline)
+                try:
+                    mine = FolderLock(path, self._access)
+                except FileNotFoundError:
+                    break
+                lock = self._locks.setdefault(path, mine)
+                if lock is not mine:
+                    # Another thread opened it first.
+                    mine.close()
             try:
                 return lock.run(
-                    lambda: self.run(rest, work, deadline),
-                    left(deadline),
-                    sleepy=True,
+                    lambda: self._locked(rest, work, deadline), left(deadline), sleepy=True
                 )
             except _Replaced:
-                self._known.pop(path, None)
+                self._locks.pop(path, None)
                 lock.close()
+        return self._locked(rest, work, deadline)
 
-    def close(self) -> None:
-        """Close every lock, each once no thread is inside."""
-        while self._known:
-            self._known.popitem()[1].close()
 
-    def abandon(self) -> None:
-        known, self._known = self._known, {}
-        for lock in known.values():
-            lock.abandon()
+def recover(
+    folders: Folders,
+    inner: SqliteStore,
+    disk: Disk,
+    locks: Collection[Path] | None,
+    deadline: float,
+    *,
+    outcome: str,
+) -> None:
+    """At the latch: apply a redo record, and remove it. Raises LockTimeout; StoreUnavailable with
+    this outcome when a file cannot be written; and _LocksNeeded for files whose lock is not in
+    `locks`. None for `locks`: all that there are were taken.
+    """
+    # In a durable transaction: the killed process may not have synced its commit, and no file may
+    # be ahead of the inner store after a power loss.
+    pending = inner.transact(
+        lambda tx: read_redo(tx, folders), scope=[REDO], timeout_s=left(deadline)
+    )
+    needed = {change.lock for change in pending.values() if change.lock is not None}
+    if locks is not None and (missing := needed.difference(locks)):
+        raise _LocksNeeded(missing)
+    try:
+        overtaken = apply_changes(disk, pending.values(), staged=False)
+    except (OSError, UnusableFile, StoreUnavailable) as error:
+        raise StoreUnavailable(
+            f"the last change could not be completed in the files of {folders.root} ({error}): "
+            "correct that, and the next change completes it",
+            path=str(folders.root),
+            outcome=outcome,
+        ) from None
+    # The dead process's lock was free at once. Another program may have read the old file, changed
+    # it and begun to work by it: its change wins.
+    for location in overtaken:
+        warn(
+            "%s was changed by another program before the change of a killed process reached it: "
+            "it stays as it is",
+            location.path,
+        )
+        facts = {"path": str(location.path)}
+        append_entry(inner, "store.conflict", location.path.name, facts)
+    remove_redo(inner, deadline)
 
-    def _lock(self, path: Path) -> FolderLock | None:
-        known = self._known.get(path)
-        if known is not None:
-            return known
-        try:
-            mine = FolderLock(path, self._access)
-        except FileNotFoundError:
-            return None
-        known = self._known.setdefault(path, mine)
-        if known is not mine:
-            # Another thread opened it first.
-            mine.close()
-        return known
+
+def remove_redo(inner: SqliteStore, deadline: float) -> None:
+    """At the latch: remove the redo record, once its files are in place and synced."""
+    faults.reach("files.clear.before")
+    # Not durable: applying a record twice is harmless.
+    inner.transact(clear_redo, scope=[REDO], durable=False, timeout_s=left(deadline))
+    faults.reach("files.clear.after")
 
 
 def _unusable(path: Path, why: str) -> StoreUnavailable:

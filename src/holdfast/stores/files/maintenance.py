@@ -1,4 +1,4 @@
-"""Check, backup and restore of a files store.
+"""A files store as a whole, with all its namespaces: check, backup and restore.
 
 A backup is one file: the inner store with a redo record of every file. To restore it is to restore
 the inner store; then the redo record is applied, as after any change. Killed at any moment, a
@@ -9,16 +9,18 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Corrupt, NotFound, StoreCorrupt, StoreUnavailable
-from holdfast.kernel.layout import OneFile
+from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.settings import DEFAULT_NAMESPACE
 from holdfast.kernel.space import Space
@@ -26,15 +28,10 @@ from holdfast.kernel.store import Administration, Tx
 from holdfast.stores.checks import no_record
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Location, UnusableFile, backup_of
-from holdfast.stores.files.documents import DamagedFile, documents_of, pattern_of
-from holdfast.stores.files.folders import Folders, file_layout
-from holdfast.stores.files.namespaces import (
-    NamespaceFiles,
-    Spaces,
-    all_locks,
-    namespace_names,
-    open_namespaces,
-)
+from holdfast.stores.files.documents import DamagedFile, documents_of
+from holdfast.stores.files.folders import Folders, file_layout, lock_paths, pattern_of
+from holdfast.stores.files.latch import recover
+from holdfast.stores.files.records import Entry
 from holdfast.stores.files.redo import (
     GENERATIONS,
     REDO,
@@ -50,10 +47,116 @@ from holdfast.stores.sqlite import maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.system.access import access_like, make_one_folder
 
+Spaces = Sequence[Space[Any]]
+
+
+class NamespaceFiles(NamedTuple):
+    """The files of a namespace, and its part of the inner store."""
+
+    namespace: str
+    cache: FileCache
+    inner: SqliteStore
+
+    def pending(self) -> dict[Location, Change]:
+        """The committed changes that may not be in their files yet."""
+        return self.inner.read(lambda tx: read_redo(tx, self.cache.folders), scope=[REDO])
+
+    def keys(self, space: Space[Any]) -> list[str]:
+        """Every key of a space in files that the inner store knows."""
+        known = revision_space(space)
+        return self.inner.read(lambda tx: [row.key for row in tx.range(known)], scope=[known])
+
+    def entries(self, space: Space[Any]) -> Mapping[str, Entry[Any]]:
+        """The records of a space in files, damaged ones included. Raises DamagedFile, StoreCorrupt
+        or StoreUnavailable.
+        """
+        layout, pending = file_layout(space), self.pending()
+        if isinstance(layout, OneFile):
+            was_written = self.inner.get(GENERATIONS, space.name) is not None
+            _, found = self.cache.file_records(space, layout, pending, was_written=was_written)
+            return found.entries
+        assert layout is not None
+        self.cache.refuse_missing_folder(layout, pending, lambda: self.keys(space))
+        return self.cache.records(space, layout, pending, lambda: self.keys(space)).entries
+
+    def recover(self) -> None:
+        """At the latch, with all locks: apply the redo record. Raises LockTimeout and
+        StoreUnavailable.
+        """
+        deadline = time.monotonic() + TRANSACT_TIMEOUT_S
+        folders, disk = self.cache.folders, self.cache.disk
+        recover(folders, self.inner, disk, None, deadline, outcome="unknown")
+
+    def locations(self, spaces: Spaces) -> list[Location]:
+        """Where every existing file of the spaces is."""
+        found: dict[Location, None] = {}
+        for space in spaces:
+            layout = file_layout(space)
+            if isinstance(layout, OneFile):
+                found[self.cache.location(layout)] = None
+            elif isinstance(layout, FilePerRecord):
+                records = self.cache.records(space, layout, {}, lambda s=space: self.keys(s))  # type: ignore[misc]
+                found |= {
+                    self.cache.location_of(layout, key): None for key in sorted(records.entries)
+                }
+        return [location for location in found if os.path.lexists(location.path)]
+
+    def shared_files(self, spaces: Spaces) -> list[Location]:
+        """Where the files of several records are, whether or not they exist."""
+        layouts = map(file_layout, spaces)
+        return [self.cache.location(layout) for layout in layouts if isinstance(layout, OneFile)]
+
+    def locks(self, spaces: Spaces) -> dict[Path, Path]:
+        """The lock of each folder that other programs change too, by the folder."""
+        return {path.parent: path for path in lock_paths(self.cache.folders, spaces)}
+
+    def current_files(self, spaces: Spaces) -> list[Change]:
+        """Every file as it is now. Raises StoreCorrupt for one that is no plain file."""
+        changes = []
+        locks = self.locks(spaces)
+        # Kept as `.bak` when they are restored, as at any change. Otherwise a `.bak` of before the
+        # restore would stay, and could replace restored records later.
+        kept = set(self.shared_files(spaces))
+        for location in self.locations(spaces):
+            try:
+                found = self.cache.disk.read(location)
+            except UnusableFile as error:
+                raise StoreCorrupt(
+                    f"{location.path} cannot be backed up: {error}. Move it away and try again",
+                    path=str(location.path),
+                ) from None
+            if found is not None:
+                lock = locks.get(location.folder)
+                changes.append(Change(location, found.data, keep=location in kept, lock=lock))
+        return changes
+
+
+def all_locks(store: FilesStore, spaces: Spaces) -> tuple[Path, ...]:
+    """The locks of shared folders, of all namespaces, in their order."""
+    folders = map(store.folders_of, {store.namespace, *namespace_names(store.folders.own)})
+    return tuple(sorted({path for each in folders for path in lock_paths(each, spaces)}))
+
+
+@contextmanager
+def open_namespaces(store: FilesStore) -> Iterator[list[NamespaceFiles]]:
+    """Every namespace that has files."""
+    found = [NamespaceFiles(store.namespace, store.cache, store.inner)]
+    with ExitStack() as stack:
+        for name in namespace_names(store.folders.own):
+            if name != store.namespace:
+                inner = stack.enter_context(closing(store.inner_of(name)))
+                cache = FileCache(store.folders_of(name), store.disk)
+                found.append(NamespaceFiles(name, cache, inner))
+        yield sorted(found, key=attrgetter("namespace"))
+
+
+def namespace_names(own: Path) -> list[str]:
+    """The default namespace, and those that have a folder."""
+    folder = own / "namespaces"
+    return sorted({DEFAULT_NAMESPACE, *(os.listdir(folder) if folder.is_dir() else [])})
+
 
 class FilesAdministration(Administration):
-    """The files and the inner store, as one."""
-
     def __init__(self, store: FilesStore) -> None:
         super().__init__(store.kind)
         self._store = store
@@ -258,29 +361,27 @@ def _problems(files: NamespaceFiles, space: Space[Any]) -> Iterator[str]:
         return
     try:
         entries = files.entries(space)
-        if isinstance(layout, OneFile):
-            yield from _problems_of_backup(files.cache, space, layout)
     except (DamagedFile, StoreCorrupt, StoreUnavailable) as error:
         yield str(error)
         return
+    if isinstance(layout, OneFile):
+        # Is the previous version of the file fit to restore it from?
+        path = files.cache.location(layout).path
+        kept = replace(layout, name=backup_of(layout.name))
+        try:
+            documents_of(kept, files.cache.file(space, kept, {}))
+        except StoreUnavailable as error:
+            yield str(error)
+        except (DamagedFile, ValueError) as error:
+            yield (
+                f"{backup_of(str(path))}, the previous version, is damaged ({error}): the next "
+                "change replaces it"
+            )
     for key in sorted(entries):
         try:
             entries[key].places(space, key, layout.wire)
         except Corrupt as error:
             yield error.message
-
-
-def _problems_of_backup(cache: FileCache, space: Space[Any], layout: OneFile[Any]) -> Iterator[str]:
-    """Is the previous version of a file fit to restore it from?"""
-    path = cache.location(layout).path
-    kept = replace(layout, name=backup_of(layout.name))
-    try:
-        documents_of(kept, cache.file(space, kept, {}))
-    except (DamagedFile, ValueError) as error:
-        yield (
-            f"{backup_of(str(path))}, the previous version, is damaged ({error}): the next change "
-            "replaces it"
-        )
 
 
 def _existing(folders: Folders, spaces: Spaces) -> set[Location]:

@@ -1,16 +1,18 @@
 """The records of one space: as they were found in files, and as a transaction sees them."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
-from typing import Any, Generic, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic
 
 from holdfast.kernel.codec import blame_stack, to_json, to_plain
 from holdfast.kernel.errors import Corrupt, RecordInvalid
-from holdfast.kernel.layout import Wire
+from holdfast.kernel.layout import FilePerRecord, OneFile, Wire
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Damage
-from holdfast.stores.files.documents import WRONG_DOCUMENT, as_member
+from holdfast.kernel.store import Damage, ReadTx, Row
+from holdfast.stores.checks import storable
+from holdfast.stores.files.documents import WRONG_DOCUMENT, ParsedFile, as_member
+from holdfast.stores.files.redo import revision_space
 from holdfast.stores.query import Places, Query, SortedIndexes, keys_between
 
 
@@ -86,12 +88,6 @@ class RecordSet(Generic[R]):
         self._indexes: SortedIndexes | None = None
         self._damaged: dict[str, Corrupt] = {}
 
-    def one(self, key: str) -> Entry[R] | None:
-        return self.entries.get(key)
-
-    def all(self) -> "RecordSet[R]":
-        return self
-
     def sorted_keys(self) -> list[str]:
         if self._keys is None:
             self._keys = sorted(self.entries)
@@ -149,83 +145,150 @@ class RecordSet(Generic[R]):
             return None
 
 
-class Source(Protocol[R]):
-    """Where an overlay finds the entries of a space. A RecordSet is its own source."""
+ADOPTED = 1
+"""The revision of a record that a person or another program has put in a file: below every token.
+"""
 
-    def one(self, key: str) -> Entry[R] | None: ...
+_FEW = 8
+"""Up to so many revisions are looked up one by one; for more, all of a space are read."""
 
-    def all(self) -> RecordSet[R]: ...
+
+class Revisions:
+    """The revisions of a space's records, read from the inner store. All revisions of a generation
+    are kept in `cache`, which the transactions of a store share.
+    """
+
+    def __init__(
+        self, tx: ReadTx, space: Space[Any], generation: int, cache: dict[Any, Any]
+    ) -> None:
+        self._tx = tx
+        self._space = revision_space(space)
+        self._place = (space.name, generation)
+        self._cache = cache
+        self._is_private = False
+
+    def make_private(self) -> None:
+        """Leave the shared cache: this transaction changes the space, and may be rolled back."""
+        if not self._is_private:
+            self._is_private, self._cache = True, dict(self._cache)
+
+    def of(self, keys: Sequence[str]) -> list[int]:
+        known = self._cache.get(self._place)
+        if known is None and len(keys) <= _FEW:
+            found = [self._tx.get(self._space, key) for key in keys]
+            return [ADOPTED if row is None else row.revision for row in found]
+        known = known if known is not None else self.all()
+        return [known.get(key, ADOPTED) for key in keys]
+
+    def all(self) -> dict[str, int]:
+        """Every revision by key."""
+        known: dict[str, int] | None = self._cache.get(self._place)
+        if known is None:
+            known = {row.key: row.revision for row in self._tx.range(self._space)}
+            # Only the latest generation of a space is kept.
+            for old in [place for place in list(self._cache) if place[0] == self._place[0]]:
+                self._cache.pop(old, None)
+            self._cache[self._place] = known
+        return known
 
 
-class Overlay(Generic[R]):
-    """The records of a space in a transaction: its own changes over what was found in files."""
+class SpaceView(Generic[R]):
+    """A space in files as a transaction sees it: its own changes over what was found in files.
+    `find` returns one entry of those, and `load` all of them. `file` is the space's one file, where
+    it has one. `own` in the calls returns the revision of the transaction.
+    """
 
-    def __init__(self, space: Space[R], wire: Wire[R], source: Source[R]) -> None:
-        self._space = space
-        self._wire = wire
-        self._source = source
+    def __init__(
+        self,
+        space: Space[R],
+        layout: OneFile[R] | FilePerRecord[R],
+        revisions: Revisions,
+        find: Callable[[str], Entry[R] | None],
+        load: Callable[[], RecordSet[R]],
+        file: ParsedFile | None = None,
+    ) -> None:
+        self.space = space
+        self.layout = layout
+        self.file = file
         self.changed: dict[str, Entry[R] | None] = {}
+        self._revisions = revisions
+        self._find = find
+        self._load = load
         self._records: RecordSet[R] | None = None
         self._is_own = False
         """Only a set that was made here may be changed; any other is shared."""
 
-    def entry(self, key: str) -> Entry[R] | None:
-        return self.changed[key] if key in self.changed else self._source.one(key)
-
     def records(self) -> RecordSet[R]:
         if self._records is None:
-            found = self._source.all()
+            found = self._load()
             self._is_own = bool(self.changed)
             self._records = found.changed(self.changed) if self._is_own else found
         return self._records
 
-    def put(self, key: str, record: R) -> None:
-        """Raises InvalidValue for a record that no store accepts."""
-        self._space.encode(record)
-        self._space.index_keys(record)
-        self._set(key, Entry(to_plain(self._wire.write(record)), record=record))
+    def get(self, key: str, own: Callable[[], int]) -> Row[R] | None:
+        entry = self._entry(key) if storable(key) else None
+        return None if entry is None else self._rows([(key, self._record(key, entry))], own)[0]
 
-    def delete(self, key: str) -> bool:
-        """Remove a record, damaged or not; False when there was none."""
-        existed = self.entry(key) is not None
-        if existed:
-            self._set(key, None)
-        return existed
-
-    def record(self, key: str, entry: Entry[R]) -> R:
-        """A copy of an entry's record: what the caller does to objects inside it must not reach the
-        next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
-        """
-        return self._space.decode(key, to_json(entry.record(self._space, key, self._wire)))
-
-    def select(self, query: Query, damaged: Damage | None) -> list[tuple[str, R]]:
+    def select(self, query: Query, damaged: Damage | None, own: Callable[[], int]) -> list[Row[R]]:
         """The records that a query asks for. Every damaged record of the space counts as found by
         an index: it could have any place in it.
         """
         records = self.records()
         if query.by is not None:
-            keys = records.indexes().keys(self._space, query)
+            keys = records.indexes().keys(self.space, query)
             _report_damage(records, damaged)
-            return [(key, self.record(key, records.entries[key])) for key in keys]
+            return self._rows([(key, self._record(key, records.entries[key])) for key in keys], own)
         found = []
         for key in keys_between(records.sorted_keys(), query):
             try:
-                found.append((key, self.record(key, records.entries[key])))
+                found.append((key, self._record(key, records.entries[key])))
             except Corrupt as error:
                 if damaged is None:
                     raise
                 damaged.append(error)
-        return found
+        return self._rows(found, own)
 
     def count(self, index: str | None, match: Parts) -> int:
         records = self.records()
         if index is None:
             return len(records.entries)
-        number = records.indexes().count(self._space, index, match)
+        number = records.indexes().count(self.space, index, match)
         _report_damage(records, None)
         return number
 
+    def put(self, key: str, record: R) -> None:
+        """Raises InvalidValue for a record that no store accepts."""
+        self.space.encode(record)
+        self.space.index_keys(record)
+        self._set(key, Entry(to_plain(self.layout.wire.write(record)), record=record))
+
+    def delete(self, key: str) -> bool:
+        """Remove a record, damaged or not; False when there was none."""
+        existed = storable(key) and self._entry(key) is not None
+        if existed:
+            self._set(key, None)
+        return existed
+
+    def _entry(self, key: str) -> Entry[R] | None:
+        if key in self.changed:
+            return self.changed[key]
+        # What was loaded stays true for this transaction, whatever happens to the files since.
+        return self._find(key) if self._records is None else self._records.entries.get(key)
+
+    def _record(self, key: str, entry: Entry[R]) -> R:
+        """A copy of an entry's record: what the caller does to objects inside it must not reach the
+        next reader, nor the file. Raises RecordInvalid or SchemaTooNew.
+        """
+        return self.space.decode(key, to_json(entry.record(self.space, key, self.layout.wire)))
+
+    def _rows(self, found: Sequence[tuple[str, R]], own: Callable[[], int]) -> list[Row[R]]:
+        """Records with their revisions."""
+        old = [key for key, _ in found if key not in self.changed]
+        known = dict(zip(old, self._revisions.of(old), strict=True)) if old else {}
+        return [Row(key, record, known[key] if key in known else own()) for key, record in found]
+
     def _set(self, key: str, entry: Entry[R] | None) -> None:
+        self._revisions.make_private()
         self.changed[key] = entry
         if self._records is None:
             return

@@ -6,6 +6,7 @@ process at the latch applies the record again. A reader takes the record's conte
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +14,7 @@ from typing import Any, NamedTuple
 from holdfast.kernel.codec import Record, to_json
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx, Tx
-from holdfast.stores.files.disk import (
-    Disk,
-    FileContent,
-    Location,
-    UnusableFile,
-    sync_file,
-    temporary,
-)
+from holdfast.stores.files.disk import Disk, Location, UnusableFile, sync_file, temporary
 from holdfast.stores.files.documents import parse, render
 from holdfast.stores.files.folders import Folders
 
@@ -163,8 +157,10 @@ def content_of(disk: Disk, change: Change) -> bytes | None:
     """
     if change.delta is None:
         return change.data
-    current = disk.read(change.location)
-    for found in (current, _read_staged(disk, change.location)):
+    current, staged = disk.read(change.location), None
+    with suppress(UnusableFile):
+        staged = disk.read(change.location.sibling(temporary))
+    for found in (current, staged):
         if found is not None and (found.signature.mtime_ns, found.signature.bytes) == change.stamp:
             return found.data
     try:
@@ -176,13 +172,6 @@ def content_of(disk: Disk, change: Change) -> bytes | None:
     new = parse(change.delta)
     removed = {key for key, document in new.items() if document is None}
     return render({key: value for key, value in {**value, **new}.items() if key not in removed})
-
-
-def _read_staged(disk: Disk, location: Location) -> FileContent | None:
-    try:
-        return disk.read(location.sibling(temporary))
-    except UnusableFile:
-        return None
 
 
 def with_before(disk: Disk, changes: Iterable[Change]) -> list[Change]:
@@ -204,7 +193,15 @@ def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> lis
     """
     folders: dict[Any, Location] = {}
     overtaken = []
-    for change in changes if staged else [_resolved(disk, change) for change in changes]:
+    if not staged:
+        # All before the first is applied: one that cannot be known leaves every file as it is.
+        changes = [
+            change
+            if change.delta is None
+            else change._replace(data=content_of(disk, change), delta=None, stamp=None)
+            for change in changes
+        ]
+    for change in changes:
         if not staged and change.before is not None:
             expected = (change.before, _digest(change.data))
             if _digest_on(disk, change.location) not in expected:
@@ -216,12 +213,6 @@ def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> lis
     for location in folders.values():
         disk.retry(lambda location=location: disk.settle(location))  # type: ignore[misc]
     return overtaken
-
-
-def _resolved(disk: Disk, change: Change) -> Change:
-    if change.delta is None:
-        return change
-    return change._replace(data=content_of(disk, change), delta=None, stamp=None)
 
 
 def _apply(disk: Disk, change: Change, *, staged: bool) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast.kernel.errors import HoldfastError, StoreUnavailable
 from holdfast.kernel.layout import Sign
-from holdfast.kernel.space import R, Space
-from holdfast.kernel.store import Damage, Row, Store, Tx
-from holdfast.stores.files.documents import parse, pattern_of, render
-from holdfast.stores.files.folders import Folders
+from holdfast.kernel.space import Space
+from holdfast.kernel.store import Damage, Row, Store
+from holdfast.stores.files.documents import parse, render
+from holdfast.stores.files.folders import Folders, pattern_of
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import Access, make_folder, read_file, remove_file, replace_file
 
@@ -30,8 +30,6 @@ _IGNORED = (OSError, HoldfastError, ValueError, TypeError)
 
 
 class Signs:
-    """The signs of a store, for those of its spaces that are shown."""
-
     def __init__(
         self, store: Store, folders: Folders, shown: Mapping[Space[Any], Sign[Any]], access: Access
     ) -> None:
@@ -59,7 +57,20 @@ class Signs:
 
     def update_all(self) -> None:
         """Write every sign, and remove those of records that are gone."""
-        self._in_turn(self._update_all)
+
+        def work() -> None:
+            for space, sign in self._shown.items():
+                damaged: Damage = []
+                rows = self._store.read(
+                    lambda tx, s=space, d=damaged: tx.range(s, damaged=d),  # type: ignore[misc]
+                    scope=[space],
+                )
+                kept = {path for row in rows if (path := self._show(sign, row.key, row))}
+                for path in self._existing(sign):
+                    if path not in kept and self._is_ours(path):
+                        remove_file(path)
+
+        self._in_turn(work)
 
     def close(self) -> None:
         self._gate.close()
@@ -68,18 +79,6 @@ class Signs:
         """In a forked child: leave the parent's gate to the parent. Raises StoreUnavailable."""
         self._gate.abandon()
         self._gate = self._new_gate()
-
-    def _update_all(self) -> None:
-        for space, sign in self._shown.items():
-            damaged: Damage = []
-            rows = self._store.read(
-                lambda tx, s=space, d=damaged: tx.range(s, damaged=d),  # type: ignore[misc]
-                scope=[space],
-            )
-            kept = {path for row in rows if (path := self._show(sign, row.key, row))}
-            for path in self._existing(sign):
-                if path not in kept and self._is_ours(path):
-                    remove_file(path)
 
     def _show(self, sign: Sign[Any], key: str, row: Row[Any] | None) -> Path | None:
         name = sign.called(key)
@@ -116,29 +115,3 @@ class Signs:
     def _in_turn(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(*_IGNORED):
             self._gate.run(work, _TURN_S)
-
-
-class TrackingTx:
-    """A transaction of the inner store that notes the keys of shown records it changes. Every other
-    attribute is the inner transaction's.
-    """
-
-    def __init__(self, tx: Tx, signs: Signs) -> None:
-        self._tx = tx
-        self._signs = signs
-        self.changed: dict[Space[Any], set[str]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tx, name)
-
-    def put(self, space: Space[R], key: str, record: R) -> None:
-        self._note(space, key)
-        self._tx.put(space, key, record)
-
-    def delete(self, space: Space[Any], key: str) -> bool:
-        self._note(space, key)
-        return self._tx.delete(space, key)
-
-    def _note(self, space: Space[Any], key: str) -> None:
-        if self._signs.of(space) is not None:
-            self.changed.setdefault(space, set()).add(key)

@@ -38,12 +38,12 @@ from holdfast.kernel.store import (
     Tx,
 )
 from holdfast.stores.checks import closed
-from holdfast.stores.files import repair
+from holdfast.stores.files import folders as places
 from holdfast.stores.files.cache import FileCache
 from holdfast.stores.files.disk import Disk, Location, UnusableFile
-from holdfast.stores.files.documents import DamagedFile
+from holdfast.stores.files.documents import GONE, DamagedFile, restore_file
 from holdfast.stores.files.folders import Folders, claim_all, file_layout, lock_paths
-from holdfast.stores.files.latch import Latch, append_entry, left, warn
+from holdfast.stores.files.latch import Latch, append_entry, left, remove_redo, warn
 from holdfast.stores.files.redo import (
     GENERATIONS,
     Change,
@@ -52,14 +52,14 @@ from holdfast.stores.files.redo import (
     with_before,
     write_redo,
 )
-from holdfast.stores.files.signs import Signs, TrackingTx
+from holdfast.stores.files.signs import Signs
 from holdfast.stores.files.transaction import (
-    FileChanges,
     FilesChanged,
     FilesScope,
     FilesTx,
+    NewFile,
     SnapshotReader,
-    file_changes,
+    new_files,
     scope_of,
 )
 from holdfast.stores.listener import FdListener
@@ -78,7 +78,7 @@ _READS_MAX = 8
 
 class _Committed(NamedTuple):
     result: Any
-    files: FileChanges
+    files: list[NewFile]
     changes: list[Change]
     shown: Mapping[Space[Any], Iterable[str]]
 
@@ -131,7 +131,10 @@ class FilesStore(EmbeddedStore):
         self._lock_paths: dict[tuple[Space[Any], ...], tuple[Path, ...]] = {}
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.inner.close)
-            self._refuse_network_folders()
+            for name in self._given:
+                place = self.folders.of(name)
+                with contextlib.suppress(OSError):
+                    refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
             claim_all(self.folders, self._given, self.access)
             self._latch = Latch(self.folders, self.inner, self.disk, self.access)
             on_error.callback(self._latch.close)
@@ -250,12 +253,12 @@ class FilesStore(EmbeddedStore):
 
     def leftovers(self, space: Space[Any]) -> list[Leftover]:
         """Entries among the folders of a space that hold no record; see kernel/store.py."""
-        return repair.find_leftovers(self.folders, space)
+        return places.find_leftovers(self.folders, space)
 
     def remove_leftover(self, space: Space[Any], key: str, *, older_than_s: float) -> bool:
         """Remove such an entry, if it still holds no record; see kernel/store.py."""
         return self.exclusively(
-            lambda: repair.remove_leftover(self.folders, space, key, older_than_s=older_than_s),
+            lambda: places.remove_leftover(self.folders, space, key, older_than_s=older_than_s),
             TRANSACT_TIMEOUT_S,
             self._locks_of((space,)),
         )
@@ -263,10 +266,9 @@ class FilesStore(EmbeddedStore):
     def folders_of(self, namespace: str) -> Folders:
         return Folders(self.root, namespace, self._given)
 
-    def open_namespace(self, namespace: str) -> tuple[FileCache, SqliteStore]:
-        """The files of another namespace, and its inner store, which the caller closes."""
-        cache = FileCache(self.folders_of(namespace), self.disk)
-        return cache, SqliteStore(
+    def inner_of(self, namespace: str) -> SqliteStore:
+        """The inner store in another namespace, which the caller closes."""
+        return SqliteStore(
             self.inner.path, boot_id=self._boot_id, namespace=namespace, clock=self._clock
         )
 
@@ -278,15 +280,15 @@ class FilesStore(EmbeddedStore):
                 body, scope=plan.scope, durable=durable, timeout_s=left(deadline)
             )
 
-        def tracked(tx: Tx) -> tuple[T, TrackingTx]:
-            tracking = TrackingTx(tx, self._signs)
-            return body(cast(Tx, tracking)), tracking
+        def noting(tx: Tx) -> tuple[T, FilesTx]:
+            mine = FilesTx(cast(SqliteTx, tx), plan.names, {}, self._signs.of)
+            return body(mine), mine
 
-        result, tracking = self.inner.transact(
-            tracked, scope=plan.scope, durable=durable, timeout_s=left(deadline)
+        result, mine = self.inner.transact(
+            noting, scope=plan.scope, durable=durable, timeout_s=left(deadline)
         )
-        if tracking.changed:
-            self._signs.update(tracking.changed)
+        if mine.shown:
+            self._signs.update(mine.shown)
         return result
 
     def _transact_files(self, body: Callable[[Tx], T], scope: FilesScope, deadline: float) -> T:
@@ -324,16 +326,16 @@ class FilesStore(EmbeddedStore):
         self, tx: Tx, body: Callable[[Tx], Any], plan: FilesScope, staged: list[Location]
     ) -> _Committed:
         views = self._reader.views(tx, plan, {}, lambda: None)
-        tracking = TrackingTx(tx, self._signs)
-        mine = FilesTx(cast(SqliteTx, tracking), plan.names, views)
+        mine = FilesTx(cast(SqliteTx, tx), plan.names, views, self._signs.of)
         try:
             result = body(mine)
-            files = file_changes(mine.mark_changed(), self.cache)
+            files = new_files(mine.mark_changed(), self.cache)
         finally:
             mine.end()
-        changes = self._stage(with_before(self.disk, files.changes(self.cache)), staged)
+        decided = with_before(self.disk, (file.change for file in files))
+        changes = self._stage(decided, staged)
         write_redo(tx, self.folders, changes)
-        return _Committed(result, files, changes, tracking.changed)
+        return _Committed(result, files, changes, mine.shown)
 
     def _stage(self, changes: Iterable[Change], staged: list[Location]) -> list[Change]:
         """Stage the files, and return the changes with the stamps of their staged files. Before the
@@ -361,19 +363,20 @@ class FilesStore(EmbeddedStore):
         """
         try:
             apply_changes(self.disk, done.changes, staged=True)
-            self._latch.clear_redo(deadline)
+            remove_redo(self.inner, deadline)
         except (OSError, UnusableFile, HoldfastError) as error:
             self.cache.forget()
             warn("files are not up to date, the next change completes them: %s", error)
             return
-        done.files.remember(self.cache)
+        for file in done.files:
+            file.remember()
 
     def _repair(self, damage: DamagedFile) -> None:
         """At the latch: restore a damaged file, and raise the error that its reader must see.
         Return when the file is sound after all.
         """
         try:
-            error = repair.restore_file(self.disk, damage, self.now())
+            error = restore_file(self.disk, damage, self.now())
         except OSError as failure:
             raise StoreUnavailable(
                 f"{damage.location.path} is damaged ({damage.why}), and cannot be restored "
@@ -385,9 +388,17 @@ class FilesStore(EmbeddedStore):
         if error is None:
             return
         restored = error.fields["restored"]
-        lost = damage.why == repair.GONE and damage.location.folder.is_dir() and not restored
+        lost = damage.why == GONE and damage.location.folder.is_dir() and not restored
         if lost:
-            self._forget_records(damage.space)
+            # Without generation and revisions the space counts as new.
+            revisions = revision_space(damage.space)
+
+            def forget(tx: Tx) -> None:
+                tx.delete(GENERATIONS, revisions.name)
+                for key, _, _ in tx.range(revisions):
+                    tx.delete(revisions, key)
+
+            self.inner.transact(forget, scope=[GENERATIONS, revisions])
         if lost or restored:
             # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
             # sees.
@@ -400,23 +411,6 @@ class FilesStore(EmbeddedStore):
         if known is None:
             known = self._lock_paths[spaces] = lock_paths(self.folders, spaces)
         return known
-
-    def _forget_records(self, space: Space[Any]) -> None:
-        """Remove generation and revisions of a space whose records are lost: it counts as new."""
-        revisions = revision_space(space)
-
-        def forget(tx: Tx) -> None:
-            tx.delete(GENERATIONS, revisions.name)
-            for key, _, _ in tx.range(revisions):
-                tx.delete(revisions, key)
-
-        self.inner.transact(forget, scope=[GENERATIONS, revisions])
-
-    def _refuse_network_folders(self) -> None:
-        for name in self._given:
-            place = self.folders.of(name)
-            with contextlib.suppress(OSError):
-                refuse_network(next(path for path in (place, *place.parents) if path.is_dir()))
 
 
 def make_root(root: Path, access: Access) -> None:

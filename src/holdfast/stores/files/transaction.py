@@ -6,12 +6,12 @@ be in the files yet. The reader then reads the files and compares the generation
 ones. A change is committed before it touches a file; so if no generation has changed, the files
 read belong to the snapshot.
 
-A space with a layout is an overlay over its files; any other space is the inner transaction's.
+A space with a layout is a view of its files (records.py); any other is the inner transaction's.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from holdfast.kernel.codec import to_json
@@ -19,83 +19,19 @@ from holdfast.kernel.layout import FilePerRecord, OneFile
 from holdfast.kernel.order import Parts
 from holdfast.kernel.space import R, Rows, Space
 from holdfast.kernel.store import Damage, ReadTx, Row
-from holdfast.stores.checks import check_key, has_ended, out_of_scope, storable
-from holdfast.stores.files.cache import FileCache, FolderSource, Pending
+from holdfast.stores.checks import check_key, has_ended, out_of_scope
+from holdfast.stores.files.cache import FileCache, Pending
 from holdfast.stores.files.disk import Location
 from holdfast.stores.files.documents import DamagedFile, ParsedFile, members, render, with_documents
 from holdfast.stores.files.folders import file_layout, lock_path
-from holdfast.stores.files.records import Entry, Overlay, Source
+from holdfast.stores.files.records import Entry, RecordSet, Revisions, SpaceView
 from holdfast.stores.files.redo import GENERATIONS, REDO, Change, Mark, read_redo, revision_space
-from holdfast.stores.files.repair import GONE
 from holdfast.stores.port import plan_of
 from holdfast.stores.query import Query, QueryTx
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.transaction import SqliteReadTx, SqliteTx
 
 X = TypeVar("X", bound=SqliteReadTx)
-
-ADOPTED = 1
-"""The revision of a record that a person or another program has put in a file: below every token.
-"""
-
-_FEW = 8
-"""Up to so many revisions are looked up one by one; for more, all of a space are read."""
-
-
-class Revisions:
-    """The revisions of a space's records, read from the inner store. All revisions of a generation
-    are kept in `cache`, which the transactions of a store share.
-    """
-
-    def __init__(
-        self, tx: ReadTx, space: Space[Any], generation: int, cache: dict[Any, Any]
-    ) -> None:
-        self._tx = tx
-        self._space = revision_space(space)
-        self._place = (space.name, generation)
-        self._cache = cache
-        self._is_private = False
-
-    def make_private(self) -> None:
-        """Leave the shared cache: this transaction changes the space, and may be rolled back."""
-        if not self._is_private:
-            self._is_private, self._cache = True, dict(self._cache)
-
-    def of(self, keys: Sequence[str]) -> list[int]:
-        known = self._cache.get(self._place)
-        if known is None and len(keys) <= _FEW:
-            found = [self._tx.get(self._space, key) for key in keys]
-            return [ADOPTED if row is None else row.revision for row in found]
-        known = known if known is not None else self.all()
-        return [known.get(key, ADOPTED) for key in keys]
-
-    def all(self) -> dict[str, int]:
-        """Every revision by key."""
-        known: dict[str, int] | None = self._cache.get(self._place)
-        if known is None:
-            known = {row.key: row.revision for row in self._tx.range(self._space)}
-            # Only the latest generation of a space is kept.
-            for old in [place for place in list(self._cache) if place[0] == self._place[0]]:
-                self._cache.pop(old, None)
-            self._cache[self._place] = known
-        return known
-
-
-class SpaceView(NamedTuple, Generic[R]):
-    """A space in files as a transaction sees it; `file` is its one file, where it has one."""
-
-    space: Space[R]
-    layout: OneFile[R] | FilePerRecord[R]
-    overlay: Overlay[R]
-    revisions: Revisions
-    file: ParsedFile | None = None
-
-    def rows(self, found: Sequence[tuple[str, R]], own: Callable[[], int]) -> list[Row[R]]:
-        """Records with their revisions. `own` returns the revision of this transaction."""
-        changed = self.overlay.changed
-        old = [key for key, _ in found if key not in changed]
-        known = dict(zip(old, self.revisions.of(old), strict=True)) if old else {}
-        return [Row(key, record, known[key] if key in known else own()) for key, record in found]
 
 
 class FilesReadTx(QueryTx, Generic[X]):
@@ -115,22 +51,19 @@ class FilesReadTx(QueryTx, Generic[X]):
         view = self._view(space)
         if view is None:
             return self._tx.get(space, key, expected=expected)
-        entry = view.overlay.entry(key) if storable(key) else None
-        if entry is None:
-            return None
-        return view.rows([(key, view.overlay.record(key, entry))], self._own_revision)[0]
+        return view.get(key, self._own_revision)
 
     def select(self, space: Space[R], query: Query, damaged: Damage | None) -> list[Row[R]]:
         view = self._view(space)
         if view is None:
             return self._tx.select(space, query, damaged)
-        return view.rows(view.overlay.select(query, damaged), self._own_revision)
+        return view.select(query, damaged, self._own_revision)
 
     def count(self, space: Space[Any], index: str | None = None, match: Parts = ()) -> int:
         view = self._view(space)
         if view is None:
             return self._tx.count(space, index, match)
-        return view.overlay.count(index, match)
+        return view.count(index, match)
 
     def end(self) -> None:
         """Refuse every further call: what this transaction changes is decided."""
@@ -150,7 +83,20 @@ class FilesReadTx(QueryTx, Generic[X]):
 
 
 class FilesTx(FilesReadTx[SqliteTx]):
-    """A transaction over files and inner store."""
+    """A transaction over files and inner store. It notes the keys of changed records that a sign
+    shows; `sign_of` returns the sign of a space.
+    """
+
+    def __init__(
+        self,
+        tx: SqliteTx,
+        names: frozenset[str],
+        views: Mapping[str, SpaceView[Any]],
+        sign_of: Callable[[Space[Any]], object],
+    ) -> None:
+        super().__init__(tx, names, views)
+        self._sign_of = sign_of
+        self.shown: dict[Space[Any], set[str]] = {}
 
     @property
     def revision(self) -> int:
@@ -159,20 +105,20 @@ class FilesTx(FilesReadTx[SqliteTx]):
     def put(self, space: Space[R], key: str, record: R) -> None:
         view = self._view(space)
         if view is None:
+            self._note(space, key)
             self._tx.put(space, key, record)
             return
         check_key(key)
-        view.overlay.put(key, record)
-        view.revisions.make_private()
+        view.put(key, record)
         self._tx.put(revision_space(space), key, Mark(schema_version=space.schema_version))
 
     def delete(self, space: Space[Any], key: str) -> bool:
         view = self._view(space)
         if view is None:
+            self._note(space, key)
             return self._tx.delete(space, key)
-        if not storable(key) or not view.overlay.delete(key):
+        if not view.delete(key):
             return False
-        view.revisions.make_private()
         self._tx.delete(revision_space(space), key)
         return True
 
@@ -196,75 +142,59 @@ class FilesTx(FilesReadTx[SqliteTx]):
 
     def mark_changed(self) -> list[SpaceView[Any]]:
         """Begin a new generation of each space whose files change, and return those spaces."""
-        views = [view for view in self._views.values() if view.overlay.changed]
+        views = [view for view in self._views.values() if view.changed]
         for view in views:
             self._tx.put(GENERATIONS, view.space.name, Mark())
         return views
+
+    def _note(self, space: Space[Any], key: str) -> None:
+        if self._sign_of(space) is not None:
+            self.shown.setdefault(space, set()).add(key)
 
     def _own_revision(self) -> int:
         return self._tx.revision
 
 
-class RecordFile(NamedTuple):
-    """The new state of a record with a file of its own; no entry: it is removed."""
+class NewFile(NamedTuple):
+    """A file to write or remove, and the call that puts its content into the cache, once the file
+    is in its place.
+    """
 
-    space: Space[Any]
-    layout: FilePerRecord[Any]
-    key: str
-    entry: Entry[Any] | None
-
-
-class FileChanges(NamedTuple):
-    """The new files of a transaction: of several records, with their spaces, and of one."""
-
-    files: dict[Location, tuple[ParsedFile, list[SpaceView[Any]]]]
-    records: list[RecordFile]
-
-    def changes(self, cache: FileCache) -> list[Change]:
-        """The files to write or remove."""
-        found = [
-            Change(
-                location,
-                file.data,
-                keep=True,
-                lock=lock_path(cache.folders, views[0].layout),
-                delta=_delta(file, views[0]),
-            )
-            for location, (file, views) in self.files.items()
-        ]
-        for _, layout, key, entry in self.records:
-            data = None if entry is None else render(entry.document)
-            location = cache.location_of(layout, key)
-            lock = lock_path(cache.folders, layout)
-            found.append(Change(location, data, keep=False, lock=lock))
-        return found
-
-    def remember(self, cache: FileCache) -> None:
-        """Put the content of the files into the cache, once they are in place."""
-        for location, (file, views) in self.files.items():
-            records = {view.space: view.overlay.records() for view in views}
-            cache.remember_file(location, file, records)
-        for each in self.records:
-            cache.remember_record(*each)
+    change: Change
+    remember: Callable[[], None]
 
 
-def file_changes(views: Iterable[SpaceView[Any]], cache: FileCache) -> FileChanges:
-    """The new files of the changed spaces."""
-    found = FileChanges({}, [])
+def new_files(views: Iterable[SpaceView[Any]], cache: FileCache) -> list[NewFile]:
+    """The new files of the changed spaces. Several spaces may share one file."""
+    found = []
+    sharing: dict[Location, list[SpaceView[Any]]] = {}
     for view in views:
-        if isinstance(view.layout, FilePerRecord):
-            for key, entry in sorted(view.overlay.changed.items()):
-                found.records.append(RecordFile(view.space, view.layout, key, entry))
+        space, layout = view.space, view.layout
+        if isinstance(layout, OneFile):
+            sharing.setdefault(cache.location(layout), []).append(view)
             continue
-        assert view.file is not None
-        location = cache.location(view.layout)
-        file, others = found.files.get(location, (view.file, []))
-        found.files[location] = ParsedFile(_content(view, view.layout, file)), [*others, view]
+        lock = lock_path(cache.folders, layout)
+        remember = cache.folder_cache(space, layout).remember
+        for key, entry in sorted(view.changed.items()):
+            data = None if entry is None else render(entry.document)
+            change = Change(cache.location_of(layout, key), data, keep=False, lock=lock)
+            found.append(NewFile(change, partial(remember, key, entry)))
+    for location, together in sharing.items():
+        first = together[0]
+        assert first.file is not None
+        file = first.file
+        for view in together:
+            assert isinstance(view.layout, OneFile)
+            file = ParsedFile(_content(view, view.layout, file))
+        lock, delta = lock_path(cache.folders, first.layout), _delta(file, first)
+        change = Change(location, file.data, keep=True, lock=lock, delta=delta)
+        records = {view.space: view.records() for view in together}
+        found.append(NewFile(change, partial(cache.remember_file, location, file, records)))
     return found
 
 
 def _content(view: SpaceView[Any], layout: OneFile[Any], file: ParsedFile) -> bytes:
-    records = view.overlay.records()
+    records = view.records()
     entries = records.entries
     if _is_whole_file(layout):
         # Joined from members that were rendered before: of a thousand records one is new.
@@ -282,10 +212,7 @@ def _delta(file: ParsedFile, view: SpaceView[Any]) -> bytes | None:
     if not _is_whole_file(view.layout) or view.file is None or view.file.data is None:
         return None
     delta = to_json(
-        {
-            key: None if entry is None else entry.document
-            for key, entry in view.overlay.changed.items()
-        }
+        {key: None if entry is None else entry.document for key, entry in view.changed.items()}
     )
     return delta if len(delta) < len(file.data or b"") else None
 
@@ -365,7 +292,7 @@ class SnapshotReader:
             check()
             if eager:
                 for view in views.values():
-                    view.overlay.records()
+                    view.records()
             mine = FilesReadTx(cast(SqliteReadTx, tx), scope.names, views)
             try:
                 return body(mine)
@@ -378,25 +305,34 @@ class SnapshotReader:
         self, tx: ReadTx, scope: FilesScope, pending: Pending, check: Callable[[], None]
     ) -> dict[str, SpaceView[Any]]:
         """The scope's spaces in files, by name. Raises DamagedFile and StoreCorrupt."""
-        views = {}
-        for space in scope.spaces:
-            layout = file_layout(space)
-            assert layout is not None
-            generation = _revision(tx.get(GENERATIONS, space.name))
-            revisions = Revisions(tx, space, generation, self._revisions)
-            file: ParsedFile | None = None
-            source: Source[Any]
-            if isinstance(layout, OneFile):
-                file, source = self.cache.file_records(space, layout, pending)
-                if generation and file.data is None:
-                    # It was written once. Taken for empty, its records would seem deleted.
-                    raise DamagedFile(self.cache.location(layout), layout, space, GONE)
-            else:
-                self.cache.refuse_missing_folder(layout, pending, revisions.all)
-                source = FolderSource(self.cache, space, layout, pending, revisions.all, check)
-            overlay = Overlay(space, layout.wire, source)
-            views[space.name] = SpaceView(space, layout, overlay, revisions, file)
-        return views
+        return {space.name: self._view(tx, space, pending, check) for space in scope.spaces}
+
+    def _view(
+        self, tx: ReadTx, space: Space[R], pending: Pending, check: Callable[[], None]
+    ) -> SpaceView[R]:
+        """A space in files. Records with a file each are read when they are needed; `check` is
+        called after each such read, and raises when the files may have changed since the snapshot.
+        """
+        layout, cache = file_layout(space), self.cache
+        assert layout is not None
+        generation = _revision(tx.get(GENERATIONS, space.name))
+        revisions = Revisions(tx, space, generation, self._revisions)
+        if isinstance(layout, OneFile):
+            file, found = cache.file_records(space, layout, pending, was_written=generation > 0)
+            return SpaceView(space, layout, revisions, found.entries.get, lambda: found, file)
+        cache.refuse_missing_folder(layout, pending, revisions.all)
+
+        def find(key: str) -> Entry[R] | None:
+            entry = cache.record(space, layout, key, pending)
+            check()
+            return entry
+
+        def load() -> RecordSet[R]:
+            records = cache.records(space, layout, pending, revisions.all)
+            check()
+            return records
+
+        return SpaceView(space, layout, revisions, find, load)
 
 
 def _revision(row: Row[Any] | None) -> int:

@@ -2,17 +2,17 @@
 
 store.py         the port, and reading the journal
 address.py       the URL, and what of it may be shown
-connection.py    one connection, the deadline of a call, the database's clock
+connection.py    one connection, messages of several statements, the deadline of a call, the
+                 database's clock
 connections.py   the pool, lost connections, forks, poolers
 session_lock.py  a lock that ends with its connection
-incarnation.py   whether the server has lost transactions since
 latches.py       advisory locks of a space and of a key
-messages.py      several statements in one message, kept prepared
 transaction.py   the transaction, sent in as few messages as its answers allow
 attempt.py       work run to its end, also when the connection is lost at the commit: a body,
                  put_new and delete_if
 listener.py      wake-ups, through one connection that listens
-schema.py        tables, versions and the sequence of revisions
+schema.py        tables, versions, the sequence of revisions, and whether the server has lost
+                 transactions
 maintenance.py   check, and copies from and to another store
 errors.py        the driver's errors as ours
 

@@ -20,11 +20,17 @@ from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Tx
 from holdfast.stores.port import Plan
-from holdfast.stores.postgres import incarnation, latches, schema
-from holdfast.stores.postgres.connection import Connection, Deadline
+from holdfast.stores.postgres import latches, schema
+from holdfast.stores.postgres.connection import (
+    COMMIT,
+    ROLLBACK,
+    Connection,
+    Deadline,
+    bound,
+    exchange,
+)
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import is_lost, unknown
-from holdfast.stores.postgres.messages import COMMIT, ROLLBACK, bound, exchange
 from holdfast.stores.postgres.transaction import LateLatch, PostgresTx
 from holdfast.stores.sql import table_of
 
@@ -70,7 +76,6 @@ def transact(
     deadline: Deadline,
     durable: bool,
 ) -> T:
-    """Run a body as one transaction."""
     stripes: set[int] = set()
 
     def run(raw: Connection) -> Attempt[T]:
@@ -111,9 +116,9 @@ def was_committed(connections: Connections, doubt: Doubt, deadline: Deadline) ->
     """
 
     def ask(raw: Connection) -> str | None:
-        fate = incarnation.fate(raw, doubt.xid, doubt.incarnation)
+        fate = schema.fate(raw, doubt.xid, doubt.incarnation)
         if fate == "committed":
-            incarnation.confirm_commits(raw)
+            schema.confirm_commits(raw)
         return fate
 
     pause_s = _PAUSE_S

@@ -50,9 +50,7 @@ _RECONNECT_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
 _AT_HAND_S = 60.0
 _IDLE_IN_TRANSACTION_S = 5.0
-"""How long the server keeps a transaction open in which nothing is said: less than others wait for
-its latches.
-"""
+"""How long the server keeps an idle transaction open: less than others wait for its latches."""
 
 _SESSION_LIMITS = "SELECT pg_backend_pid(), " + ", ".join(
     f"set_config('{name}', '{value}', false)"
@@ -240,7 +238,7 @@ class Connections:
             self.address.conninfo,
             connection_class=Connection,
             # The driver's own way of preparing would at times make the session forget what
-            # messages.py has prepared.
+            # `exchange` has prepared.
             kwargs={"autocommit": True, "prepare_threshold": None, "failed": self._note_failure},
             configure=self._configure,
             min_size=1,
@@ -259,11 +257,11 @@ class Connections:
         self._limit_session(raw)
         self._join(raw)
         if self._pool is not None:
-            # The server answers. Until a new failure, a connection that is not to be had is in use.
+            # The server answers. Until a new failure, a connection that is missing is in use.
             self._failures = _failures(self._pool)
 
     def _limit_session(self, raw: Connection) -> None:
-        served_by = raw.execute(_SESSION_LIMITS).fetchall()[0][0]
+        served_by = raw.value(_SESSION_LIMITS)
         # A server gives its process number when it is connected to; a pooler gives one of its own.
         if served_by != raw.info.backend_pid and not self._keeps_sessions:
             refuse_shared_sessions(self.address, raw)

@@ -104,7 +104,7 @@ def unknown(address: Address) -> StoreUnavailable:
 
 
 def out_of_time() -> LockTimeout:
-    """The time limit was over before the latches, a row or a connection were ours."""
+    """The time limit passed before the caller got its latches, a row or a connection."""
     return LockTimeout(
         "no turn within the time limit: other transactions hold the same records or all "
         "connections; nothing was changed. Try again, or allow more time",

@@ -98,7 +98,6 @@ class Listening:
         return self._board.listen([_folded(topic) for topic in topics], address=self._own)
 
     def close(self) -> None:
-        """End the thread and its connection."""
         with self._mutex:
             thread, self._thread, self._closed = self._thread, None, True
         if thread is not None:

@@ -22,7 +22,7 @@ from holdfast.stores.copy import (
     known_spaces,
     record_problem,
 )
-from holdfast.stores.postgres import attempt, incarnation, latches, schema
+from holdfast.stores.postgres import attempt, latches, schema
 from holdfast.stores.postgres.connection import Connection, Deadline
 from holdfast.stores.postgres.errors import translated, unreachable
 from holdfast.stores.postgres.store import PostgresStore
@@ -61,8 +61,8 @@ class PostgresAdministration(Administration):
 
     def facts(self) -> dict[str, str]:
         def ask(raw: Connection) -> dict[str, str]:
-            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
-            standbys = raw.execute("SHOW synchronous_standby_names").fetchall()[0][0]
+            last = raw.value(_LAST_REVISION)
+            standbys = raw.value("SHOW synchronous_standby_names")
             return {
                 "server": f"PostgreSQL {raw.info.parameter_status('server_version')}",
                 "layout": str(schema.LAYOUT_VERSION),
@@ -80,10 +80,8 @@ class PostgresAdministration(Administration):
         """The roles that may connect to the database and not use the store: by advisory locks they
         could stop all its writers.
         """
-        return [
-            row[0]
-            for row in self._store.connections.run(lambda raw: raw.execute(_STRANGERS).fetchall())
-        ]
+        rows = self._store.connections.run(lambda raw: raw.execute(_STRANGERS).fetchall())
+        return [row[0] for row in rows]
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
         """Checks every record, index and journal entry of every namespace. Pages are the server's
@@ -91,7 +89,7 @@ class PostgresAdministration(Administration):
         """
         found: list[str] = []
         with _snapshot(self._store) as raw:
-            last = raw.execute(_LAST_REVISION).fetchall()[0][0]
+            last = raw.value(_LAST_REVISION)
             present = {row[0] for row in raw.execute(_SPACES).fetchall()}
             for space in spaces:
                 if space.name in present:
@@ -122,7 +120,7 @@ class PostgresAdministration(Administration):
         """For a server whose files were put back as they once were, which it cannot notice
         itself.
         """
-        return self._store.connections.run(incarnation.advance_era)
+        return self._store.connections.run(schema.advance_era)
 
 
 @contextmanager
@@ -133,10 +131,13 @@ def contents(store: PostgresStore, spaces: Sequence[Space[Any]]) -> Iterator[Con
     with _snapshot(store) as raw:
         found = known_spaces(spaces, (row[0] for row in raw.execute(_SPACES).fetchall()))
         durable = [space for space in found if not space.volatile]
-        counts = {space.name: _count(raw, space) for space in found}
+        counts = {
+            space.name: raw.value(f"SELECT count(*) FROM {table_of(space, schema.DIALECT).name}")
+            for space in found
+        }
         journal = (StoredEntry._make((*row[:6], row[6].encode())) for row in _all(raw, _ENTRIES))
         # A sequence has no snapshots: this is at least the last revision that the snapshot has.
-        last = raw.execute(_LAST_REVISION).fetchall()[0][0]
+        last = raw.value(_LAST_REVISION)
         records = (one for space in durable for one, _ in _records(raw, space))
         yield Contents(token.era(last), counts, records, journal)
 
@@ -152,7 +153,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
     raw = store.connections.connect()
     try:
         schema.refuse_standby(raw)
-        incarnation.join(raw)
+        schema.join_incarnation(raw)
         raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         raw.execute(*latches.exclusive([latches.migration_key()]))
         tables = [table_of(space, schema.DIALECT).name for space in spaces]
@@ -167,7 +168,7 @@ def fill(store: PostgresStore, all_of: Contents, spaces: Sequence[Space[Any]]) -
                     table=table,
                 )
         _write(raw, all_of, durable)
-        incarnation.advance_era(raw, all_of.era)
+        schema.advance_era(raw, all_of.era)
         _commit(store, raw)
     except psycopg.Error as error:
         raise translated(store.connections.address, error) from None
@@ -185,7 +186,7 @@ def _commit(store: PostgresStore, raw: Connection) -> None:
         raw.execute("COMMIT")
         faults.reach("postgres.commit.after")
 
-    xid = raw.execute(f"SELECT {schema.THIS_TRANSACTION}").fetchall()[0][0]
+    xid = raw.value(f"SELECT {schema.THIS_TRANSACTION}")
     doubt = attempt.try_commit(raw, None, xid, commit).doubt
     if doubt is None:
         return
@@ -218,14 +219,6 @@ def _flush(raw: Connection, rows: dict[str, list[tuple[Any, ...]]], at_least: in
         if len(waiting) >= at_least:
             raw.cursor().executemany(sql.encode(), waiting)
             waiting.clear()
-
-
-def _count(raw: Connection, space: Space[Any]) -> int:
-    return int(
-        raw.execute(
-            f"SELECT count(*) FROM {table_of(space, schema.DIALECT).name}".encode()
-        ).fetchall()[0][0]
-    )
 
 
 def _records(

@@ -4,10 +4,21 @@
     spaces    name -> schema version and indexes, as the program that last wrote it declared them
     journal   one row an entry, with the transaction that wrote it
     revision  the sequence of all revisions and tokens; uncached, so that it grows across sessions
-    life      the incarnation of the server (incarnation.py)
+    life      the incarnation of the server
     s_<space> one row a record, of all namespaces; volatile spaces are tables like any other
 
-Everything here runs inside a transaction that holds the migration lock.
+Tables are made and changed inside a transaction that holds the migration lock.
+
+Between two incarnations of a server it may have lost its last transactions, and it gives their
+numbers again. After a crash a server may give a transaction the number of one that was lost, and
+the sequence of revisions may have gone back to where it was last written. A standby that took over,
+or a database made of a backup, knows less still. So neither `pg_xact_status` nor a place in the
+journal means the same before and after. An ordinary stop and start loses nothing, and starts no new
+incarnation.
+
+Table `holdfast.life` is unlogged: the server empties it whenever it has recovered from anything. A
+dump restored elsewhere brings its row along, which then names another origin. A connection that
+finds no row of this server starts a new incarnation, in a new era, before anything else.
 """
 
 from contextlib import suppress
@@ -67,6 +78,16 @@ _MIGRATIONS = (
 )
 LAYOUT_VERSION = len(_MIGRATIONS)
 
+_ORIGIN = (
+    "(SELECT system_identifier::text FROM pg_control_system()) || '/' || "
+    "'holdfast.life'::regclass::oid::text"
+)
+_FIND = f"SELECT number FROM holdfast.life WHERE origin = {_ORIGIN}"
+_JOURNAL = "SELECT number FROM holdfast.meta WHERE name = 'journal'"
+_STATUS = "SELECT pg_xact_status(%s::xid8)"
+_BEFORE = "SELECT %s::xid8 < xid FROM holdfast.life"
+_EVER_GIVEN = "SELECT pg_snapshot_xmax(pg_current_snapshot()) > %s::xid8"
+
 
 def instant(microseconds: int) -> datetime:
     """A number of `latches.NOW` as an aware instant."""
@@ -83,7 +104,7 @@ def migrate(raw: Connection) -> None:
     with raw.transaction():
         raw.execute(*latches.exclusive([latches.migration_key()]))
         found = _layout(raw)
-        now = raw.execute(f"SELECT {latches.NOW}").fetchall()[0][0]
+        now = raw.value(f"SELECT {latches.NOW}")
         start = token.first(token.next_era(0, instant(now))) + 1
         journal = new_journal()
         for statements in _MIGRATIONS[found:]:
@@ -141,9 +162,7 @@ def refuse_standby(raw: Connection) -> None:
     """Raise StoreUnavailable if the server is a standby."""
     says = raw.info.parameter_status("in_hot_standby")
     # Before version 14 the server has to be asked.
-    if says == "on" or (
-        says is None and raw.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]
-    ):
+    if says == "on" or (says is None and raw.value("SELECT pg_is_in_recovery()")):
         raise StoreUnavailable(
             "the server is a standby, which only reads: give the URL of the primary, or of all "
             "with a comma between the hosts",
@@ -174,9 +193,7 @@ def _layout(raw: Connection) -> int:
         "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'holdfast' AND tablename = 'meta'"
     ).fetchall():
         return 0
-    found = int(
-        raw.execute("SELECT number FROM holdfast.meta WHERE name = 'layout'").fetchall()[0][0]
-    )
+    found = int(raw.value("SELECT number FROM holdfast.meta WHERE name = 'layout'"))
     if found > LAYOUT_VERSION:
         raise SchemaTooNew(
             f"schema holdfast has layout {found} and this program knows up to {LAYOUT_VERSION}: "
@@ -184,3 +201,67 @@ def _layout(raw: Connection) -> int:
             version=found,
         )
     return found
+
+
+def join_incarnation(raw: Connection) -> None:
+    """Find the server's incarnation, and start a new one if the last has ended. Raises
+    StoreUnavailable for a standby, which cannot know.
+    """
+    refuse_standby(raw)
+    raw.incarnation = _found(raw) or _begin(raw)
+    raw.journal = int(raw.value(_JOURNAL))
+
+
+def advance_era(raw: Connection, known: int = 0) -> int:
+    """Bring the sequence of revisions into a new era, beyond its last and a known one; return the
+    era. No token of the eras before is given again.
+    """
+    last, micros = raw.execute(
+        f"SELECT last_value, {latches.NOW} FROM holdfast.revision"
+    ).fetchall()[0]
+    era = token.next_era(max(known, token.era(last)), instant(micros))
+    raw.execute("SELECT setval('holdfast.revision', %s)", (token.first(era),))
+    return era
+
+
+def fate(raw: Connection, xid: str, incarnation: int) -> str | None:
+    """How a transaction of an incarnation ended: committed, aborted, or anything else while the
+    server cannot say.
+
+    Not promised if all of this came together: its incarnation has ended, the transaction was lost,
+    and another program of the same server got its number before the first connection of the next
+    incarnation.
+    """
+    earlier = raw.incarnation != incarnation
+    # Nothing of an earlier incarnation still runs, and numbers from the start of this one on belong
+    # to others.
+    if earlier and not all(raw.value(sql, (xid,)) for sql in (_BEFORE, _EVER_GIVEN)):
+        return "aborted"
+    status: str | None = raw.value(_STATUS, (xid,))
+    return "aborted" if earlier and status == "in progress" else status
+
+
+def confirm_commits(raw: Connection) -> None:
+    """Return once everything committed so far is as safe as this server's settings make it.
+
+    A transaction can be committed on a server whose standby has not confirmed it: the session that
+    waited for that was lost. One commit that waits covers all before it.
+    """
+    raw.execute("UPDATE holdfast.meta SET number = number WHERE name = 'layout'")
+
+
+def _found(raw: Connection) -> int:
+    found = raw.execute(_FIND).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _begin(raw: Connection) -> int:
+    raw.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+    raw.execute(*latches.exclusive([latches.migration_key()]))
+    number = _found(raw)
+    if not number:
+        number = advance_era(raw)
+        raw.execute("DELETE FROM holdfast.life")
+        raw.execute(f"INSERT INTO holdfast.life (number, origin) VALUES (%s, {_ORIGIN})", (number,))
+    raw.execute("COMMIT")
+    return number

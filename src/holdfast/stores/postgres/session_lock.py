@@ -103,9 +103,12 @@ class SessionContender:
         """Take the lock if no other session has it. A waiter that has lost its connection gets a
         new one; a holder has lost the lock with it. Raises StoreUnavailable.
         """
-        if not self._taken and not self._answers():
-            self._raw.close()
-            self._raw = self._connected()
+        if not self._taken:
+            try:
+                _asked(self._raw, "SELECT 1")
+            except psycopg.Error:
+                self._raw.close()
+                self._raw = self._connected()
         try:
             # Taken twice by one session, it would have to be released twice.
             self._taken = (self._taken and bool(_asked(self._raw, self._mine))) or bool(
@@ -123,12 +126,6 @@ class SessionContender:
             raw.close()
             raise translated(self._connections.address, error) from None
         return raw
-
-    def _answers(self) -> bool:
-        try:
-            return bool(_asked(self._raw, "SELECT 1"))
-        except psycopg.Error:
-            return False
 
     def has_it(self) -> bool:
         """Is it still ours? The server is asked: a session that was lost has no lock, whatever this
@@ -190,4 +187,4 @@ class SessionContender:
 def _asked(raw: Connection, question: str) -> Any:
     """One answer, within the time that a transaction may take."""
     raw.patience_until = time.monotonic() + TRANSACT_TIMEOUT_S
-    return raw.execute(question.encode()).fetchall()[0][0]
+    return raw.value(question)

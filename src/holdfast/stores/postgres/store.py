@@ -4,7 +4,7 @@ The journal is read so that nothing is skipped and nothing is read twice. Transa
 in the order of their revisions. So entries are read in the order of the transactions that wrote
 them, and only those below the oldest transaction still running: nothing can appear before them any
 more. A server that lost its last transactions gives their numbers again, so the order begins with
-the server's incarnation (incarnation.py). A cursor is the place of an entry in that order.
+the server's incarnation (schema.py). A cursor is the place of an entry in that order.
 """
 
 import os
@@ -34,13 +34,12 @@ from holdfast.stores.checks import closed, cursor_at, no_cursor, places_of, stor
 from holdfast.stores.copy import entry_data
 from holdfast.stores.listener import FdListener
 from holdfast.stores.port import BaseStore, Plan
-from holdfast.stores.postgres import attempt, incarnation, latches, schema
+from holdfast.stores.postgres import attempt, latches, schema
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connection import Connection, Deadline, passing_s
+from holdfast.stores.postgres.connection import Connection, Deadline, bound, exchange, passing_s
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.listener import Listening
-from holdfast.stores.postgres.messages import bound, exchange
 from holdfast.stores.postgres.session_lock import SessionLock
 from holdfast.stores.postgres.transaction import PostgresReadTx
 from holdfast.stores.sql import table_of
@@ -86,12 +85,19 @@ class PostgresStore(BaseStore):
 
     def __init__(self, url: str, *, namespace: str = "default") -> None:
         self.namespace = check_id(namespace, "namespace")
-        self.connections = Connections(Address(url), incarnation.join)
+        self.connections = Connections(Address(url), schema.join_incarnation)
         self._listening = Listening(self.connections, namespace)
         self._declared: set[Space[Any]] = set()
         self._session_locks: list[SessionLock] = []
         self._closed = False
-        self._migrate()
+        # On a connection of its own, whose error says best what is wrong with the URL.
+        raw = self.connections.connect()
+        try:
+            schema.migrate(raw)
+        except psycopg.Error as error:
+            raise translated(self.connections.address, error) from None
+        finally:
+            raw.close()
         _stores.add(self)
 
     def now(self) -> datetime:
@@ -196,7 +202,6 @@ class PostgresStore(BaseStore):
         return self.connections.run(fetch)
 
     def session_lock(self, name: str) -> SessionLock:
-        """A lock that ends with the connection of its holder."""
         lock = SessionLock(self.connections, self.namespace, name)
         self._session_locks.append(lock)
         return lock
@@ -221,19 +226,7 @@ class PostgresStore(BaseStore):
             lock.begin_process()
 
     def _ask_now(self) -> datetime:
-        question = f"SELECT {latches.NOW}"
-        micros = self.connections.run(lambda raw: raw.execute(question).fetchall()[0][0])
-        return schema.instant(micros)
-
-    def _migrate(self) -> None:
-        # On a connection of its own, whose error says best what is wrong with the URL.
-        raw = self.connections.connect()
-        try:
-            schema.migrate(raw)
-        except psycopg.Error as error:
-            raise translated(self.connections.address, error) from None
-        finally:
-            raw.close()
+        return schema.instant(self.connections.run(lambda raw: raw.value(f"SELECT {latches.NOW}")))
 
     def _declare(self, spaces: Sequence[Space[Any]], deadline: Deadline) -> None:
         if self._closed:

@@ -20,9 +20,20 @@ from holdfast.kernel.store import JOURNAL_TOPIC, Damage, Row
 from holdfast.stores.checks import ENDED, check_entry, check_key, storable
 from holdfast.stores.port import Plan
 from holdfast.stores.postgres import latches, schema
-from holdfast.stores.postgres.connection import Again, Connection, Deadline, ServerClock, passing_s
+from holdfast.stores.postgres.connection import (
+    COMMIT,
+    ROLLBACK,
+    Again,
+    Answer,
+    Connection,
+    Deadline,
+    ServerClock,
+    Statement,
+    bound,
+    exchange,
+    passing_s,
+)
 from holdfast.stores.postgres.listener import SOMEBODY, notices
-from holdfast.stores.postgres.messages import COMMIT, ROLLBACK, Answer, Statement, bound, exchange
 from holdfast.stores.query import Query
 from holdfast.stores.sql import SqlReadTx, SqlTx, Table
 

@@ -1,4 +1,4 @@
-"""`holdfast agents`: who is alive under which name, and what may be controlled by it."""
+"""`holdfast agents`: who is alive under which name, and the control target of each."""
 
 import os
 import shlex
@@ -64,7 +64,7 @@ class StartAgent(LaunchAgent, frozen=True, kw_only=True):
             "--watch",
             within=(0, 3600),
             show_default=True,
-            help="How long the command must have run before it is said to.",
+            help="How long the command must run to count as started.",
         ),
     ] = AGENT_MOMENT_S
 
@@ -226,10 +226,10 @@ def resolve(request: operations.AgentKey, as_json: bool) -> int:
 @agents.operation(
     operations.control_target,
     "target",
-    short_help="Say what may be controlled under a name, trusting nothing.",
+    short_help="Check an agent's record, and print its control target.",
 )
 def target(found: Target) -> None:
-    """Check all that an agent's record points at, and print what may be controlled by it.
+    """Check all that an agent's record points at, and print its control target.
 
     Exit status 1 when there is no live agent, 4 when it is ambiguous or anything does not agree:
     manifest, backend, tmux session or definition folder. It never falls back to another target. An
@@ -320,7 +320,7 @@ def refresh(agent: Agent) -> str:
     return _line(agent)
 
 
-@agents.operation(operations.remove, short_help="Take a generation's record out.")
+@agents.operation(operations.remove, short_help="Remove a generation's record.")
 def remove(done: operations.Removed) -> str:
     """Take an agent's record out, if it is this generation's.
 

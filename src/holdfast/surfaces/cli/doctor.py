@@ -24,9 +24,9 @@ _INDENT = 19
 def doctor(as_json: bool) -> int:
     """Look for what is wrong here, and say how to fix it. Changes nothing.
 
-    Settings, disk, permissions, store, clock, tmux, broker, gateways, server, what dead processes
-    left, events that are yet to be sent; none is waited for long. Exits 0 when nothing fails, else
-    with the worst status of what does.
+    It checks settings, disk, permissions, store, clock, tmux, broker, gateways and server, what
+    dead processes left, and events that wait to be sent. No check takes long. The exit status is 0
+    when nothing fails, else the greatest status of the failures.
     """
     said = given()
     findings: list[Finding] = []

@@ -117,7 +117,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 
 @_command(operations.status)
 def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
-    """How an agent's gateway and the agent itself are doing."""
+    """Show the state of a gateway and its agent."""
     found: Status = operations.status(here, request)
     if as_json:
         json_document(found)
@@ -192,7 +192,7 @@ def prompt(
 def interrupt(
     request: operations.InterruptAgent, here: Here, wait: bool, wait_s: float, as_json: bool
 ) -> int:
-    """Stop what the agent is doing, at once: it does not wait in the queue.
+    """Stop what the agent is doing now, ahead of the queue.
 
     Returns when the agent was interrupted. Exit status 4 if it could not be, 5 if that took too
     long.
@@ -283,7 +283,7 @@ def requests(request: operations.ListRequests, here: Here, as_json: bool) -> Non
 
 @_command(operations.cancel)
 def cancel(request: operations.RequestKey, here: Here, as_json: bool) -> None:
-    """Cancel a request that was not begun."""
+    """Cancel a request that has not begun."""
     ended = operations.cancel(here, request)
     answer(to_json(ended) if as_json else _summary(to_plain(ended)))
 

@@ -39,7 +39,7 @@ def drop(done: operations.HoldCount) -> str:
 @json_option
 @store_options
 def list_(subject: str | None, as_json: bool) -> None:
-    """List what is held and how often, or who holds SUBJECT."""
+    """List held subjects with their counts, or the holders of SUBJECT."""
     with connected(create=False) as hf:
         if subject is None:
             counts = operations.list_(hf)

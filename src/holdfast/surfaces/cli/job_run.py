@@ -78,8 +78,8 @@ def run(request: Work, words: tuple[str, ...], quiet: bool) -> int:
     environment. The last line that it prints is the job's result.
 
     The job completes when the command exits with 0, has left the artifacts that were expected, and
-    --validate finds it good. It is ended when its time is over, and when it was cancelled or put
-    back. SIGTERM ends the worker in order: its command is ended, and the job is pending again.
+    --validate exits with 0. The command is ended when its time is over, and when the job was
+    cancelled or put back. SIGTERM ends the worker and its command; the job is pending again.
 
     A command is ended with every process that it started, also daemons: SIGTERM, and SIGKILL after
     10 s. Processes that it leaves running when it exits are ended too, before the job completes. If

@@ -228,8 +228,8 @@ def watch(
     """Follow jobs until they end: exit status 0 when all completed, 1 when one ended otherwise, 5
     when time ran out.
 
-    Events come from the broker as they are sent. The registry counts, so a watcher that comes late,
-    or loses the broker, sees the end all the same.
+    Events come from the broker as they are sent. How a job ended is read from the store, so a
+    watcher that starts late, or loses the broker, sees it too.
     """
     if any_ == bool(job_ids):
         raise click.UsageError("say which jobs, or --any")

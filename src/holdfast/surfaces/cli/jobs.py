@@ -80,7 +80,7 @@ def jobs() -> None:
 @click.option(
     "--prompt-file",
     metavar="FILE",
-    help="Read the prompt from a file, as one of more than 128 kB.",
+    help="Read the prompt from a file; needed above 128 kB.",
 )
 @request_options(requests.Register)
 @json_option
@@ -278,7 +278,7 @@ def publish(
     unsent: bool,
     as_json: bool,
 ) -> None:
-    """Publish an event of a job, and move the job accordingly; print the event's number.
+    """Publish an event of a job, change the job's status to match, and print the event's number.
 
     EVENT is started, permission_required, progress, completed, error or cancelled. The event is
     kept before it is sent: if the broker is away (exit status 6), it goes out with the next one, or

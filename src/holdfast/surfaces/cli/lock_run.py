@@ -70,7 +70,7 @@ class RunUnderLock(Request, frozen=True, kw_only=True):
     ] = None
     by: Annotated[
         str | None,
-        Flag("--by", metavar="JOB", help="Who holds it.  [default: a name of its own]"),
+        Flag("--by", metavar="JOB", help="Who holds it.  [default: a new name]"),
     ] = None
     priority: Annotated[int, _PRIORITY, priority_flag] = 0
     on_lost: Annotated[

@@ -27,7 +27,7 @@ from holdfast.surfaces.cli.render import moment
 @click.option(
     "--prune",
     is_flag=True,
-    help="Drop what is beyond the configured bounds, and say how much that was.",
+    help="Drop entries beyond the configured bounds, and print how many.",
 )
 @store_options
 def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -> None:

@@ -16,7 +16,7 @@ def metrics() -> None:
     \b
         holdfast metrics > holdfast.prom.new && mv holdfast.prom.new holdfast.prom
 
-    A store that cannot be used is a value (holdfast_store_up 0), and no failure.
+    A store that cannot be used is a value (holdfast_store_up 0), not a failure.
     """
     # Loaded here, as it loads slowly and nothing else needs it.
     from holdfast.runtime.metrics.sources import Metrics, without_store

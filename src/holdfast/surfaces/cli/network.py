@@ -84,8 +84,8 @@ def take_leases(counts: dict[str, int]) -> str:
     \b
         holdfast network leases take h1 h2 --by run-7 --type quick --pid $$
 
-    Exit status 4 when another job has the router alone. A lease without --pid or --ttl lasts until
-    it is dropped.
+    Exit status 4 when another job holds the router exclusively. A lease without --pid or --ttl
+    lasts until it is dropped.
     """
     return "\n".join(f"{name}\t{count}" for name, count in counts.items())
 

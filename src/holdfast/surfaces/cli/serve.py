@@ -61,7 +61,7 @@ def server_libraries() -> Iterator[None]:
     help="Serve beyond this machine: everybody with the token may do everything.",
 )
 @click.option(
-    "--link", is_flag=True, help="Print a new one-time link to the server that runs, and end."
+    "--link", is_flag=True, help="Print a new one-time link to the running server, and exit."
 )
 @log_json_option
 @click.option("--json", "as_json", is_flag=True, help="Say where it is served as JSON.")

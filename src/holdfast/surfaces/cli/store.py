@@ -120,8 +120,7 @@ def begin_era(as_json: bool) -> None:
 @json_option
 @store_options
 def remove(space: str, key: str, as_json: bool) -> None:
-    """Take the record KEY out of SPACE, as a damaged one must be; what it held goes into the
-    journal.
+    """Remove the record KEY from SPACE, such as a damaged one; the journal keeps its content.
 
     For records that no other command can read. `holdfast store check` names them as SPACE/KEY.
     """

@@ -1,4 +1,4 @@
-"""`holdfast token`: what a holder shows with its work."""
+"""`holdfast token`: is the token of a holder still in force?"""
 
 import click
 

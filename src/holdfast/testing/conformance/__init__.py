@@ -8,8 +8,8 @@
 A Harness opens stores on the same place. A test is skipped when the store lacks a capability that
 it needs; `skipped_by` lists those tests, so that a project can pin the list.
 
-    harness.py  steps.py                                     what a harness gives, and shared steps
-    transactions.py  order.py  hostile.py  journal.py  listener.py  concurrency.py        the tests
+    harness.py                                               what a harness gives, and shared steps
+    transactions.py  hostile.py  journal.py  concurrency.py  the tests
 """
 
 from holdfast.testing.conformance.concurrency import Concurrency
@@ -17,61 +17,27 @@ from holdfast.testing.conformance.harness import (
     ALL,
     CLOCKED,
     LATCHED,
-    OTHERS,
-    PATIENCE_S,
     PERSISTENT,
     SHARED,
-    THINGS,
-    THINGS_V2,
-    VOLATILE,
     Harness,
-    Thing,
-    ThingV2,
-    needs,
 )
 from holdfast.testing.conformance.hostile import Hostile
 from holdfast.testing.conformance.journal import Journal
-from holdfast.testing.conformance.listener import Waiting
-from holdfast.testing.conformance.order import Order
-from holdfast.testing.conformance.steps import (
-    append,
-    heard,
-    increment,
-    put,
-    run_processes,
-    take,
-    take_all,
-)
 from holdfast.testing.conformance.transactions import Transactions
 
 __all__ = [
     "ALL",
     "CLOCKED",
     "LATCHED",
-    "OTHERS",
-    "PATIENCE_S",
     "PERSISTENT",
     "SHARED",
-    "THINGS",
-    "THINGS_V2",
-    "VOLATILE",
     "Harness",
     "StoreConformance",
-    "Thing",
-    "ThingV2",
-    "append",
-    "heard",
-    "increment",
-    "needs",
-    "put",
-    "run_processes",
     "skipped_by",
-    "take",
-    "take_all",
 ]
 
 
-class StoreConformance(Transactions, Order, Hostile, Journal, Waiting, Concurrency):
+class StoreConformance(Transactions, Hostile, Journal, Concurrency):
     """All tests. Subclass it with a `harness` fixture and the store's capabilities."""
 
 

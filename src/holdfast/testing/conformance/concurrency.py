@@ -22,12 +22,10 @@ from holdfast.testing.conformance.harness import (
     Harness,
     Suite,
     Thing,
-    needs,
-)
-from holdfast.testing.conformance.steps import (
     append,
     heard,
     increment,
+    needs,
     put,
     run_processes,
     take_all,
@@ -101,10 +99,10 @@ class Concurrency(Suite):
             assert looking.result(PATIENCE_S) > 0
 
     @needs(LATCHED)
-    def test_a_writer_whose_turn_does_not_come_is_told_so(self, store: Store) -> None:
+    def test_a_writer_without_a_turn_gets_a_lock_timeout(self, store: Store) -> None:
         inside, leave = threading.Event(), threading.Event()
 
-        def dawdle(tx: Tx) -> None:
+        def be_slow(tx: Tx) -> None:
             # A store over a network may latch at its first read, and not before.
             tx.count(THINGS)
             inside.set()
@@ -112,7 +110,7 @@ class Concurrency(Suite):
             tx.put(THINGS, "slow", Thing())
 
         with ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(store.transact, dawdle, scope=[THINGS])
+            slow = pool.submit(store.transact, be_slow, scope=[THINGS])
             assert inside.wait(PATIENCE_S)
             with pytest.raises(LockTimeout) as caught:
                 store.transact(

@@ -19,8 +19,9 @@ from holdfast.testing.conformance.harness import (
     Thing,
     ThingV2,
     needs,
+    put,
+    take,
 )
-from holdfast.testing.conformance.steps import put, take
 
 
 class Hostile(Suite):

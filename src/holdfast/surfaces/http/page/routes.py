@@ -115,7 +115,7 @@ class GatewayStatuses:
         """
         if agent not in self._hf.gateways():
             raise NotFound(
-                f"there never was a gateway of {agent} here: `holdfast gateway serve {agent}` "
+                f"no gateway of {agent} was ever started here: `holdfast gateway serve {agent}` "
                 "starts one",
                 agent=agent,
             )
