@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.event_stream import Published
 from holdfast.domains.jobs.events import Event, EventKind
@@ -50,28 +52,9 @@ def _logged(hf: Holdfast, job: Job) -> JobView:
 def register(hf: Holdfast, request: Register) -> JobView:
     """Register work, and return the job, pending."""
     chosen = request.broker
-    job = hf.jobs.register_job(
-        request.prompt,
-        agent=request.agent,
-        agent_session=request.agent_session,
-        timeout_sec=request.timeout_sec,
-        idle_timeout_sec=request.idle_timeout_sec,
-        expected_artifacts=request.expected_artifacts,
-        workdir=request.workdir,
-        priority=request.priority,
-        max_attempts=request.max_attempts,
-        broker=Broker(
-            host=chosen.host,
-            port=(TLS_PORT if chosen.tls else PORT) if chosen.port is None else chosen.port,
-            tls=chosen.tls,
-            username=chosen.username,
-            password_env=chosen.password_env,
-        ),
-        topic_prefix=request.topic_prefix,
-        signed=request.signed,
-        job_id=request.job_id,
-    )
-    return _logged(hf, job)
+    port = (TLS_PORT if chosen.tls else PORT) if chosen.port is None else chosen.port
+    broker = Broker(**asdict(replace(chosen, port=port)))
+    return _logged(hf, hf.jobs.register_job(**asdict(replace(request, broker=broker))))
 
 
 def _unpick(hf: Holdfast, job: JobView | None, _: Wait) -> None:
@@ -106,14 +89,7 @@ def pick(hf: Holdfast, request: Pick, wait: Wait) -> JobView | None:
 )
 def status(hf: Holdfast, request: SetStatus) -> JobView:
     """Move a job to another status. A worker shows its attempt's token, an operator none."""
-    job = hf.jobs.update_status(
-        request.job_id,
-        request.status,
-        token=request.token,
-        result=request.result,
-        error=request.error,
-    )
-    return _logged(hf, job)
+    return _logged(hf, hf.jobs.update_status(**asdict(request)))
 
 
 @operation(mcp="report_job", errors=(NotFound, ImpossibleTransition, Fenced))
@@ -147,15 +123,9 @@ def report(hf: Holdfast, request: Report) -> JobView:
 )
 def finish_and_pick(hf: Holdfast, request: FinishAndPick) -> FinishedView:
     """End a job and claim the next one of its queue, in one step: both or neither."""
-    finished = hf.jobs.finish_and_pick(
-        request.job_id,
-        request.status,
-        token=request.token,
-        agent_session=request.agent_session,
-        result=request.result,
-        error=request.error,
-        holder=claimant(hf, request.pid, request.agent_session or ""),
-    )
+    fields = asdict(request)
+    holder = claimant(hf, fields.pop("pid"), request.agent_session or "")
+    finished = hf.jobs.finish_and_pick(**fields, holder=holder)
     picked = None if finished.picked is None else view_of(finished.picked)
     return FinishedView(done=_logged(hf, finished.done), picked=picked)
 
@@ -168,7 +138,7 @@ def cancel(hf: Holdfast, request: Cancel) -> JobView:
 
     Or give up a job that ended in error.
     """
-    return _logged(hf, hf.jobs.cancel(request.job_id, reason=request.reason))
+    return _logged(hf, hf.jobs.cancel(**asdict(request)))
 
 
 @operation(
@@ -198,9 +168,7 @@ def retry_all(hf: Holdfast, request: RetryAll, damaged: Damage) -> list[JobView]
 
     Returns those jobs.
     """
-    retried = hf.jobs.retry_all(
-        status=request.status, agent_session=request.agent_session, damaged=damaged
-    )
+    retried = hf.jobs.retry_all(**asdict(request), damaged=damaged)
     hf.catch_up()
     return [view_of(job) for job in retried]
 
@@ -218,13 +186,7 @@ def heartbeat(hf: Holdfast, request: Heartbeat) -> JobView:
 @operation("GET /v1/jobs", cli="jobs list")
 def list_(hf: Holdfast, request: ListJobs, damaged: Damage) -> list[JobView]:
     """Jobs in the order they arrived, the newest of those that match."""
-    found = hf.jobs.list_jobs(
-        status=request.status,
-        agent_session=request.agent_session,
-        limit=request.limit,
-        damaged=damaged,
-    )
-    return [view_of(job) for job in found]
+    return [view_of(job) for job in hf.jobs.list_jobs(**asdict(request), damaged=damaged)]
 
 
 @operation("GET /v1/jobs/{job_id}", cli="jobs get", errors=(NotFound,))
@@ -279,13 +241,7 @@ def publish(hf: Holdfast, request: PublishEvent) -> Event:
 
 def keep_event(hf: Holdfast, request: PublishEvent) -> Published:
     """Keep an event, and move the job as it says. It is not sent yet."""
-    published = hf.job_events.publish(
-        request.job_id,
-        request.event,
-        detail=request.detail,
-        data=request.data,
-        token=request.token,
-    )
+    published = hf.job_events.publish(**asdict(request))
     hf.catch_up()
     return published
 
@@ -312,27 +268,13 @@ def prune(hf: Holdfast, request: Prune) -> Pruned:
     """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
     # Before they are gone: the log says more of a job that is still there.
     hf.catch_up(wait=True)
-    removed = hf.jobs.prune(
-        keep_finished=request.keep_finished, keep_s=request.keep_s, adopted=request.adopted
-    )
+    removed = hf.jobs.prune(**asdict(request))
     hf.catch_up()
     return Pruned(removed=removed)
 
 
 OPERATIONS = [
-    *(
-        register,
-        pick,
-        status,
-        report,
-        finish_and_pick,
-        cancel,
-        requeue,
-        retry,
-        heartbeat,
-        list_,
-        get,
-        log,
-    ),
+    *(register, pick, status, report, finish_and_pick, cancel, requeue, retry, heartbeat),
+    *(list_, get, log),
     *(events, publish, send, reap, prune, retry_all),
 ]

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import convert
@@ -14,17 +15,10 @@ from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, SERVER_WAIT_MAX_S
 from holdfast.kernel.names import check_label
-from holdfast.operations.claims import ClaimPid, claimant
+from holdfast.operations.claims import CLAIM_ENDS, ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
-from holdfast.operations.operation import (
-    Argument,
-    Flag,
-    Positional,
-    Request,
-    Wait,
-    operation,
-)
+from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
@@ -38,6 +32,7 @@ _Name = Annotated[Resource, Positional()]
 class LockClaim(Request, frozen=True, kw_only=True):
     """What every claim of locks says; `ttl_s` or `pid` says what ends it."""
 
+    one_of = CLAIM_ENDS
     names: Annotated[Names, NAMES, Argument("Everything you need at the same time, in any order.")]
     by: Annotated[By, Flag("--by", metavar="JOB", help="The job that holds it.")]
     mode: Annotated[ModeSwitch, Argument(name="shared", choose=(Mode.EXCLUSIVE, Mode.SHARED))] = (
@@ -271,23 +266,10 @@ def acquire(hf: Holdfast, request: Acquire, wait: Wait) -> GrantView:
     that disconnects while it waits leaves the queue. A job that holds all of it already gets its
     token again, and no more time: renew it.
     """
-    process = claimant(hf, request.pid, request.by)
-
-    def attempt(timeout_s: float | None) -> Grant:
-        return hf.locks.acquire(
-            request.names,
-            by=request.by,
-            mode=request.mode,
-            timeout_s=timeout_s,
-            priority=request.priority,
-            ttl_s=request.ttl_s,
-            process=process,
-            on_wait=wait.on_wait,
-            stop_fd=wait.stop_fd,
-            detached=True,
-        )
-
-    return granted(hf, wait, request.timeout_s, attempt)
+    fields = asdict(request)
+    limit_s, process = fields.pop("timeout_s"), claimant(hf, fields.pop("pid"), request.by)
+    claim = partial(hf.locks.acquire, **fields, process=process, **wait.fields, detached=True)
+    return granted(hf, wait, limit_s, lambda left_s: claim(timeout_s=left_s))
 
 
 @operation("POST /v1/locks/renew", cli="locks renew", errors=(LeaseLost,))
@@ -350,8 +332,7 @@ def wait_for(hf: Holdfast, request: WaitFor, wait: Wait) -> Obstruction | None:
         by=f"wait-{secrets.token_hex(6)}" if request.by is None else request.by,
         mode=request.mode,
         timeout_s=request.timeout_s,
-        on_wait=wait.on_wait,
-        stop_fd=wait.stop_fd,
+        **wait.fields,
     )
 
 
@@ -366,8 +347,7 @@ def kick(hf: Holdfast, request: Kick) -> Kicked:
 
     The reason goes into the journal.
     """
-    kicked = hf.locks.kick(request.name, why=request.why, by=request.by, end_tree=request.end_tree)
-    return convert({"kicked": kicked}, Kicked, from_attributes=True)
+    return convert({"kicked": hf.locks.kick(**asdict(request))}, Kicked, from_attributes=True)
 
 
 @operation("GET /v1/locks", cli="locks status")

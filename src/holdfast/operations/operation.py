@@ -22,7 +22,7 @@ a command imports one area, and must start fast.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -40,7 +40,13 @@ _FROM_FIELD: Any = object()
 
 
 class Request(Plain, frozen=True, kw_only=True):
-    """What an operation takes. Surfaces check its bounds; the domain checks everything else."""
+    """What an operation takes. Surfaces check its bounds; the domain checks everything else.
+
+    `one_of` are fields of which a request needs at least one, with the types that JSON schema
+    calls them by; the domain refuses it otherwise.
+    """
+
+    one_of: ClassVar[dict[str, str]] = {}
 
 
 class Nothing(Request, frozen=True, kw_only=True):
@@ -138,6 +144,11 @@ class Wait:
         self.stop_fd = stop_fd
         """The wait ends when this descriptor is readable."""
         self.on_wait = on_wait
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Both, as the waiting methods of the library take them."""
+        return {"on_wait": self.on_wait, "stop_fd": self.stop_fd}
 
     def issue(self, tokens: Iterable[int]) -> set[int]:  # noqa: ARG002 - for overriding
         """Return those of these grants that are being given back just now, and must not be issued.
