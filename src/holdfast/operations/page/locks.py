@@ -1,9 +1,11 @@
 """Locks for the page: who holds, who waits, and why."""
 
+from collections.abc import Iterator
+
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known, matching
 from holdfast.primitives.locks import Locks
 from holdfast.primitives.locks.inspect import (
     Alive,
@@ -50,18 +52,25 @@ def lock_page(
     """A stretch of what is held or waited for, by name; with `words`, of those in whose line they
     occur, among LIST_MAX.
     """
-    wanted, lines = words.casefold(), list[HeldLine]()
+
+    def searched(one: LockLine) -> tuple[HeldLine, str]:
+        line = line_of(one)
+        return line, f"{line.name} {line.by} {line.state} {line.process}"
+
+    found = matching(_from(locks, after), searched, words, limit)
+    behind = found[-1][0].name if len(found) == limit else None
+    lines = tuple(line for _, line in found)
+    return LockPage(total=locks.counts().resources, lines=lines, next=behind)
+
+
+def _from(locks: Locks, after: str) -> Iterator[LockLine]:
+    """What is held or waited for by name, read in pages, LIST_MAX at most."""
     for _ in range(LIST_MAX // PAGE_LINES):
-        page = locks.page(after=after, limit=PAGE_LINES if wanted else limit)
-        for one in page:
-            after, line = one.name, line_of(one)
-            if wanted in f"{line.name} {line.by} {line.state} {line.process}".casefold():
-                lines.append(line)
-            if len(lines) == limit:
-                return LockPage(total=locks.counts().resources, lines=tuple(lines), next=after)
+        page = locks.page(after=after, limit=PAGE_LINES)
+        yield from page
         if len(page) < PAGE_LINES:
-            break
-    return LockPage(total=locks.counts().resources, lines=tuple(lines), next=None)
+            return
+        after = page[-1].name
 
 
 def line_of(one: LockLine) -> HeldLine:
@@ -109,13 +118,14 @@ def _kick(status: LockStatus) -> Action:
     """Taking it away, with all that goes with it and what it does not do."""
     more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
     holders = {hold.by for hold in status.holds}
+    names = ", ".join(hold.by for hold in status.holds[:_SHOWN])
     together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
     return Action(
         verb="kick",
         subject=status.name,
         label="Kick",
         effect=(
-            f"{status.name} is taken away from {_names(status)} at once and goes to the next "
+            f"{status.name} is taken away from {names} at once and goes to the next "
             f"waiter.{together} The old token is refused from then on, but the process is not "
             "stopped: end it first if it must not go on. It is journalled with your reason."
         ),
@@ -145,10 +155,6 @@ def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
         return ("bad" if waiting else "idle"), ended
     shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
     return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
-
-
-def _names(status: LockStatus) -> str:
-    return ", ".join(hold.by for hold in status.holds[:_SHOWN])
 
 
 def _chain(found: Explanation) -> list[str]:
