@@ -272,8 +272,13 @@ class Requeue(JobKey, frozen=True, kw_only=True):
 class RetryAll(Request, frozen=True, kw_only=True):
     """Which jobs to retry: those that ended in error, or were cancelled; of one queue or of all."""
 
-    status: Literal["error", "cancelled"] = "error"
-    agent_session: Label | None = None
+    status: Annotated[
+        Literal["cancelled", "error"],
+        Flag("--status", default=None, help="All jobs with this status."),
+    ] = "error"
+    agent_session: Annotated[
+        Label | None, Flag(*QUEUE, metavar="LABEL", help="Only those of this queue; with --status.")
+    ] = None
 
 
 class Heartbeat(JobKey, frozen=True, kw_only=True):

@@ -10,7 +10,14 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from holdfast.domains.workflows import CurrentRecipe, SwapEvent, SwapMarker, UnknownRecipe, Workflow
+from holdfast.domains.workflows import (
+    CurrentRecipe,
+    Preempt,
+    SwapEvent,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+)
 from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Blocked, Fenced, LeaseLost, NotFound
@@ -19,6 +26,14 @@ from holdfast.kernel.store import Damage
 from holdfast.operations.fields import Id, Label, Pid, Token, Ttl, WaitSeconds
 from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.runtime.connection import Holdfast
+
+STATES = {
+    Preempt.NONE: "runs",
+    Preempt.REQUESTED: "asked to yield",
+    Preempt.YIELDED: "yielding",
+    Preempt.IGNORED: "has not yielded",
+}
+"""The states of a workflow in words."""
 
 _Name = Annotated[Id, Positional()]
 

@@ -7,12 +7,13 @@ from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known
+from holdfast.operations.workflows import STATES
 
-_STATES: dict[Preempt, tuple[Tone, str]] = {
-    Preempt.NONE: ("good", "runs"),
-    Preempt.REQUESTED: ("wait", "asked to yield"),
-    Preempt.YIELDED: ("wait", "yielding"),
-    Preempt.IGNORED: ("bad", "has not yielded"),
+_TONES: dict[Preempt, Tone] = {
+    Preempt.NONE: "good",
+    Preempt.REQUESTED: "wait",
+    Preempt.YIELDED: "wait",
+    Preempt.IGNORED: "bad",
 }
 
 
@@ -70,7 +71,6 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
     """Why a workflow holds what it holds, and whether somebody waits for it. Raises NotFound."""
     workflow = workflows.get(name)
     picture = swap_picture(workflows)
-    tone, state = _STATES[workflow.preempt]
     in_the_way = name in picture.waits_for
     words = [f"{name} needs {workflow.recipe}, for {who(workflow.owner)}."]
     if in_the_way:
@@ -82,8 +82,8 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
         kind="workflow",
         name=name,
         title=name,
-        state=state,
-        tone=tone,
+        state=STATES[workflow.preempt],
+        tone=_TONES[workflow.preempt],
         words=tuple(words),
         facts=known(
             Fact(name="recipe", text=workflow.recipe),
@@ -103,6 +103,7 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
 def why_swap(workflows: Workflows) -> Why:
     """What the swap under way waits for, or why there is none."""
     picture = swap_picture(workflows)
+    model = picture.current or ("unknown" if picture.unknown else "none")
     if picture.target is None:
         loaded = (
             f"{picture.current} is loaded."
@@ -127,9 +128,7 @@ def why_swap(workflows: Workflows) -> Why:
     return Why(
         kind="swap",
         name="swap",
-        title=f"swap to {picture.target}"
-        if picture.target
-        else f"model {picture.current or _no_model(picture)}",
+        title=f"swap to {picture.target}" if picture.target else f"model {model}",
         state=state,
         tone=tone,  # type: ignore[arg-type]
         words=words,
@@ -145,17 +144,12 @@ def why_swap(workflows: Workflows) -> Why:
     )
 
 
-def _no_model(picture: SwapPicture) -> str:
-    return "unknown" if picture.unknown else "none"
-
-
 def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
-    tone, state = _STATES[workflow.preempt]
     return WorkflowLine(
         name=workflow.name,
         recipe=workflow.recipe,
-        state=state,
-        tone=tone,
+        state=STATES[workflow.preempt],
+        tone=_TONES[workflow.preempt],
         preemptible=workflow.preemptible,
         owner=who(workflow.owner),
         in_the_way=found.marker is not None and waits_for(found.marker, workflow),

@@ -292,5 +292,5 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
 
 
 def view_of(request: Request) -> RequestView:
-    """A request for showing. Its states are enums of texts, and so are written as texts."""
-    return RequestView(**{name: getattr(request, name) for name in RequestView.__struct_fields__})
+    """A request for showing."""
+    return msgspec.convert(request, RequestView, from_attributes=True)

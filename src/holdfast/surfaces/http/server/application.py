@@ -131,6 +131,7 @@ class ServerSide:
 def status_routes(hf: Holdfast) -> list[Any]:
     """The routes of the server itself: whether it and its store answer, and its metrics."""
     metrics = Metrics(hf, version=__version__)
+    secured: dict[str, Any] = {"responses": problems(), "security": SECURED, "tags": ["server"]}
 
     @get(
         "/health",
@@ -143,13 +144,7 @@ def status_routes(hf: Holdfast) -> list[Any]:
         """Does the server itself answer? Needs no token."""
         return Health()
 
-    @get(
-        "/ready",
-        responses=problems(),
-        security=SECURED,
-        operation_id="server.ready",
-        tags=["server"],
-    )
+    @get("/ready", **secured, operation_id="server.ready")
     async def ready() -> Ready:
         """Does the store answer?"""
         await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
@@ -159,10 +154,8 @@ def status_routes(hf: Holdfast) -> list[Any]:
         "/metrics",
         sync_to_thread=True,
         media_type=CONTENT_TYPE,
-        responses=problems(),
-        security=SECURED,
+        **secured,
         operation_id="server.metrics",
-        tags=["server"],
     )
     def scrape() -> Response[str]:
         """Counters, gauges and histograms of this store and this machine.
