@@ -112,7 +112,7 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
         "held",
         ["kick"],
     )
-    assert why.words[0].startswith("router-1 ← job-1 ← pid ")
+    assert why.words[0].startswith("router-1 ← job-1 ← process ")
     assert why.actions[0].by == "job-1"
     for job in ("job-2", "job-3"):
         hf.locks.acquire("router-3", by=job, mode="shared")
@@ -143,7 +143,7 @@ def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(
     assert (
         why_lock(hf.locks, "router-1")
         .words[0]
-        .startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← pid ")
+        .startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← process ")
     )
 
 

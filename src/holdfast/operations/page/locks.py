@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known, matching
 from holdfast.primitives.locks import Locks
@@ -14,6 +13,7 @@ from holdfast.primitives.locks.inspect import (
     LockLine,
     LockStatus,
     WaitStatus,
+    describe_process,
 )
 
 _SHOWN = 20
@@ -84,7 +84,7 @@ def line_of(one: LockLine) -> HeldLine:
         by=", ".join(hold.by for hold in one.holds[:3]) + (" …" if len(one.holds) > 3 else ""),
         holders=len(one.holds),
         mode="" if first is None else first.mode.value,
-        process="" if first is None else process_words(first.process, first.alive),
+        process="" if first is None else describe_process(first.process, first.alive),
         since=None if first is None else first.since,
         ends_at=first.expires_at if first is not None and first.has_ttl else None,
         waiting=one.waiting,
@@ -134,18 +134,6 @@ def _kick(status: LockStatus) -> Action:
     )
 
 
-def process_words(process: Holder | None, alive: Alive) -> str:
-    """A process and what is known of it."""
-    if process is None:
-        return "no process"
-    label = f" {process.label}" if process.label else ""
-    what = "tree of pid" if process.tree else "pid"
-    return (
-        f"{what} {process.pid}{label}, "
-        f"{'cannot be seen from here' if alive is Alive.UNKNOWN else alive.value}"
-    )
-
-
 def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
     if not holds:
         return ("wait", "free, but waited for") if waiting else ("idle", "free")
@@ -170,7 +158,7 @@ def _chain(found: Explanation) -> list[str]:
 
 def _holder(hold: HoldStatus, found: Explanation) -> str:
     return " ← ".join(
-        (hold.by, *found.behind.get(hold.by, ()), process_words(hold.process, hold.alive))
+        (hold.by, *found.behind.get(hold.by, ()), describe_process(hold.process, hold.alive))
     )
 
 
@@ -184,7 +172,7 @@ def _line_words(status: LockStatus) -> list[str]:
 
 def _request(wait: WaitStatus) -> str:
     mode = "only waits" if wait.looks else wait.mode.value
-    return f"{mode}, {process_words(wait.process, wait.alive)}"
+    return f"{mode}, {describe_process(wait.process, wait.alive)}"
 
 
 def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
@@ -192,7 +180,7 @@ def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
     return known(
         Fact(name=f"{hold.by} has it since", at=hold.since),
         Fact(name="ends by itself", at=hold.expires_at if hold.has_ttl else None),
-        Fact(name="process", text=process_words(hold.process, hold.alive)),
+        Fact(name="process", text=describe_process(hold.process, hold.alive)),
         Fact(name="mode", text=hold.mode.value),
         Fact(name="taken together with", text=", ".join(others)),
         Fact(name="token", text=str(hold.token)),

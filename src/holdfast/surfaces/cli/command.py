@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial, wraps
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -24,7 +23,7 @@ import msgspec
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
-from holdfast.operations.operation import Flag, Operation, Positional, Request
+from holdfast.operations.operation import Flag, Operation, Positional, Request, unwrapped
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import answer, printable, report_damage
 
@@ -341,7 +340,7 @@ def _places(
 ) -> Iterator[_Place]:
     """Where the fields of a request come from, as far as they are annotated for it."""
     for field in msgspec.structs.fields(request):
-        kind, notes = _split(field.type)
+        kind, notes, _ = unwrapped(field.type)
         if isinstance(kind, type) and issubclass(kind, Request):
             yield from _places(kind, (field.name, kind))
             continue
@@ -376,18 +375,6 @@ def _values(of: Sequence[_Place], given: dict[str, Any]) -> dict[str, Any]:
 
 def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _split(kind: Any) -> tuple[Any, list[Any]]:
-    """A type without its annotations and None, and the annotations."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        bare, more = _split(inner)
-        return bare, [*more, *notes]
-    if get_origin(kind) in (Union, UnionType):
-        inner = next(part for part in get_args(kind) if part is not type(None))
-        return _split(inner)
-    return kind, []
 
 
 def _pair(word: str, field: str) -> tuple[str, str]:
