@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LockTimeout, NotFound
 from holdfast.operations.page.agents import agent_census, agent_page, name_of, why_agent
-from holdfast.operations.page.gateways import gateway_line, gateway_picture
-from holdfast.operations.page.jobs import job_page, job_picture
+from holdfast.operations.page.gateways import gateway_details, gateway_line
+from holdfast.operations.page.jobs import job_details, job_page
 from holdfast.operations.page.locks import lock_page, why_lock
 from holdfast.operations.page.overview import overview
 from holdfast.operations.page.timeline import Stretch, timeline
-from holdfast.operations.page.workflows import advice, swap_picture, why_swap, why_workflow
+from holdfast.operations.page.workflows import advice, swap_snapshot, why_swap, why_workflow
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
@@ -255,7 +255,7 @@ def test_a_job_offers_what_may_be_done_with_it(
         job = hf.jobs.pick_pending("tmux:a")
     if status not in (None, JobStatus.RUNNING):
         job = hf.jobs.update_status(job.job_id, status, token=job.token)
-    picture = job_picture(hf, job.job_id)
+    picture = job_details(hf, job.job_id)
     assert [action.verb for action in picture.why.actions] == verbs
     assert [action.token for action in picture.why.actions if action.verb == "requeue_job"] == [
         job.token
@@ -270,7 +270,7 @@ def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None
         job.job_id, "progress", detail="half", data={"password": "hunter2", "files": 3}
     )
     hf.job_events.publish(job.job_id, "permission_required", detail="may I?")
-    picture = job_picture(hf, job.job_id)
+    picture = job_details(hf, job.job_id)
     assert [(one.seq, one.event, one.detail) for one in picture.progress] == [
         (1, "progress", "half"),
         (2, "permission_required", "may I?"),
@@ -381,7 +381,7 @@ def test_a_gateway_that_is_kept_under_an_id_has_the_name_of_its_agent(hf: Holdfa
     census = agent_census(hf)
     needs = overview(hf, census, [line]).needs
     assert [need.words.partition(":")[0] for need in needs] == ["gateway of reviewer"]
-    assert gateway_picture(line, None, []).why.title == "gateway of reviewer"
+    assert gateway_details(line, None, []).why.title == "gateway of reviewer"
 
 
 def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
@@ -400,7 +400,7 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 
 def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
     hf.workflows.swap("qwen-7b").__enter__().fail("exit status 9", exit_status=9)
-    picture, swap, told = swap_picture(hf.workflows), why_swap(hf.workflows), _overview(hf)
+    picture, swap, told = swap_snapshot(hf.workflows), why_swap(hf.workflows), _overview(hf)
     assert (
         picture.current is None
         and "the load of qwen-7b" in picture.unknown
@@ -426,7 +426,7 @@ def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
     def look(_: object) -> None:
         seen.append(
             (
-                swap_picture(hf.workflows),
+                swap_snapshot(hf.workflows),
                 why_swap(hf.workflows),
                 why_workflow(hf.workflows, "tuning"),
                 _overview(hf),
@@ -494,7 +494,7 @@ def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> 
         {**request, "request_id": "r1", "epoch": 1},
         {**request, "request_id": "r2", "epoch": 2, "state": "completed"},
     ]
-    picture = gateway_picture(gateway_line("gpu", blocked), blocked, requests)
+    picture = gateway_details(gateway_line("gpu", blocked), blocked, requests)
     assert [(action.verb, action.epoch) for action in picture.why.actions] == [
         ("replay", 2),
         ("discard", 2),
@@ -504,6 +504,6 @@ def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> 
         ("r2", True),
         ("r1", False),
     ]
-    assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.actions == ()
+    assert gateway_details(gateway_line("gpu", STATUS), STATUS, requests).why.actions == ()
     silent = gateway_line("gpu", None, silent=True)
     assert (silent.state, silent.tone) == ("does not answer", "bad")

@@ -276,7 +276,7 @@ def interrupt(hf: Gateways, request: InterruptAgent) -> Accepted:
 
 def _unsend(hf: Gateways, sent: SentRequest, _: Wait) -> None:
     with suppress(HoldfastError):
-        # It has begun, or the gateway is away: it takes its course.
+        # It has begun, or the gateway is away: then it goes on.
         hf.gateway(sent.agent).cancel(sent.request_id)
 
 
@@ -336,7 +336,7 @@ def request(hf: Gateways, request: GetRequest) -> RequestView:
     outside=True,
 )
 def cancel(hf: Gateways, request: RequestKey) -> RequestView:
-    """Cancel a request that was not begun."""
+    """Cancel a request that has not begun."""
     return _converted(hf.gateway(request.agent).cancel(request.request_id), RequestView)
 
 

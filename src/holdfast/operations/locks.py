@@ -230,7 +230,7 @@ def granted(
     """Acquire within a time limit, and return the grant for a caller that may have gone by then.
 
     A grant that an earlier request of the same job is giving back just now is not re-entered: its
-    locks are released and acquired anew.
+    locks are released and acquired again.
     """
     began_s, left_s = time.monotonic(), timeout_s
     while True:
@@ -246,7 +246,7 @@ def granted(
 
 
 def give_back(hf: Holdfast, grant: GrantView, wait: Wait) -> None:
-    """Release a grant that nobody knows of, unless the same job has re-entered it since."""
+    """Release a grant that its caller did not get, unless the same job has re-entered it since."""
     if not grant.reentered and wait.take_back(grant.token):
         hf.locks.release_token(grant.token)
 
@@ -326,7 +326,7 @@ def wait(hf: Holdfast, request: WaitFor, wait: Wait) -> Free:
 
 
 def wait_for(hf: Holdfast, request: WaitFor, wait: Wait) -> Obstruction | None:
-    """Wait as requested; return what was in the way when time ran out, or None."""
+    """Wait as requested; return what blocked the names when time ran out, or None."""
     return hf.locks.wait_free(
         request.names,
         by=f"wait-{secrets.token_hex(6)}" if request.by is None else request.by,

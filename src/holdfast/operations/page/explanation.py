@@ -15,9 +15,7 @@ L = TypeVar("L")
 T = TypeVar("T")
 
 Tone = Literal["good", "busy", "wait", "bad", "idle"]
-"""How a thing is doing, for the eye: as it should, at work, waiting, in need of somebody, or
-nothing going on.
-"""
+"""How a thing is doing, for its colour: well, at work, waiting, in need of attention, or idle."""
 
 Verb = Literal[
     "kick", "cancel_job", "requeue_job", "retry_job", "replay", "discard", "cancel_request"

@@ -67,7 +67,7 @@ class Progress(Plain, frozen=True, kw_only=True):
     data: Any = None
 
 
-class JobPicture(Plain, frozen=True, kw_only=True):
+class JobDetails(Plain, frozen=True, kw_only=True):
     """A job with all that is shown of it. Its key and its broker's password are not."""
 
     why: Why
@@ -128,11 +128,11 @@ def line_of(job: Job) -> JobLine:
     )
 
 
-def job_picture(hf: Holdfast, job_id: str) -> JobPicture:
+def job_details(hf: Holdfast, job_id: str) -> JobDetails:
     """A job, why it is as it is, and its last events."""
     job = hf.jobs.get_job(job_id)
     last = hf.job_events.of_job(job_id, after_seq=max(job.last_seq - _EVENTS, 0))
-    return JobPicture(
+    return JobDetails(
         why=_why(hf, job),
         prompt=job.prompt[:_TEXT_CHARS],
         result=(job.result or "")[:_TEXT_CHARS],

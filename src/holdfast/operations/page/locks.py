@@ -129,7 +129,8 @@ def _kick(status: LockStatus) -> Action:
             f"waiter.{together} The old token is refused from then on, but the process is not "
             "stopped: end it first if it must not go on. It is journalled with your reason."
         ),
-        # By whom it was shown: the next waiter may have it by the time the button is pressed.
+        # Only from the job that the page showed: the next waiter may hold it when the button is
+        # pressed.
         by=holders.pop() if len(holders) == 1 else None,
     )
 

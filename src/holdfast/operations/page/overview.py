@@ -14,7 +14,7 @@ from holdfast.operations.page.agents import AgentCensus, agent_names
 from holdfast.operations.page.explanation import Tone
 from holdfast.operations.page.gateways import GatewayLine
 from holdfast.operations.page.jobs import line_of
-from holdfast.operations.page.workflows import SwapPicture, swap_picture
+from holdfast.operations.page.workflows import SwapSnapshot, swap_snapshot
 from holdfast.primitives.locks.inspect import Alive, Graph, LockCounts
 from holdfast.runtime.connection import Holdfast
 
@@ -50,7 +50,7 @@ class Overview(Plain, frozen=True, kw_only=True):
     graph: Graph
     jobs: dict[str, int]
     gateways: tuple[GatewayLine, ...]
-    swap: SwapPicture
+    swap: SwapSnapshot
     needs: tuple[Need, ...]
     journal: tuple[Entry, ...]
     """The newest entries, the newest first."""
@@ -63,7 +63,7 @@ def overview(hf: Holdfast, census: AgentCensus, gateways: Sequence[GatewayLine])
     probed before.
     """
     graph = hf.locks.contention(limit=PAGE_WAITS_MAX)
-    swap = swap_picture(hf.workflows)
+    swap = swap_snapshot(hf.workflows)
     counts = hf.jobs.counts()
     needs = (
         *_of_locks(graph),
@@ -112,7 +112,7 @@ def _of_gateways(gateways: Sequence[GatewayLine]) -> Iterator[Need]:
             )
 
 
-def _of_swap(swap: SwapPicture) -> Iterator[Need]:
+def _of_swap(swap: SwapSnapshot) -> Iterator[Need]:
     if swap.target is not None and swap.waits_for:
         words = f"the swap to {swap.target} waits for {', '.join(swap.waits_for[:5])}"
         yield Need(kind="swap", name="swap", tone="wait", words=words, at=swap.begun_at)

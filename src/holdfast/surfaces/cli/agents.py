@@ -253,12 +253,10 @@ def publish(request: operations.Publish, as_json: bool) -> None:
 
 
 def _manifest(path: str) -> Manifest | None:
-    """The manifest; None when it is not there yet. Raises InvalidValue."""
+    """The manifest; None when there is none yet. Raises InvalidValue."""
     if not os.path.isabs(path):
-        raise InvalidValue(
-            f"manifest_path is {path!r}, which is not absolute: give the whole path",
-            field="manifest_path",
-        )
+        # Relative to which folder? `publish` refuses it.
+        return None
     try:
         data = ManifestFiles().read(path)
     except (OSError, ValueError) as error:

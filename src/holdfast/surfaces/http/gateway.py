@@ -285,7 +285,7 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
 
     @delete(path, sync_to_thread=True, **_secured(200, 404, 409))
     def cancel(request_id: _RequestId) -> RequestView:
-        """Cancel a request that was not begun."""
+        """Cancel a request that has not begun."""
         return view_of(gateway.cancel(request_id))
 
     return [get_request, cancel]

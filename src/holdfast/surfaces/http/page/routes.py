@@ -35,12 +35,12 @@ from holdfast.operations.page.agents import (
 from holdfast.operations.page.explanation import Why
 from holdfast.operations.page.gateways import (
     Document,
+    GatewayDetails,
     GatewayLine,
-    GatewayPicture,
+    gateway_details,
     gateway_line,
-    gateway_picture,
 )
-from holdfast.operations.page.jobs import JobPage, JobPicture, job_page, job_picture
+from holdfast.operations.page.jobs import JobDetails, JobPage, job_details, job_page
 from holdfast.operations.page.locks import LockPage, lock_page, why_lock
 from holdfast.operations.page.overview import Overview, overview
 from holdfast.operations.page.timeline import Timeline, timeline
@@ -69,7 +69,7 @@ class JournalPage(Plain, frozen=True, kw_only=True):
 class ShownJob(Plain, frozen=True, kw_only=True):
     """A job, and the last lines of its log."""
 
-    job: JobPicture
+    job: JobDetails
     log: list[Document]
 
 
@@ -83,7 +83,7 @@ class AgentCounts:
         self._at_s = 0.0
 
     def census(self) -> AgentCensus:
-        """The count, made anew when it is too old."""
+        """The count, which is made again when it is too old."""
         with self._mutex:
             if self._census is None or time.monotonic() - self._at_s > PAGE_CENSUS_S:
                 began_s = time.monotonic()
@@ -260,10 +260,10 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
     @_read("/v1/overview/jobs/{job_id:str}")
     def job(job_id: _PathName) -> ShownJob:
         """A job, why it is as it is, its progress, and its log."""
-        return ShownJob(job=job_picture(hf, job_id), log=_log(hf, job_id))
+        return ShownJob(job=job_details(hf, job_id), log=_log(hf, job_id))
 
     @_read("/v1/overview/gateways/{agent:str}")
-    def gateway(agent: _PathName) -> GatewayPicture:
+    def gateway(agent: _PathName) -> GatewayDetails:
         """A gateway, why it is as it is, and its newest requests."""
         line, status = gateways.one(agent)
         requests: list[Document] = []
@@ -271,7 +271,7 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
             # It may have gone since: the next refresh shows that.
             with suppress(Unavailable):
                 requests = list(hf.gateway(agent).requests(limit=_REQUESTS))
-        return gateway_picture(line, status, requests)
+        return gateway_details(line, status, requests)
 
     return [why, job, gateway]
 
