@@ -182,9 +182,9 @@ def test_a_dead_agent_is_shown_as_dead_with_the_processes_that_it_left(bench: Ag
         assert (told["liveness"]["process"], told["liveness"]["tree"]) == ("dead", "alive")
         assert f"{first.child} sleep" in bench("agents", "get", "gpu").out
         assert f"{first.pid} dead, 1 left" in bench("agents", "list").out
-        shown = line_of(agent, bench.hf.agents, bench.hf.processes)
+        shown = line_of(bench.hf, agent)
         assert (shown.state, shown.tone) == ("dead", "bad")
-        assert why_agent(agent, bench.hf.agents, bench.hf.processes).state == "dead"
+        assert why_agent(bench.hf, agent.agent_id).state == "dead"
 
 
 def test_a_dead_agent_is_no_target_whatever_it_left(bench: AgentBench) -> None:

@@ -1,5 +1,5 @@
 """What the library returns, as the results of operations show it: the library's column of the
-table.
+table. Nothing here is made by an operation or its types, so that a wrong one differs from it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,10 +8,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent
+from holdfast.domains.jobs import Job
+from holdfast.domains.jobs.records import shown
 from holdfast.domains.workflows import Registered, SwapStatus
 from holdfast.domains.workflows.registry import Reconciled
 from holdfast.kernel.histogram import BUCKETS_S
-from holdfast.operations import agents, gateways, locks, workflows
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.primitives.locks.records import LockHold
@@ -19,39 +20,27 @@ from holdfast.primitives.locks.statistics import LockStatistics
 from holdfast.runtime.connection import Holdfast
 
 
-def grant_view(grant: Grant) -> locks.GrantView:
-    return locks.GrantView(
-        token=grant.token,
-        names=grant.names,
-        by=grant.by,
-        mode=grant.mode,
-        tokens=dict(grant.tokens),
-        ttl_s=grant.ttl_s,
-        reentered=grant.reentered,
-    )
+def job_view(job: Job) -> dict[str, Any]:
+    return shown(job)
 
 
-def renewed_view(hold: LockHold) -> locks.Renewed:
-    return locks.Renewed(
-        token=hold.token,
-        names=hold.names,
-        by=hold.by,
-        mode=hold.mode,
-        expires_at=hold.lease.expires_at,
-    )
+def grant_view(grant: Grant) -> dict[str, Any]:
+    names = ("token", "names", "by", "mode", "ttl_s", "reentered")
+    return {**{name: getattr(grant, name) for name in names}, "tokens": dict(grant.tokens)}
 
 
-def kicked_view(kicked: Iterable[LockHold]) -> locks.Kicked:
-    return locks.Kicked(
-        kicked=[
-            locks.KickedHold(by=hold.by, names=hold.names, token=hold.token, process=hold.process)
-            for hold in kicked
-        ]
-    )
+def renewed_view(hold: LockHold) -> dict[str, Any]:
+    names = ("token", "names", "by", "mode")
+    return {**{name: getattr(hold, name) for name in names}, "expires_at": hold.lease.expires_at}
 
 
-def free_view(why: Obstruction | None) -> locks.Free:
-    return locks.Free(free=True) if why is None else locks.Free(free=False, holders=why.holders)
+def kicked_view(kicked: Iterable[LockHold]) -> dict[str, Any]:
+    names = ("by", "names", "token", "process")
+    return {"kicked": [{name: getattr(hold, name) for name in names} for hold in kicked]}
+
+
+def free_view(why: Obstruction | None) -> dict[str, Any]:
+    return {"free": why is None, "holders": () if why is None else why.holders}
 
 
 def lease_ended(ended: tuple[int, bool]) -> dict[str, Any]:
@@ -94,44 +83,35 @@ def host_added(hf: Holdfast, name: str) -> dict[str, Any]:
     return {"host": name, **(hf.network.get_host_info(name) or {})}
 
 
-def live_agent(agent: Agent) -> agents.LiveAgent:
+def live_agent(agent: Agent) -> dict[str, Any]:
     """Of an agent without a recorded process or gateway."""
-    return agents.LiveAgent(
-        agent_name=agent.agent_name,
-        agent_id=agent.agent_id,
-        tool=agent.identity.tool,
-        backend=agent.identity.backend,
-        tmux_session=agent.session_name,
-        lease_expires_at=agent.lease_expires_at,
-        process="none",
-        has_gateway=False,
-    )
+    return {
+        "agent_name": agent.agent_name,
+        "agent_id": agent.agent_id,
+        "tool": agent.identity.tool,
+        "backend": agent.identity.backend,
+        "tmux_session": agent.session_name,
+        "lease_expires_at": agent.lease_expires_at,
+        "process": "none",
+        "has_gateway": False,
+    }
 
 
-def sent_request(request: dict[str, Any]) -> gateways.SentRequest:
+def sent_request(request: dict[str, Any]) -> dict[str, Any]:
     """Of a request that was just sent."""
-    return gateways.SentRequest(
-        agent="gpu",
-        request_id=request["request_id"],
-        state=request["state"],
-        epoch=request["epoch"],
-    )
+    absent = dict.fromkeys(("answer", "error_code", "error"))
+    names = ("request_id", "state", "epoch")
+    return {"agent": "gpu", **{name: request[name] for name in names}, **absent}
 
 
-def registered_view(registered: Registered) -> workflows.RegisteredView:
-    return workflows.RegisteredView(
-        **asdict(registered.workflow), swap_needed=registered.swap_needed
-    )
+def registered_view(registered: Registered) -> dict[str, Any]:
+    return {**asdict(registered.workflow), "swap_needed": registered.swap_needed}
 
 
-def swap_view(found: SwapStatus) -> workflows.SwapView:
-    return workflows.SwapView(
-        current=found.current,
-        unknown=found.unknown,
-        swap=found.marker,
-        workflows=found.workflows,
-    )
+def swap_view(found: SwapStatus) -> dict[str, Any]:
+    names = ("current", "unknown", "workflows")
+    return {**{name: getattr(found, name) for name in names}, "swap": found.marker}
 
 
-def reconciled_view(found: Reconciled) -> workflows.SwapReconciled:
-    return workflows.SwapReconciled(swap=found.live, cleared=found.cleared)
+def reconciled_view(found: Reconciled) -> dict[str, Any]:
+    return {"swap": found.live, "cleared": found.cleared}

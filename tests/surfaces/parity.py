@@ -20,6 +20,7 @@ import msgspec
 from holdfast.kernel.codec import to_plain
 from holdfast.kernel.errors import EXIT_NOTHING_TO_TAKE, STATUS, HoldfastError
 from holdfast.operations import all_operations
+from holdfast.operations.operation import Operation
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.entry import guarded
 from holdfast.surfaces.cli.output import printable
@@ -78,10 +79,16 @@ class Given:
 
 
 def by_library(hf: Holdfast, case: Case, facts: Facts) -> Answer:
-    try:
-        return Answer(value=plain(case.library(hf, Given(facts))))
-    except HoldfastError as error:
-        return Answer(code=error.code, message=told(error.message))
+    """Ask the library. A row that asked an operation would compare it with itself."""
+    with mock.patch.object(Operation, "__call__", _refuse_operation):
+        try:
+            return Answer(value=plain(case.library(hf, Given(facts))))
+        except HoldfastError as error:
+            return Answer(code=error.code, message=told(error.message))
+
+
+def _refuse_operation(operation: Operation, *_: object, **__: object) -> None:
+    raise AssertionError(f"the library's column asks the operation {operation.name}")
 
 
 def by_operation(hf: Holdfast, case: Case, facts: Facts) -> Answer:

@@ -14,10 +14,10 @@ from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.manifest import Manifest, TmuxHandle
 from holdfast.domains.jobs import Broker, Job
 from holdfast.domains.jobs.events import EventKind
+from holdfast.kernel import clock
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.errors import STATUS, Fenced, HoldfastError, LeaseLost, NotFound
 from holdfast.kernel.holder import Holder
-from holdfast.operations import job_views
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.maintenance import Upkeep
 from tests.surfaces import library_views as views
@@ -326,7 +326,7 @@ def _add_host(hf: Holdfast, f: Any) -> object:
 JOBS = [
     Case(
         "jobs.register",
-        lambda hf, f: job_views.view_of(
+        lambda hf, f: views.job_view(
             hf.jobs.register_job(
                 "say hello",
                 agent="agent",
@@ -360,7 +360,7 @@ JOBS = [
     ),
     Case(
         "jobs.pick",
-        lambda hf, f: job_views.view_of(_picked(hf, f.n)),
+        lambda hf, f: views.job_view(_picked(hf, f.n)),
         "jobs pick --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
         a_job,
@@ -381,7 +381,7 @@ JOBS = [
     ),
     Case(
         "jobs.status",
-        lambda hf, f: job_views.view_of(
+        lambda hf, f: views.job_view(
             hf.jobs.update_status(f"job-{f.n}", "completed", token=f.token, result="42")
         ),
         "jobs status --job job-{n} --set completed --token {token} --result 42 --json",
@@ -415,7 +415,7 @@ JOBS = [
     ),
     Case(
         "jobs.report",
-        lambda hf, f: job_views.view_of(
+        lambda hf, f: views.job_view(
             hf.jobs.update_status(
                 f"job-{f.n}",
                 "completed",
@@ -430,7 +430,7 @@ JOBS = [
     ),
     Case(
         "jobs.report",
-        lambda hf, f: job_views.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        lambda hf, f: views.job_view(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
         None,
         {"job_id": "job-{n}", "outcome": "give_back", "token": "{token}"},
         a_running_job,
@@ -445,14 +445,14 @@ JOBS = [
     ),
     Case(
         "jobs.cancel",
-        lambda hf, f: job_views.view_of(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
+        lambda hf, f: views.job_view(hf.jobs.cancel(f"job-{f.n}", reason="too late")),
         "jobs cancel --job job-{n} --reason 'too late' --json",
         {"job_id": "job-{n}", "reason": "too late"},
         a_running_job,
     ),
     Case(
         "jobs.cancel",
-        lambda hf, f: job_views.view_of(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
+        lambda hf, f: views.job_view(hf.jobs.cancel(f"job-{f.n}", reason="seen")),
         "jobs cancel --job job-{n} --reason seen --json",
         {"job_id": "job-{n}", "reason": "seen"},
         a_job_in_error,
@@ -467,7 +467,7 @@ JOBS = [
     ),
     Case(
         "jobs.requeue",
-        lambda hf, f: job_views.view_of(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
+        lambda hf, f: views.job_view(hf.jobs.requeue(f"job-{f.n}", token=f.token)),
         "jobs requeue --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -481,7 +481,7 @@ JOBS = [
     ),
     Case(
         "jobs.retry",
-        lambda hf, f: job_views.view_of(hf.jobs.retry(f"job-{f.n}")),
+        lambda hf, f: views.job_view(hf.jobs.retry(f"job-{f.n}")),
         "jobs retry job-{n} --json",
         {"job_id": "job-{n}"},
         a_failed_job,
@@ -498,7 +498,7 @@ JOBS = [
     Case(
         "jobs.retry_all",
         lambda hf, f: [
-            job_views.view_of(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
+            views.job_view(job) for job in hf.jobs.retry_all(agent_session=f"tmux:{f.n}")
         ],
         "jobs retry --status error --agent-session tmux:{n} --json",
         {"agent_session": "tmux:{n}"},
@@ -522,14 +522,14 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_views.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: views.job_view(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_job_with_a_late_result,
     ),
     Case(
         "jobs.heartbeat",
-        lambda hf, f: job_views.view_of(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
+        lambda hf, f: views.job_view(hf.jobs.heartbeat(f"job-{f.n}", token=f.token)),
         "jobs heartbeat --job job-{n} --token {token} --json",
         {"job_id": "job-{n}", "token": "{token}"},
         a_running_job,
@@ -545,7 +545,7 @@ JOBS = [
     Case(
         "jobs.list",
         lambda hf, f: [
-            job_views.view_of(job)
+            views.job_view(job)
             for job in hf.jobs.list_jobs(status="running", agent_session=f"tmux:{f.n}")
         ],
         "jobs list --status running --agent-session tmux:{n} --json",
@@ -562,7 +562,7 @@ JOBS = [
     ),
     Case(
         "jobs.get",
-        lambda hf, f: job_views.view_of(hf.jobs.get_job(f"job-{f.n}")),
+        lambda hf, f: views.job_view(hf.jobs.get_job(f"job-{f.n}")),
         "jobs get --job job-{n} --json",
         {"job_id": "job-{n}"},
         a_running_job,
@@ -664,9 +664,7 @@ JOBS = [
 
 
 def _finished(finished: Any) -> Any:
-    return job_views.FinishedView(
-        done=job_views.view_of(finished.done), picked=job_views.view_of(finished.picked)
-    )
+    return {"done": views.job_view(finished.done), "picked": views.job_view(finished.picked)}
 
 
 def _publish(hf: Holdfast, job_id: str, event: str) -> Any:
@@ -1534,7 +1532,7 @@ THE_REST = [
     ),
     Case(
         "log.read",
-        lambda hf, f: job_since("yesterday"),
+        lambda hf, f: clock.parse("yesterday", "since"),
         "log --since yesterday --json",
         {"since": "yesterday"},
         code="invalid_value",
@@ -1548,12 +1546,6 @@ THE_REST = [
         without="chosen_by",
     ),
 ]
-
-
-def job_since(text: str) -> Any:
-    from holdfast.operations.log import instant_of
-
-    return instant_of(text)
 
 
 GATEWAY = [

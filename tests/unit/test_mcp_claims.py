@@ -23,10 +23,11 @@ from holdfast.kernel.errors import (
 )
 from holdfast.kernel.limits import MCP_UNTOLD_S
 from holdfast.operations.locks import Acquire
+from holdfast.operations.operation import Stop
 from holdfast.primitives.locks import Grant
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp import lines
-from holdfast.surfaces.mcp.call import Call, Stop
+from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Session
 from holdfast.surfaces.mcp.identity import identify
 from holdfast.surfaces.mcp.jobs import JobClaim

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from holdfast.domains.jobs import JobStatus
 from holdfast.kernel.errors import LockTimeout, NotFound
 from holdfast.operations.page.agents import agent_census, agent_page, name_of, why_agent
-from holdfast.operations.page.gateways import gateway_line, gateway_picture
-from holdfast.operations.page.jobs import job_page, job_picture
+from holdfast.operations.page.gateways import gateway_details, gateway_line
+from holdfast.operations.page.jobs import job_details, job_page
 from holdfast.operations.page.locks import lock_page, why_lock
 from holdfast.operations.page.overview import overview
 from holdfast.operations.page.timeline import Stretch, timeline
-from holdfast.operations.page.workflows import advice, swap_picture, why_swap, why_workflow
+from holdfast.operations.page.workflows import advice, swap_snapshot, why_swap, why_workflow
 from holdfast.runtime.connection import Holdfast, connect
 from holdfast.testing.clock import ManualClock
 from tests.harness.timeouts import PATIENCE_S
@@ -37,15 +37,7 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
 
 def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
     lines = [gateway_line(status["agent"], status) for status in gateways]
-    return overview(
-        hf.store,
-        hf.locks,
-        hf.jobs,
-        hf.workflows,
-        hf.agents,
-        agent_census(hf.agents, hf.processes),
-        lines,
-    )
+    return overview(hf, agent_census(hf), lines)
 
 
 def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
@@ -72,7 +64,7 @@ def test_an_agent_is_alive_dead_expired_or_presumed(hf: Holdfast, clock: ManualC
     _publish(hf, "elsewhere", holder=replace(here, host_id="other"))
     _publish(hf, "expired", lease_s=5)
     clock.advance(10)
-    page = agent_page(hf.agents, hf.processes)
+    page = agent_page(hf)
     states = {line.name.removeprefix("HOLDFAST-"): line.state for line in page.lines}
     assert states == {
         "alive": "alive",
@@ -81,11 +73,11 @@ def test_an_agent_is_alive_dead_expired_or_presumed(hf: Holdfast, clock: ManualC
         "elsewhere": "unseen",
         "expired": "expired",
     }
-    census = agent_census(hf.agents, hf.processes)
+    census = agent_census(hf)
     assert census.states == dict.fromkeys(["alive", "presumed", "unseen", "dead", "expired"], 1)
     needs = [need.words.partition(":")[0] for need in _overview(hf).needs]
     assert needs == ["agent dead", "agent expired"]
-    dead = why_agent(hf.agents.get(page.lines[1].agent_id), hf.agents, hf.processes)
+    dead = why_agent(hf, page.lines[1].agent_id)
     assert (dead.state, "its process is gone" in dead.words[1]) == ("dead", True)
     assert "holdfast agents start dead" in dead.advice[0]
 
@@ -93,14 +85,12 @@ def test_an_agent_is_alive_dead_expired_or_presumed(hf: Holdfast, clock: ManualC
 def test_agents_are_found_by_words_and_by_pages(hf: Holdfast) -> None:
     for number in range(5):
         _publish(hf, f"agent-{number}")
-    first = agent_page(hf.agents, hf.processes, limit=2)
-    rest = agent_page(hf.agents, hf.processes, after=first.next, limit=3)
+    first = agent_page(hf, limit=2)
+    rest = agent_page(hf, after=first.next, limit=3)
     assert [line.name[-1] for line in (*first.lines, *rest.lines)] == ["0", "1", "2", "3", "4"]
-    last = agent_page(hf.agents, hf.processes, after=rest.next, limit=3)
+    last = agent_page(hf, after=rest.next, limit=3)
     assert (last.lines, last.next, first.total) == ((), None, 5)
-    assert [
-        line.name[-1] for line in agent_page(hf.agents, hf.processes, words="AGENT-3").lines
-    ] == ["3"]
+    assert [line.name[-1] for line in agent_page(hf, words="AGENT-3").lines] == ["3"]
 
 
 def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
@@ -108,9 +98,7 @@ def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
         _publish(hf, "good")
         bad = _publish(hf, "bad")
         (tmp_path / "live_agents" / bad.agent_id / "record.json").write_text("{")
-        assert [line.name for line in agent_page(hf.agents, hf.processes).lines] == [
-            "HOLDFAST-good"
-        ]
+        assert [line.name for line in agent_page(hf).lines] == ["HOLDFAST-good"]
 
 
 # --- locks ---
@@ -124,7 +112,7 @@ def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
         "held",
         ["kick"],
     )
-    assert why.words[0].startswith("router-1 ← job-1 ← pid ")
+    assert why.words[0].startswith("router-1 ← job-1 ← process ")
     assert why.actions[0].by == "job-1"
     for job in ("job-2", "job-3"):
         hf.locks.acquire("router-3", by=job, mode="shared")
@@ -155,7 +143,7 @@ def test_the_chain_of_a_lock_leads_through_its_worker_and_agent(
     assert (
         why_lock(hf.locks, "router-1")
         .words[0]
-        .startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← pid ")
+        .startswith(f"router-1 ← {job} ← worker tmux:claude-a ← agent gpu ← process ")
     )
 
 
@@ -267,7 +255,7 @@ def test_a_job_offers_what_may_be_done_with_it(
         job = hf.jobs.pick_pending("tmux:a")
     if status not in (None, JobStatus.RUNNING):
         job = hf.jobs.update_status(job.job_id, status, token=job.token)
-    picture = job_picture(job, hf.job_events, hf.processes, embedded=True)
+    picture = job_details(hf, job.job_id)
     assert [action.verb for action in picture.why.actions] == verbs
     assert [action.token for action in picture.why.actions if action.verb == "requeue_job"] == [
         job.token
@@ -282,7 +270,7 @@ def test_what_a_job_tells_is_shown_and_its_secrets_are_not(hf: Holdfast) -> None
         job.job_id, "progress", detail="half", data={"password": "hunter2", "files": 3}
     )
     hf.job_events.publish(job.job_id, "permission_required", detail="may I?")
-    picture = job_picture(hf.jobs.get_job(job.job_id), hf.job_events, hf.processes, embedded=True)
+    picture = job_details(hf, job.job_id)
     assert [(one.seq, one.event, one.detail) for one in picture.progress] == [
         (1, "progress", "half"),
         (2, "permission_required", "may I?"),
@@ -390,21 +378,21 @@ def test_a_gateway_that_is_kept_under_an_id_has_the_name_of_its_agent(hf: Holdfa
     _publish(hf, "0123456789abcdef")
     assert name_of(hf.agents, agent.agent_id) is None
     line = gateway_line(agent.agent_id, None, silent=True, name="reviewer")
-    census = agent_census(hf.agents, hf.processes)
-    needs = overview(hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, census, [line]).needs
+    census = agent_census(hf)
+    needs = overview(hf, census, [line]).needs
     assert [need.words.partition(":")[0] for need in needs] == ["gateway of reviewer"]
-    assert gateway_picture(line, None, []).why.title == "gateway of reviewer"
+    assert gateway_details(line, None, []).why.title == "gateway of reviewer"
 
 
 def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
     for number in range(5):
         _job(hf, f"number {number}")
-    first = job_page(hf.jobs, limit=2)
-    rest = job_page(hf.jobs, before=first.next, limit=9)
+    first = job_page(hf, limit=2)
+    rest = job_page(hf, before=first.next, limit=9)
     assert [line.prompt[-1] for line in (*first.lines, *rest.lines)] == ["4", "3", "2", "1", "0"]
     assert (rest.next, first.counts["pending"]) == (None, 5)
-    assert [line.prompt for line in job_page(hf.jobs, words="NUMBER 3").lines] == ["number 3"]
-    assert job_page(hf.jobs, status="running").lines == ()
+    assert [line.prompt for line in job_page(hf, words="NUMBER 3").lines] == ["number 3"]
+    assert job_page(hf, status="running").lines == ()
 
 
 # --- workflows ---
@@ -412,7 +400,7 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 
 def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
     hf.workflows.swap("qwen-7b").__enter__().fail("exit status 9", exit_status=9)
-    picture, swap, told = swap_picture(hf.workflows), why_swap(hf.workflows), _overview(hf)
+    picture, swap, told = swap_snapshot(hf.workflows), why_swap(hf.workflows), _overview(hf)
     assert (
         picture.current is None
         and "the load of qwen-7b" in picture.unknown
@@ -438,7 +426,7 @@ def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
     def look(_: object) -> None:
         seen.append(
             (
-                swap_picture(hf.workflows),
+                swap_snapshot(hf.workflows),
                 why_swap(hf.workflows),
                 why_workflow(hf.workflows, "tuning"),
                 _overview(hf),
@@ -506,7 +494,7 @@ def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> 
         {**request, "request_id": "r1", "epoch": 1},
         {**request, "request_id": "r2", "epoch": 2, "state": "completed"},
     ]
-    picture = gateway_picture(gateway_line("gpu", blocked), blocked, requests)
+    picture = gateway_details(gateway_line("gpu", blocked), blocked, requests)
     assert [(action.verb, action.epoch) for action in picture.why.actions] == [
         ("replay", 2),
         ("discard", 2),
@@ -516,6 +504,6 @@ def test_a_blocked_gateway_offers_a_decision_about_what_is_old(hf: Holdfast) -> 
         ("r2", True),
         ("r1", False),
     ]
-    assert gateway_picture(gateway_line("gpu", STATUS), STATUS, requests).why.actions == ()
+    assert gateway_details(gateway_line("gpu", STATUS), STATUS, requests).why.actions == ()
     silent = gateway_line("gpu", None, silent=True)
     assert (silent.state, silent.tone) == ("does not answer", "bad")

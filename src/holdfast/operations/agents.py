@@ -42,30 +42,12 @@ _Backend = Annotated[
         max_length=LABEL_CHARS_MAX,
     ),
 ]
-_Agent = Annotated[AgentName, Positional()]
 DefDir = Annotated[
     PathText | None,
     Flag(
         "--agent-def-dir",
         metavar="FOLDER",
         help="The agent's definition folder, as an absolute path.",
-    ),
-]
-_Generation = Annotated[
-    Label,
-    Flag(
-        "--generation",
-        metavar="ID",
-        envvar=GENERATION_VARIABLE,
-        help=f"The generation whose record it must be.  [{GENERATION_VARIABLE}]",
-    ),
-]
-_Token = Annotated[
-    Token | None,
-    Flag(
-        "--token",
-        within=None,
-        help="Refused (exit status 4) when the generation was resumed since.",
     ),
 ]
 Lease = Annotated[
@@ -118,13 +100,12 @@ class FindAgents(Request, frozen=True, kw_only=True):
 class AgentKey(Request, frozen=True, kw_only=True):
     """An agent, by its name or id."""
 
-    agent: _Agent
+    agent: Annotated[AgentName, Positional()]
 
 
-class ControlTarget(Request, frozen=True, kw_only=True):
+class ControlTarget(AgentKey, frozen=True, kw_only=True):
     """An agent, and the definition folder that it must have, or may."""
 
-    agent: _Agent
     agent_def_dir: DefDir = None
     needs_agent_def_dir: Annotated[
         bool,
@@ -180,21 +161,32 @@ class Publish(Request, frozen=True, kw_only=True):
     take_over: TakeOver = False
 
 
-class Refresh(Request, frozen=True, kw_only=True):
-    """The generation that lives on."""
-
-    agent: _Agent
-    generation_id: _Generation
-    token: _Token = None
-    lease_s: Lease = None
-
-
-class Remove(Request, frozen=True, kw_only=True):
+class Remove(AgentKey, frozen=True, kw_only=True):
     """The generation that is over."""
 
-    agent: _Agent
-    generation_id: _Generation
-    token: _Token = None
+    generation_id: Annotated[
+        Label,
+        Flag(
+            "--generation",
+            metavar="ID",
+            envvar=GENERATION_VARIABLE,
+            help=f"The generation whose record it must be.  [{GENERATION_VARIABLE}]",
+        ),
+    ]
+    token: Annotated[
+        Token | None,
+        Flag(
+            "--token",
+            within=None,
+            help="Refused (exit status 4) when the generation was resumed since.",
+        ),
+    ] = None
+
+
+class Refresh(Remove, frozen=True, kw_only=True):
+    """The generation that lives on."""
+
+    lease_s: Lease = None
 
 
 class Cleanup(Request, frozen=True, kw_only=True):
@@ -248,7 +240,7 @@ class Removed(Plain, frozen=True, kw_only=True):
 @operation("GET /v1/agents", cli="agents list")
 def list_(hf: Holdfast, request: ListAgents, damaged: Damage) -> list[Agent]:
     """Agents by name."""
-    return hf.agents.list_agents(fresh=request.fresh, limit=request.limit, damaged=damaged)
+    return hf.agents.list_agents(**asdict(request), damaged=damaged)
 
 
 @operation("GET /v1/agents/{agent}", cli="agents get", errors=(NotFound, Ambiguous), outside=True)
@@ -309,20 +301,8 @@ def control_target(hf: Holdfast, request: ControlTarget) -> Target:
 @operation("POST /v1/agents", cli="agents publish", errors=(NotFound, Held), outside=True)
 def publish(hf: Holdfast, request: Publish) -> Agent:
     """Publish an agent, or resume its generation, for one lease. Nothing refreshes it but you."""
-    return hf.agents.publish(
-        request.name,
-        backend=request.backend,
-        tool=request.tool,
-        manifest_path=request.manifest_path,
-        session_name=request.session_name,
-        session_root=request.session_root,
-        agent_def_dir=request.agent_def_dir,
-        agent_id=request.agent_id,
-        generation_id=request.generation_id,
-        holder=claimant(hf, request.pid),
-        lease_s=request.lease_s,
-        take_over=request.take_over,
-    )
+    fields = asdict(request)
+    return hf.agents.publish(holder=claimant(hf, fields.pop("pid")), **fields)
 
 
 @operation(
@@ -352,9 +332,7 @@ def cleanup(hf: Holdfast, request: Cleanup) -> Report:
 
     Returns what was planned, removed, preserved and failed, each with its reason.
     """
-    return hf.agents.cleanup(
-        grace_s=request.grace_s, dry_run=request.dry_run, tmux_check=request.tmux_check
-    )
+    return hf.agents.cleanup(**asdict(request))
 
 
 def agent_id_of(hf: Holdfast, name_or_id: str) -> str:

@@ -10,6 +10,9 @@ from holdfast.operations.fields import Pid
 from holdfast.operations.operation import Flag
 from holdfast.runtime.connection import Holdfast
 
+CLAIM_ENDS = {"ttl_s": "number", "pid": "integer"}
+"""The fields of a claim of which at least one says what ends it."""
+
 ClaimPid = Annotated[
     Pid | None,
     Flag("--pid", help="It ends when this process does, such as a script's own: --pid $$."),

@@ -50,7 +50,6 @@ _Prompt = Annotated[
     ),
 ]
 _Agent = Annotated[AgentName, Positional()]
-_RequestId = Annotated[Id, Positional()]
 
 
 class Gateways(Protocol):
@@ -69,10 +68,9 @@ class GatewayKey(Request, frozen=True, kw_only=True):
     agent: _Agent
 
 
-class Prompt(Request, frozen=True, kw_only=True):
+class Prompt(GatewayKey, frozen=True, kw_only=True):
     """What the agent is to do. The same key again is the same request."""
 
-    agent: _Agent
     prompt: _Prompt
     idempotency_key: Annotated[
         Label | None,
@@ -84,10 +82,9 @@ class Prompt(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class InterruptAgent(Request, frozen=True, kw_only=True):
+class InterruptAgent(GatewayKey, frozen=True, kw_only=True):
     """The agent that is to stop. The same key again is the same request."""
 
-    agent: _Agent
     idempotency_key: Label | None = None
 
 
@@ -108,10 +105,9 @@ class SendRequest(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class ListRequests(Request, frozen=True, kw_only=True):
+class ListRequests(GatewayKey, frozen=True, kw_only=True):
     """Which requests of an agent, the newest."""
 
-    agent: _Agent
     state: Annotated[RequestState | None, Flag("--state", help="Only those in this state.")] = None
     limit: Annotated[
         Limit,
@@ -131,7 +127,7 @@ class RequestKey(Request, frozen=True, kw_only=True):
         _Agent, Argument("Whom it was sent to, unless by handle.", default=None, handle="agent")
     ]
     request_id: Annotated[
-        _RequestId, Argument("Its id or handle, from send_request.", handle="request")
+        Id, Positional(), Argument("Its id or handle, from send_request.", handle="request")
     ]
 
 
@@ -141,10 +137,9 @@ class GetRequest(RequestKey, frozen=True, kw_only=True):
     wait_s: WaitSeconds = 0.0
 
 
-class ReconcileGateway(Request, frozen=True, kw_only=True):
+class ReconcileGateway(GatewayKey, frozen=True, kw_only=True):
     """What becomes of all requests, or of some, that wait for an agent that was replaced."""
 
-    agent: _Agent
     action: Annotated[Literal["replay", "discard"], Positional()]
     epoch: Annotated[
         Count,
@@ -160,10 +155,9 @@ class ReconcileGateway(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class PruneRequests(Request, frozen=True, kw_only=True):
+class PruneRequests(GatewayKey, frozen=True, kw_only=True):
     """How many finished requests of an agent to keep, and for how long; the queue has defaults."""
 
-    agent: _Agent
     keep_finished: Annotated[
         Count | None,
         Flag(
@@ -282,7 +276,7 @@ def interrupt(hf: Gateways, request: InterruptAgent) -> Accepted:
 
 def _unsend(hf: Gateways, sent: SentRequest, _: Wait) -> None:
     with suppress(HoldfastError):
-        # It has begun, or the gateway is away: it takes its course.
+        # It has begun, or the gateway is away: then it goes on.
         hf.gateway(sent.agent).cancel(sent.request_id)
 
 

@@ -4,38 +4,33 @@ from typing import Annotated
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import NotFound
-from holdfast.operations.claims import ClaimPid, claimant
+from holdfast.operations.claims import CLAIM_ENDS, ClaimPid, claimant
 from holdfast.operations.fields import By, Resource, Ttl
 from holdfast.operations.operation import Flag, Positional, Request, operation
 from holdfast.primitives.holds import Hold
 from holdfast.runtime.connection import Holdfast
 
-_Subject = Annotated[Resource, Positional()]
-_By = Annotated[By, Flag("--by", metavar="JOB", help="Who holds it.")]
-
-
-class TakeHold(Request, frozen=True, kw_only=True):
-    """A subject to hold; `ttl_s` or `pid` says what ends the hold."""
-
-    subject: _Subject
-    by: _By
-    ttl_s: Annotated[
-        Ttl | None, Flag("--ttl", help="It ends after this long, unless taken again.")
-    ] = None
-    pid: ClaimPid = None
-
-
-class DropHold(Request, frozen=True, kw_only=True):
-    """A subject to release."""
-
-    subject: _Subject
-    by: _By
-
 
 class HoldSubject(Request, frozen=True, kw_only=True):
     """A subject."""
 
-    subject: _Subject
+    subject: Annotated[Resource, Positional()]
+
+
+class DropHold(HoldSubject, frozen=True, kw_only=True):
+    """A subject to release."""
+
+    by: Annotated[By, Flag("--by", metavar="JOB", help="Who holds it.")]
+
+
+class TakeHold(DropHold, frozen=True, kw_only=True):
+    """A subject to hold; `ttl_s` or `pid` says what ends the hold."""
+
+    one_of = CLAIM_ENDS
+    ttl_s: Annotated[
+        Ttl | None, Flag("--ttl", help="It ends after this long, unless taken again.")
+    ] = None
+    pid: ClaimPid = None
 
 
 class HoldCount(Plain, frozen=True, kw_only=True):
@@ -67,12 +62,9 @@ def holders(hf: Holdfast, request: HoldSubject) -> tuple[Hold, ...]:
 @operation("POST /v1/holds/{subject}/take", cli="holds take", errors=(NotFound,))
 def take(hf: Holdfast, request: TakeHold) -> HoldCount:
     """Hold a subject, and return how many do now. Taking it again is one hold."""
+    process = claimant(hf, request.pid, request.by)
     count = hf.holds.take(
-        request.subject,
-        by=request.by,
-        process=claimant(hf, request.pid, request.by),
-        ttl_s=request.ttl_s,
-        detached=True,
+        request.subject, by=request.by, process=process, ttl_s=request.ttl_s, detached=True
     )
     return HoldCount(subject=request.subject, by=request.by, count=count)
 

@@ -65,11 +65,6 @@ _Variable = Annotated[
     str, described("A variable's name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
 ]
 _Ending = Literal["completed", "error", "cancelled"]
-_Job = Annotated[
-    JobId,
-    Flag("--job", metavar="ID", help="The job's id.  [required]", or_argument=True),
-    Argument("The job's id or handle.", handle="job"),
-]
 _Token = Annotated[
     Token | None,
     Flag(
@@ -218,20 +213,28 @@ class Pick(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class SetStatus(Request, frozen=True, kw_only=True):
+class JobKey(Request, frozen=True, kw_only=True):
+    """A job."""
+
+    job_id: Annotated[
+        JobId,
+        Flag("--job", metavar="ID", help="The job's id.  [required]", or_argument=True),
+        Argument("The job's id or handle.", handle="job"),
+    ]
+
+
+class SetStatus(JobKey, frozen=True, kw_only=True):
     """A job's new status. Without a token the caller speaks as an operator."""
 
-    job_id: _Job
     status: Annotated[JobStatus, Flag("--set", help="The new status.")]
     token: _Token = None
     result: Annotated[Text | None, Flag("--result", help="What came of it.")] = None
     error: Annotated[Text | None, Flag("--error", help="What went wrong.")] = None
 
 
-class Report(Request, frozen=True, kw_only=True):
+class Report(JobKey, frozen=True, kw_only=True):
     """How the work on a claimed job goes, or how it ended."""
 
-    job_id: _Job
     outcome: Annotated[
         Literal["progress", "permission_required", "completed", "error", "give_back"], Argument()
     ]
@@ -254,38 +257,34 @@ class FinishAndPick(Request, frozen=True, kw_only=True):
     pid: Pid | None = None
 
 
-class Cancel(Request, frozen=True, kw_only=True):
+class Cancel(JobKey, frozen=True, kw_only=True):
     """The job to cancel, and why."""
 
-    job_id: _Job
     reason: Annotated[Text | None, Flag("--reason", help="Why.")] = None
 
 
-class Requeue(Request, frozen=True, kw_only=True):
+class Requeue(JobKey, frozen=True, kw_only=True):
     """The job to put back. Without a token the caller speaks as an operator."""
 
-    job_id: _Job
     token: _Token = None
 
 
 class RetryAll(Request, frozen=True, kw_only=True):
     """Which jobs to retry: those that ended in error, or were cancelled; of one queue or of all."""
 
-    status: Literal["error", "cancelled"] = "error"
-    agent_session: Label | None = None
+    status: Annotated[
+        Literal["cancelled", "error"],
+        Flag("--status", default=None, help="All jobs with this status."),
+    ] = "error"
+    agent_session: Annotated[
+        Label | None, Flag(*QUEUE, metavar="LABEL", help="Only those of this queue; with --status.")
+    ] = None
 
 
-class Heartbeat(Request, frozen=True, kw_only=True):
+class Heartbeat(JobKey, frozen=True, kw_only=True):
     """The job that goes on, and its attempt's token."""
 
-    job_id: _Job
     token: Annotated[Token, Flag("--token", within=None, help="The attempt's token.")]
-
-
-class JobKey(Request, frozen=True, kw_only=True):
-    """A job."""
-
-    job_id: _Job
 
 
 class ListJobs(Request, frozen=True, kw_only=True):

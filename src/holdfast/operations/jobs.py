@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.event_stream import Published
 from holdfast.domains.jobs.events import Event, EventKind
@@ -9,25 +11,9 @@ from holdfast.domains.jobs.records import PORT, TLS_PORT
 from holdfast.kernel.errors import Collision, Corrupt, Fenced, ImpossibleTransition, NotFound
 from holdfast.kernel.names import check_job_id
 from holdfast.kernel.store import Damage
+from holdfast.operations import job_requests as requests
 from holdfast.operations.claims import claimant
 from holdfast.operations.job_claim import claim_job, unclaim_job
-from holdfast.operations.job_requests import (
-    Cancel,
-    EventsAfter,
-    FinishAndPick,
-    Heartbeat,
-    JobKey,
-    ListJobs,
-    Log,
-    Pick,
-    Prune,
-    PublishEvent,
-    Register,
-    Report,
-    Requeue,
-    RetryAll,
-    SetStatus,
-)
 from holdfast.operations.job_views import FinishedView, JobView, Pruned, Sent, view_of
 from holdfast.operations.operation import Wait, operation
 from holdfast.runtime.connection import Holdfast
@@ -47,31 +33,12 @@ def _logged(hf: Holdfast, job: Job) -> JobView:
 
 
 @operation("POST /v1/jobs", cli="jobs register", mcp="create_job", errors=(Collision,))
-def register(hf: Holdfast, request: Register) -> JobView:
+def register(hf: Holdfast, request: requests.Register) -> JobView:
     """Register work, and return the job, pending."""
     chosen = request.broker
-    job = hf.jobs.register_job(
-        request.prompt,
-        agent=request.agent,
-        agent_session=request.agent_session,
-        timeout_sec=request.timeout_sec,
-        idle_timeout_sec=request.idle_timeout_sec,
-        expected_artifacts=request.expected_artifacts,
-        workdir=request.workdir,
-        priority=request.priority,
-        max_attempts=request.max_attempts,
-        broker=Broker(
-            host=chosen.host,
-            port=(TLS_PORT if chosen.tls else PORT) if chosen.port is None else chosen.port,
-            tls=chosen.tls,
-            username=chosen.username,
-            password_env=chosen.password_env,
-        ),
-        topic_prefix=request.topic_prefix,
-        signed=request.signed,
-        job_id=request.job_id,
-    )
-    return _logged(hf, job)
+    port = (TLS_PORT if chosen.tls else PORT) if chosen.port is None else chosen.port
+    broker = Broker(**asdict(replace(chosen, port=port)))
+    return _logged(hf, hf.jobs.register_job(**asdict(replace(request, broker=broker))))
 
 
 def _unpick(hf: Holdfast, job: JobView | None, _: Wait) -> None:
@@ -82,7 +49,7 @@ def _unpick(hf: Holdfast, job: JobView | None, _: Wait) -> None:
 @operation(
     "POST /v1/queue/pick", cli="jobs pick", mcp="claim_job", errors=(NotFound,), undo=_unpick
 )
-def pick(hf: Holdfast, request: Pick, wait: Wait) -> JobView | None:
+def pick(hf: Holdfast, request: requests.Pick, wait: Wait) -> JobView | None:
     """Claim the next pending job of a label, and wait for one up to `wait_s`; 204 without one.
 
     Its token is what a verdict must show. Without `pid` the claim has no process that could die:
@@ -104,20 +71,13 @@ def pick(hf: Holdfast, request: Pick, wait: Wait) -> JobView | None:
     cli="jobs status",
     errors=(NotFound, ImpossibleTransition, Fenced),
 )
-def status(hf: Holdfast, request: SetStatus) -> JobView:
+def status(hf: Holdfast, request: requests.SetStatus) -> JobView:
     """Move a job to another status. A worker shows its attempt's token, an operator none."""
-    job = hf.jobs.update_status(
-        request.job_id,
-        request.status,
-        token=request.token,
-        result=request.result,
-        error=request.error,
-    )
-    return _logged(hf, job)
+    return _logged(hf, hf.jobs.update_status(**asdict(request)))
 
 
 @operation(mcp="report_job", errors=(NotFound, ImpossibleTransition, Fenced))
-def report(hf: Holdfast, request: Report) -> JobView:
+def report(hf: Holdfast, request: requests.Report) -> JobView:
     """Report how the work on a job goes, as an event of the job, or how it ended.
 
     An ending and its event are one step. With `give_back` the job is pending again.
@@ -145,17 +105,11 @@ def report(hf: Holdfast, request: Report) -> JobView:
 @operation(
     "POST /v1/jobs/{job_id}/finish-and-pick", errors=(NotFound, ImpossibleTransition, Fenced)
 )
-def finish_and_pick(hf: Holdfast, request: FinishAndPick) -> FinishedView:
+def finish_and_pick(hf: Holdfast, request: requests.FinishAndPick) -> FinishedView:
     """End a job and claim the next one of its queue, in one step: both or neither."""
-    finished = hf.jobs.finish_and_pick(
-        request.job_id,
-        request.status,
-        token=request.token,
-        agent_session=request.agent_session,
-        result=request.result,
-        error=request.error,
-        holder=claimant(hf, request.pid, request.agent_session or ""),
-    )
+    fields = asdict(request)
+    holder = claimant(hf, fields.pop("pid"), request.agent_session or "")
+    finished = hf.jobs.finish_and_pick(**fields, holder=holder)
     picked = None if finished.picked is None else view_of(finished.picked)
     return FinishedView(done=_logged(hf, finished.done), picked=picked)
 
@@ -163,12 +117,12 @@ def finish_and_pick(hf: Holdfast, request: FinishAndPick) -> FinishedView:
 @operation(
     "POST /v1/jobs/{job_id}/cancel", cli="jobs cancel", errors=(NotFound, ImpossibleTransition)
 )
-def cancel(hf: Holdfast, request: Cancel) -> JobView:
+def cancel(hf: Holdfast, request: requests.Cancel) -> JobView:
     """End a pending or running job as cancelled; its worker stops.
 
     Or give up a job that ended in error.
     """
-    return _logged(hf, hf.jobs.cancel(request.job_id, reason=request.reason))
+    return _logged(hf, hf.jobs.cancel(**asdict(request)))
 
 
 @operation(
@@ -176,7 +130,7 @@ def cancel(hf: Holdfast, request: Cancel) -> JobView:
     cli="jobs requeue",
     errors=(NotFound, ImpossibleTransition, Fenced),
 )
-def requeue(hf: Holdfast, request: Requeue) -> JobView:
+def requeue(hf: Holdfast, request: requests.Requeue) -> JobView:
     """Put a running job back for the next pick; its worker stops."""
     return _logged(hf, hf.jobs.requeue(request.job_id, token=request.token))
 
@@ -187,20 +141,18 @@ def requeue(hf: Holdfast, request: Requeue) -> JobView:
     mcp="retry_job",
     errors=(NotFound, ImpossibleTransition),
 )
-def retry(hf: Holdfast, request: JobKey) -> JobView:
+def retry(hf: Holdfast, request: requests.JobKey) -> JobView:
     """Retry a job that ended in error or was cancelled: it is pending in its old place."""
     return _logged(hf, hf.jobs.retry(request.job_id))
 
 
 @operation("POST /v1/upkeep/jobs/retry", cli="jobs retry")
-def retry_all(hf: Holdfast, request: RetryAll, damaged: Damage) -> list[JobView]:
+def retry_all(hf: Holdfast, request: requests.RetryAll, damaged: Damage) -> list[JobView]:
     """Retry all jobs that ended in error, or all that were cancelled, of one queue or of all.
 
     Returns those jobs.
     """
-    retried = hf.jobs.retry_all(
-        status=request.status, agent_session=request.agent_session, damaged=damaged
-    )
+    retried = hf.jobs.retry_all(**asdict(request), damaged=damaged)
     hf.catch_up()
     return [view_of(job) for job in retried]
 
@@ -210,31 +162,25 @@ def retry_all(hf: Holdfast, request: RetryAll, damaged: Damage) -> list[JobView]
     cli="jobs heartbeat",
     errors=(NotFound, ImpossibleTransition, Fenced),
 )
-def heartbeat(hf: Holdfast, request: Heartbeat) -> JobView:
+def heartbeat(hf: Holdfast, request: requests.Heartbeat) -> JobView:
     """Give a sign of life for a running job, so that it does not count as idle."""
     return view_of(hf.jobs.heartbeat(request.job_id, token=request.token))
 
 
 @operation("GET /v1/jobs", cli="jobs list")
-def list_(hf: Holdfast, request: ListJobs, damaged: Damage) -> list[JobView]:
+def list_(hf: Holdfast, request: requests.ListJobs, damaged: Damage) -> list[JobView]:
     """Jobs in the order they arrived, the newest of those that match."""
-    found = hf.jobs.list_jobs(
-        status=request.status,
-        agent_session=request.agent_session,
-        limit=request.limit,
-        damaged=damaged,
-    )
-    return [view_of(job) for job in found]
+    return [view_of(job) for job in hf.jobs.list_jobs(**asdict(request), damaged=damaged)]
 
 
 @operation("GET /v1/jobs/{job_id}", cli="jobs get", errors=(NotFound,))
-def get(hf: Holdfast, request: JobKey) -> JobView:
+def get(hf: Holdfast, request: requests.JobKey) -> JobView:
     """One job."""
     return view_of(hf.jobs.get_job(request.job_id))
 
 
 @operation("GET /v1/jobs/{job_id}/log", cli="jobs logs", errors=(NotFound,))
-def log(hf: Holdfast, request: Log) -> list[dict[str, Any]]:
+def log(hf: Holdfast, request: requests.Log) -> list[dict[str, Any]]:
     """The audit log of a job: what happened to it, oldest first."""
     hf.catch_up(wait=True)
     if hf.job_log is None:
@@ -254,7 +200,7 @@ def no_log() -> NotFound:
 
 
 @operation("GET /v1/jobs/{job_id}/events", errors=(NotFound,))
-def events(hf: Holdfast, request: EventsAfter) -> list[Event]:
+def events(hf: Holdfast, request: requests.EventsAfter) -> list[Event]:
     """The events of a job that are kept, after a number."""
     hf.jobs.get_job(request.job_id)
     return hf.job_events.of_job(request.job_id, after_seq=request.after_seq)
@@ -266,7 +212,7 @@ def events(hf: Holdfast, request: EventsAfter) -> list[Event]:
     errors=(NotFound, ImpossibleTransition, Fenced),
     outside=True,
 )
-def publish(hf: Holdfast, request: PublishEvent) -> Event:
+def publish(hf: Holdfast, request: requests.PublishEvent) -> Event:
     """Publish an event of a job, and move the job as it says.
 
     The event is kept before it is sent: if the broker is away, that is the error, and the event
@@ -277,15 +223,9 @@ def publish(hf: Holdfast, request: PublishEvent) -> Event:
     return event
 
 
-def keep_event(hf: Holdfast, request: PublishEvent) -> Published:
+def keep_event(hf: Holdfast, request: requests.PublishEvent) -> Published:
     """Keep an event, and move the job as it says. It is not sent yet."""
-    published = hf.job_events.publish(
-        request.job_id,
-        request.event,
-        detail=request.detail,
-        data=request.data,
-        token=request.token,
-    )
+    published = hf.job_events.publish(**asdict(request))
     hf.catch_up()
     return published
 
@@ -308,31 +248,17 @@ def reap(hf: Holdfast) -> list[JobView]:
 
 
 @operation("POST /v1/upkeep/jobs/prune", cli="jobs prune")
-def prune(hf: Holdfast, request: Prune) -> Pruned:
+def prune(hf: Holdfast, request: requests.Prune) -> Pruned:
     """Remove finished jobs beyond the bounds. The audit log keeps what it has of them."""
     # Before they are gone: the log says more of a job that is still there.
     hf.catch_up(wait=True)
-    removed = hf.jobs.prune(
-        keep_finished=request.keep_finished, keep_s=request.keep_s, adopted=request.adopted
-    )
+    removed = hf.jobs.prune(**asdict(request))
     hf.catch_up()
     return Pruned(removed=removed)
 
 
 OPERATIONS = [
-    *(
-        register,
-        pick,
-        status,
-        report,
-        finish_and_pick,
-        cancel,
-        requeue,
-        retry,
-        heartbeat,
-        list_,
-        get,
-        log,
-    ),
+    *(register, pick, status, report, finish_and_pick, cancel, requeue, retry, heartbeat),
+    *(list_, get, log),
     *(events, publish, send, reap, prune, retry_all),
 ]

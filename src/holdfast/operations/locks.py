@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import convert
@@ -14,17 +15,10 @@ from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LOCK_TIMEOUT_S, SERVER_WAIT_MAX_S
 from holdfast.kernel.names import check_label
-from holdfast.operations.claims import ClaimPid, claimant
+from holdfast.operations.claims import CLAIM_ENDS, ClaimPid, claimant
 from holdfast.operations.fields import By, Label, Names, Priority, Resource, Token, Ttl, WaitSeconds
 from holdfast.operations.lock_flags import NAMES, ModeSwitch, priority_flag, timeout_flag
-from holdfast.operations.operation import (
-    Argument,
-    Flag,
-    Positional,
-    Request,
-    Wait,
-    operation,
-)
+from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.inspect import Explanation, Graph, LockStatus
 from holdfast.primitives.locks.policy import Blocker, Obstruction
@@ -38,6 +32,7 @@ _Name = Annotated[Resource, Positional()]
 class LockClaim(Request, frozen=True, kw_only=True):
     """What every claim of locks says; `ttl_s` or `pid` says what ends it."""
 
+    one_of = CLAIM_ENDS
     names: Annotated[Names, NAMES, Argument("Everything you need at the same time, in any order.")]
     by: Annotated[By, Flag("--by", metavar="JOB", help="The job that holds it.")]
     mode: Annotated[ModeSwitch, Argument(name="shared", choose=(Mode.EXCLUSIVE, Mode.SHARED))] = (
@@ -235,7 +230,7 @@ def granted(
     """Acquire within a time limit, and return the grant for a caller that may have gone by then.
 
     A grant that an earlier request of the same job is giving back just now is not re-entered: its
-    locks are released and acquired anew.
+    locks are released and acquired again.
     """
     began_s, left_s = time.monotonic(), timeout_s
     while True:
@@ -251,7 +246,7 @@ def granted(
 
 
 def give_back(hf: Holdfast, grant: GrantView, wait: Wait) -> None:
-    """Release a grant that nobody knows of, unless the same job has re-entered it since."""
+    """Release a grant that its caller did not get, unless the same job has re-entered it since."""
     if not grant.reentered and wait.take_back(grant.token):
         hf.locks.release_token(grant.token)
 
@@ -271,23 +266,10 @@ def acquire(hf: Holdfast, request: Acquire, wait: Wait) -> GrantView:
     that disconnects while it waits leaves the queue. A job that holds all of it already gets its
     token again, and no more time: renew it.
     """
-    process = claimant(hf, request.pid, request.by)
-
-    def attempt(timeout_s: float | None) -> Grant:
-        return hf.locks.acquire(
-            request.names,
-            by=request.by,
-            mode=request.mode,
-            timeout_s=timeout_s,
-            priority=request.priority,
-            ttl_s=request.ttl_s,
-            process=process,
-            on_wait=wait.on_wait,
-            stop_fd=wait.stop_fd,
-            detached=True,
-        )
-
-    return granted(hf, wait, request.timeout_s, attempt)
+    fields = asdict(request)
+    limit_s, process = fields.pop("timeout_s"), claimant(hf, fields.pop("pid"), request.by)
+    claim = partial(hf.locks.acquire, **fields, process=process, **wait.fields, detached=True)
+    return granted(hf, wait, limit_s, lambda left_s: claim(timeout_s=left_s))
 
 
 @operation("POST /v1/locks/renew", cli="locks renew", errors=(LeaseLost,))
@@ -344,14 +326,13 @@ def wait(hf: Holdfast, request: WaitFor, wait: Wait) -> Free:
 
 
 def wait_for(hf: Holdfast, request: WaitFor, wait: Wait) -> Obstruction | None:
-    """Wait as requested; return what was in the way when time ran out, or None."""
+    """Wait as requested; return what blocked the names when time ran out, or None."""
     return hf.locks.wait_free(
         request.names,
         by=f"wait-{secrets.token_hex(6)}" if request.by is None else request.by,
         mode=request.mode,
         timeout_s=request.timeout_s,
-        on_wait=wait.on_wait,
-        stop_fd=wait.stop_fd,
+        **wait.fields,
     )
 
 
@@ -366,8 +347,7 @@ def kick(hf: Holdfast, request: Kick) -> Kicked:
 
     The reason goes into the journal.
     """
-    kicked = hf.locks.kick(request.name, why=request.why, by=request.by, end_tree=request.end_tree)
-    return convert({"kicked": kicked}, Kicked, from_attributes=True)
+    return convert({"kicked": hf.locks.kick(**asdict(request))}, Kicked, from_attributes=True)
 
 
 @operation("GET /v1/locks", cli="locks status")

@@ -47,7 +47,7 @@ class Dropped(Plain, frozen=True, kw_only=True):
 def read(hf: Holdfast, request: ReadLog) -> list[Entry]:
     """The journal: every change, in the order in which they took effect. The last that match."""
     begin = None if request.since is None else instant_of(request.since)
-    most = request.tail if request.tail is not None else TAIL if begin is None else LIST_MAX
+    most = tail_of(request, LIST_MAX)
     return hf.log.chosen(begin=begin, subject=request.subject, limit=most)[0] if most else []
 
 
@@ -55,6 +55,13 @@ def read(hf: Holdfast, request: ReadLog) -> list[Entry]:
 def prune(hf: Holdfast) -> Dropped:
     """Drop what is beyond the configured bounds."""
     return Dropped(dropped=hf.log.prune())
+
+
+def tail_of(request: ReadLog, every: int) -> int:
+    """How many of the last entries are wanted; `every` stands for all of them."""
+    if request.tail is None:
+        return TAIL if request.since is None else every
+    return request.tail
 
 
 def instant_of(text: str) -> datetime:

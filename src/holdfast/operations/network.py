@@ -1,10 +1,12 @@
 """Hosts, leases, routers and neighbours of a network. A router is a lock of its own name."""
 
 import math
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import (
@@ -30,7 +32,6 @@ from holdfast.operations.fields import (
 )
 from holdfast.operations.lock_flags import timeout_flag
 from holdfast.operations.operation import Flag, Positional, Request, Wait, operation
-from holdfast.primitives.locks.grant import Grant
 from holdfast.primitives.locks.policy import Obstruction
 from holdfast.runtime.connection import Holdfast
 
@@ -44,9 +45,6 @@ _Mac = Annotated[str, described("A MAC address.", examples=["02:00:0a:01:01:64"]
 _JobType = Literal["quick", "detailed"]
 _DSCP = "The code point that a quick job marks its packets with."
 _Dscp = Annotated[int, at_least_zero(_DSCP, DSCP_MAX)]
-_Host = Annotated[Id, Positional("NAME")]
-_NeighborHost = Annotated[Id, Positional("HOST")]
-_Address = Annotated[_Ip, Positional()]
 _Run = Annotated[
     By,
     Flag("--by", metavar="JOB", help="The run that holds it; routers know it as a job."),
@@ -83,17 +81,16 @@ class AddHosts(Request, frozen=True, kw_only=True):
     hosts: Annotated[list[AddHost], Meta(max_length=BATCH_MAX)]
 
 
-class RemoveHost(Request, frozen=True, kw_only=True):
-    """A host, and whether the leases on it are to end too."""
-
-    host: _Host
-    force: Annotated[bool, Flag("--force", help="End the leases on it too.")] = False
-
-
 class HostName(Request, frozen=True, kw_only=True):
     """A host."""
 
-    host: _Host
+    host: Annotated[Id, Positional("NAME")]
+
+
+class RemoveHost(HostName, frozen=True, kw_only=True):
+    """A host, and whether the leases on it are to end too."""
+
+    force: Annotated[bool, Flag("--force", help="End the leases on it too.")] = False
 
 
 class ListHosts(Request, frozen=True, kw_only=True):
@@ -121,10 +118,9 @@ class TakeLeases(Request, frozen=True, kw_only=True):
     ttl_s: _LeaseTtl = None
 
 
-class DropLease(Request, frozen=True, kw_only=True):
+class DropLease(HostName, frozen=True, kw_only=True):
     """A run's lease on a host."""
 
-    host: _Host
     by: _Run
 
 
@@ -134,22 +130,19 @@ class ListLeases(Request, frozen=True, kw_only=True):
     host: Annotated[Id | None, Positional("[NAME]")] = None
 
 
-class TakeNeighbor(Request, frozen=True, kw_only=True):
-    """A neighbour entry to lease for a run."""
-
-    host: _NeighborHost
-    address: _Address
-    by: _Run
-    pid: ClaimPid = None
-    ttl_s: _LeaseTtl = None
-
-
 class DropNeighbor(Request, frozen=True, kw_only=True):
     """A run's lease on a neighbour entry."""
 
-    host: _NeighborHost
-    address: _Address
+    host: Annotated[Id, Positional("HOST")]
+    address: Annotated[_Ip, Positional()]
     by: _Run
+
+
+class TakeNeighbor(DropNeighbor, frozen=True, kw_only=True):
+    """A neighbour entry to lease for a run."""
+
+    pid: ClaimPid = None
+    ttl_s: _LeaseTtl = None
 
 
 class LockRouters(locks.LockClaim, frozen=True, kw_only=True):
@@ -209,12 +202,9 @@ class NeighborTaken(Plain, frozen=True, kw_only=True):
     count: int
 
 
-class NeighborDropped(Plain, frozen=True, kw_only=True):
+class NeighborDropped(NeighborTaken, frozen=True, kw_only=True):
     """How many lease a neighbour entry still, and whether it may be removed."""
 
-    host: str
-    neighbor_ip: str
-    count: int
     should_delete: bool
 
 
@@ -348,22 +338,10 @@ def lock_routers(hf: Holdfast, request: LockRouters, wait: Wait) -> locks.GrantV
     The holder of a router has all of its hosts.
     """
 
-    def attempt(timeout_s: float | None) -> Grant:
-        return hf.network.lock_routers(
-            request.names,
-            request.by,
-            timeout_s,
-            mode=request.mode,
-            priority=request.priority,
-            job_type=request.job_type,
-            ttl_s=request.ttl_s,
-            pid=request.pid,
-            on_wait=wait.on_wait,
-            stop_fd=wait.stop_fd,
-            detached=True,
-        )
-
-    return locks.granted(hf, wait, request.timeout_s, attempt)
+    fields = asdict(request)
+    names, by, limit_s = (fields.pop(name) for name in ("names", "by", "timeout_s"))
+    claim = partial(hf.network.lock_routers, names, by, **fields, **wait.fields, detached=True)
+    return locks.granted(hf, wait, limit_s, lambda left_s: claim(timeout=left_s))
 
 
 @operation(
@@ -388,8 +366,7 @@ def wait_for(hf: Holdfast, request: locks.WaitFor, wait: Wait) -> Obstruction | 
         math.inf if request.timeout_s is None else request.timeout_s,
         job_id=request.by,
         mode=request.mode,
-        on_wait=wait.on_wait,
-        stop_fd=wait.stop_fd,
+        **wait.fields,
     )
 
 

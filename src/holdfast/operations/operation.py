@@ -20,13 +20,27 @@ Nothing here imports a web framework or a command line parser, and annotations a
 a command imports one area, and must start fast.
 """
 
+import os
 import re
+import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
-from holdfast.kernel.codec import Plain
+from holdfast.kernel.codec import Plain, to_plain
 from holdfast.kernel.errors import STATUS, HoldfastError
 
 if TYPE_CHECKING:
@@ -40,7 +54,13 @@ _FROM_FIELD: Any = object()
 
 
 class Request(Plain, frozen=True, kw_only=True):
-    """What an operation takes. Surfaces check its bounds; the domain checks everything else."""
+    """What an operation takes. Surfaces check its bounds; the domain checks everything else.
+
+    `one_of` are fields of which a request needs at least one, with the types that JSON schema
+    calls them by; the domain refuses it otherwise.
+    """
+
+    one_of: ClassVar[dict[str, str]] = {}
 
 
 class Nothing(Request, frozen=True, kw_only=True):
@@ -129,6 +149,30 @@ class Argument:
         return field.default if self.default is _FROM_FIELD else self.default
 
 
+class Stop:
+    """A descriptor that becomes readable when a wait is to end. Any thread may set it."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._closed = False
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """End the wait; harmless when it is over."""
+        with self._mutex:
+            if not self._closed:
+                os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        """Close it when nobody waits with it any more."""
+        with self._mutex:
+            if not self._closed:
+                self._closed = True
+                os.close(self.fd)
+
+    __del__ = close
+
+
 class Wait:
     """How a handler waits: what ends the wait early, and who learns that it has begun."""
 
@@ -138,6 +182,11 @@ class Wait:
         self.stop_fd = stop_fd
         """The wait ends when this descriptor is readable."""
         self.on_wait = on_wait
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Both, as the waiting methods of the library take them."""
+        return {"on_wait": self.on_wait, "stop_fd": self.stop_fd}
 
     def issue(self, tokens: Iterable[int]) -> set[int]:  # noqa: ARG002 - for overriding
         """Return those of these grants that are being given back just now, and must not be issued.
@@ -229,6 +278,32 @@ class Operation:
     def has_body(self) -> bool:
         """HTTP takes a body for it."""
         return self.method == "POST" and bool(self.other_fields)
+
+
+def unwrapped(kind: Any) -> tuple[Any, list[Any], bool]:
+    """The type of a field without annotations and None; its annotations, the innermost first; and
+    whether it may be None.
+    """
+    if get_origin(kind) is Annotated:
+        inner, *notes = get_args(kind)
+        bare, more, optional = unwrapped(inner)
+        return bare, [*more, *notes], optional
+    if get_origin(kind) in (Union, UnionType):
+        # Of several types, one is None.
+        bare, notes, _ = unwrapped(next(one for one in get_args(kind) if one is not NoneType))
+        return bare, notes, True
+    return kind, [], False
+
+
+def json_fields(error: HoldfastError) -> dict[str, Any]:
+    """The fields of an error as JSON; a text in place of what JSON cannot say."""
+    fields: dict[str, Any] = {}
+    for name, value in error.fields.items():
+        try:
+            fields[name] = to_plain(value)
+        except (TypeError, ValueError):
+            fields[name] = str(value)
+    return fields
 
 
 def operation(

@@ -10,27 +10,32 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from holdfast.domains.workflows import CurrentRecipe, SwapEvent, SwapMarker, UnknownRecipe, Workflow
+from holdfast.domains.workflows import (
+    CurrentRecipe,
+    Preempt,
+    SwapEvent,
+    SwapMarker,
+    UnknownRecipe,
+    Workflow,
+)
 from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import Blocked, Fenced, LeaseLost, NotFound
 from holdfast.kernel.limits import LIST_MAX, WORKFLOW_TTL_S
 from holdfast.kernel.store import Damage
 from holdfast.operations.fields import Id, Label, Pid, Token, Ttl, WaitSeconds
-from holdfast.operations.operation import (
-    Argument,
-    Flag,
-    Positional,
-    Request,
-    Wait,
-    operation,
-)
+from holdfast.operations.operation import Argument, Flag, Positional, Request, Wait, operation
 from holdfast.runtime.connection import Holdfast
 
-Name = Annotated[Id, Positional()]
-_Token = Annotated[
-    Token, Flag("--token", metavar="TOKEN", within=None, help="What `register` printed.")
-]
+STATES = {
+    Preempt.NONE: "runs",
+    Preempt.REQUESTED: "asked to yield",
+    Preempt.YIELDED: "yielding",
+    Preempt.IGNORED: "has not yielded",
+}
+"""The states of a workflow in words."""
+
+_Name = Annotated[Id, Positional()]
 
 recipe_flag = Flag("--recipe", metavar="RECIPE", help="What it needs loaded, such as llama-70b.")
 preemptible_flag = Flag(
@@ -48,7 +53,7 @@ wait_flag = Flag(
 class RegisterWorkflow(Request, frozen=True, kw_only=True):
     """Work of a process on the server's machine that needs a recipe."""
 
-    name: Name
+    name: _Name
     recipe: Annotated[Label, recipe_flag, Argument()]
     pid: Annotated[
         Pid,
@@ -83,25 +88,24 @@ class RegisterWorkflow(Request, frozen=True, kw_only=True):
     wait_s: Annotated[WaitSeconds, wait_flag] = 0.0
 
 
-class RenewWorkflow(Request, frozen=True, kw_only=True):
-    """The workflow that goes on."""
-
-    name: Name
-    token: _Token
-    ttl_s: Annotated[Ttl | None, Flag("--ttl", help="Another time to live from now on.")] = None
-
-
-class OwnWorkflow(Request, frozen=True, kw_only=True):
-    """A workflow, and the token that shows whose it is."""
-
-    name: Name
-    token: _Token
-
-
 class WorkflowKey(Request, frozen=True, kw_only=True):
     """A workflow."""
 
-    name: Name
+    name: _Name
+
+
+class OwnWorkflow(WorkflowKey, frozen=True, kw_only=True):
+    """A workflow, and the token that shows whose it is."""
+
+    token: Annotated[
+        Token, Flag("--token", metavar="TOKEN", within=None, help="What `register` printed.")
+    ]
+
+
+class RenewWorkflow(OwnWorkflow, frozen=True, kw_only=True):
+    """The workflow that goes on."""
+
+    ttl_s: Annotated[Ttl | None, Flag("--ttl", help="Another time to live from now on.")] = None
 
 
 class SwapLog(Request, frozen=True, kw_only=True):
@@ -196,17 +200,10 @@ def register_with_signal(
     hf: Holdfast, request: RegisterWorkflow, wait: Wait, signal_path: str | None
 ) -> RegisteredView:
     """The same with a signal file that the caller chose."""
+    fields = asdict(request)
+    owner = hf.processes.of(fields.pop("pid"))
     registered = hf.workflows.register(
-        request.name,
-        request.recipe,
-        owner=hf.processes.of(request.pid),
-        ttl_s=request.ttl_s,
-        preemptible=request.preemptible,
-        preempt_signal_path=signal_path,
-        loaded_only=request.loaded_only,
-        wait_s=request.wait_s,
-        on_wait=wait.on_wait,
-        stop_fd=wait.stop_fd,
+        **fields, owner=owner, preempt_signal_path=signal_path, **wait.fields
     )
     return RegisteredView(**asdict(registered.workflow), swap_needed=registered.swap_needed)
 

@@ -8,6 +8,8 @@ learn the exit status of a pane: the pane reports it by another FIFO.
 """
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -24,6 +26,7 @@ from holdfast.kernel.errors import (
     AgentEnded,
     Collision,
     HoldfastError,
+    InvalidValue,
     NotFound,
     Unavailable,
     status_of,
@@ -56,6 +59,18 @@ _LEFT_S = 0.5
 """How long processes that are about to end have for that."""
 
 
+def check_command(program: str) -> None:
+    """Raises InvalidValue for a program that is not there.
+
+    The pane of the agent would say so too, and be gone before anybody could read it.
+    """
+    if shutil.which(program) is None:
+        raise InvalidValue(
+            f"there is no command {shlex.quote(program)}: give a path, or one that is on your PATH",
+            field="command",
+        )
+
+
 def start_in_tmux(
     hf: Holdfast, launch: Launch, pane_command: Callable[[str], list[str]], *, watch_s: float
 ) -> Agent:
@@ -63,9 +78,14 @@ def start_in_tmux(
     `watch_s`. `pane_command` makes the pane's command, given the path of the FIFO for its exit
     status; the command publishes the reserved generation with its own process.
 
-    Raises Collision when there is such a tmux session, AgentEnded when the program ended at once,
-    and Unavailable when it does not come up in time. Nothing is left of it then.
+    Raises InvalidValue for a store in memory, Collision when there is such a tmux session,
+    AgentEnded when the program ended at once, and Unavailable when it does not come up in time.
+    Nothing is left of it then.
     """
+    if hf.store.ephemeral:
+        raise InvalidValue(
+            "an agent in tmux is another process, and cannot share a memory: store", field="store"
+        )
     tmux, name = Tmux(), launch.session_name or launch.name
     if tmux.liveness(name) is Liveness.ALIVE:
         raise Collision(

@@ -1,17 +1,17 @@
 """Agents for the page: who is alive, and why not."""
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 
 from holdfast.domains.agents import Agent, Agents
 from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
 from holdfast.domains.agents.records import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
-from holdfast.kernel.holder import Liveness, Processes, survivors_named
+from holdfast.kernel.holder import Liveness, survivors_named
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
 from holdfast.kernel.store import Entry
-from holdfast.operations.page.explanation import Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Fact, Tone, Why, known, matching
+from holdfast.runtime.connection import Holdfast
 
 _STATES: dict[str, tuple[Tone, str]] = {
     "alive": ("good", "its process runs and its lease is fresh"),
@@ -64,40 +64,34 @@ class AgentCensus(Plain, frozen=True, kw_only=True):
 
 
 def agent_page(
-    agents: Agents,
-    processes: Processes,
-    *,
-    after: tuple[str, str] | None = None,
-    limit: int = PAGE_LINES,
-    words: str = "",
+    hf: Holdfast, *, after: tuple[str, str] | None = None, limit: int = PAGE_LINES, words: str = ""
 ) -> AgentPage:
     """A stretch of the list by name; with `words`, of those in whose line they occur, among at most
     LIST_MAX.
     """
-    wanted = words.casefold()
-    lines: list[AgentLine] = []
-    last = after
-    for agent in _from(agents, after):
-        last = (agent.agent_name, agent.agent_id)
-        line = line_of(agent, agents, processes)
-        searched = f"{line.name} {line.state} {line.tool} {line.tmux_session} {line.agent_id}"
-        if not wanted or wanted in searched.casefold():
-            lines.append(line)
-        if len(lines) == limit:
-            return AgentPage(total=agents.count(), lines=tuple(lines), next=last)
-    return AgentPage(total=agents.count(), lines=tuple(lines), next=None)
+
+    def searched(agent: Agent) -> tuple[AgentLine, str]:
+        line = line_of(hf, agent)
+        facts = (line.name, line.state, line.tool, line.tmux_session, line.agent_id)
+        return line, " ".join(map(str, facts))
+
+    found = matching(_from(hf.agents, after), searched, words, limit)
+    last = found[-1][0] if len(found) == limit else None
+    behind = None if last is None else (last.agent_name, last.agent_id)
+    lines = tuple(line for _, line in found)
+    return AgentPage(total=hf.agents.count(), lines=lines, next=behind)
 
 
-def agent_census(agents: Agents, processes: Processes, *, troubled_max: int = 5) -> AgentCensus:
+def agent_census(hf: Holdfast, *, troubled_max: int = 5) -> AgentCensus:
     """Count the agents by state."""
     states: dict[str, int] = dict.fromkeys(_STATES, 0)
     troubled: list[AgentLine] = []
-    for agent in _from(agents, None):
-        state = _state(agent, processes, agents.store.embedded, agents.store.now())
+    for agent in _from(hf.agents, None):
+        state = _state(hf, agent)
         states[state] += 1
         if _STATES[state][0] == "bad" and len(troubled) < troubled_max:
-            troubled.append(line_of(agent, agents, processes))
-    return AgentCensus(total=agents.count(), states=states, troubled=tuple(troubled))
+            troubled.append(line_of(hf, agent))
+    return AgentCensus(total=hf.agents.count(), states=states, troubled=tuple(troubled))
 
 
 def agent_names(agents: Agents, entries: Iterable[Entry]) -> dict[str, str]:
@@ -125,11 +119,12 @@ def name_of(agents: Agents, agent_id: str) -> str | None:
         return None
 
 
-def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
+def line_of(hf: Holdfast, agent: Agent) -> AgentLine:
     """An agent in a list."""
-    state = _state(agent, processes, agents.store.embedded, agents.store.now())
+    state = _state(hf, agent)
     tone, why = _STATES[state]
-    if state == "dead" and (left := survivors_of(agent, processes, embedded=agents.store.embedded)):
+    left = survivors_of(agent, hf.processes, embedded=hf.store.embedded) if state == "dead" else ()
+    if left:
         why = f"its process has ended, and processes that it started live ({survivors_named(left)})"
         why += ": its id stays its own until they end"
     return AgentLine(
@@ -148,19 +143,19 @@ def line_of(agent: Agent, agents: Agents, processes: Processes) -> AgentLine:
     )
 
 
-def why_agent(agent: Agent, agents: Agents, processes: Processes) -> Why:
+def why_agent(hf: Holdfast, agent_id: str) -> Why:
     """Why an agent counts as alive or not: each of its parts by itself. Asks tmux and its
     gateway.
     """
-    line = line_of(agent, agents, processes)
-    parts = agents.liveness(agent)
+    agent = hf.agents.get(agent_id)
+    line, parts = line_of(hf, agent), hf.agents.liveness(agent)
     return Why(
         kind="agent",
         name=agent.agent_id,
         title=bare(agent.agent_name),
         state=line.state,
         tone=line.tone,
-        words=(f"{bare(line.name)}: {line.why}.", *_parts_words(parts)),
+        words=(f"{bare(line.name)}: {line.why}.", _parts_words(parts)),
         facts=known(
             Fact(name="lease ends", at=agent.lease_expires_at),
             Fact(name="published", at=agent.published_at),
@@ -185,22 +180,15 @@ def _from(agents: Agents, after: tuple[str, str] | None) -> Iterator[Agent]:
         after = (page[-1].agent_name, page[-1].agent_id)
 
 
-def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) -> str:
-    if not agent.fresh(now):
+def _state(hf: Holdfast, agent: Agent) -> str:
+    if not agent.fresh(hf.store.now()):
         return "expired"
-    alive = process_liveness(agent, processes, embedded=embedded)
+    alive = process_liveness(agent, hf.processes, embedded=hf.store.embedded)
     if alive is None:
         return "presumed"
     return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
-_PARTS: dict[str, Callable[[Parts], Liveness | None]] = {
-    "lease": lambda parts: parts.lease,
-    "process": lambda parts: parts.process,
-    "process tree": lambda parts: parts.tree or None,
-    "tmux session": lambda parts: parts.tmux_session,
-    "gateway": lambda parts: parts.gateway,
-}
 _LIVENESS_WORDS = {
     Liveness.ALIVE: "is there",
     Liveness.DEAD: "is gone",
@@ -208,13 +196,16 @@ _LIVENESS_WORDS = {
 }
 
 
-def _parts_words(parts: Parts) -> tuple[str, ...]:
-    found_parts = [
-        f"its {name} {_LIVENESS_WORDS[found]}"
-        for name, part in _PARTS.items()
-        if (found := part(parts)) is not None
-    ]
-    return (f"Checked just now: {', '.join(found_parts)}.",)
+def _parts_words(parts: Parts) -> str:
+    found = {
+        "lease": parts.lease,
+        "process": parts.process,
+        "process tree": parts.tree or None,
+        "tmux session": parts.tmux_session,
+        "gateway": parts.gateway,
+    }
+    words = [f"its {name} {_LIVENESS_WORDS[one]}" for name, one in found.items() if one is not None]
+    return f"Checked just now: {', '.join(words)}."
 
 
 def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:

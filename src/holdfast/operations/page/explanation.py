@@ -5,14 +5,17 @@ No span of time is in the words: an instant is a fact of its own, so that a page
 tick.
 """
 
-from typing import Literal
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Literal, TypeVar
 
 from holdfast.kernel.codec import Instant, Plain
 
+L = TypeVar("L")
+T = TypeVar("T")
+
 Tone = Literal["good", "busy", "wait", "bad", "idle"]
-"""How a thing is doing, for the eye: as it should, at work, waiting, in need of somebody, or
-nothing going on.
-"""
+"""How a thing is doing, for its colour: well, at work, waiting, in need of attention, or idle."""
 
 Verb = Literal[
     "kick", "cancel_job", "requeue_job", "retry_job", "replay", "discard", "cancel_request"
@@ -57,6 +60,17 @@ class Why(Plain, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     advice: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()
+
+
+def matching(
+    things: Iterable[T], line_of: Callable[[T], tuple[L, str]], words: str, limit: int
+) -> list[tuple[T, L]]:
+    """The first things in whose text the words occur, each with its line. `line_of` gives the line
+    of a thing and the text that is searched.
+    """
+    shown = ((thing, *line_of(thing)) for thing in things)
+    found = ((thing, line) for thing, line, text in shown if words.casefold() in text.casefold())
+    return list(islice(found, limit))
 
 
 def known(*facts: Fact) -> tuple[Fact, ...]:

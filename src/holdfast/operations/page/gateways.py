@@ -46,7 +46,7 @@ class RequestLine(Plain, frozen=True, kw_only=True):
     cancel: Action | None
 
 
-class GatewayPicture(Plain, frozen=True, kw_only=True):
+class GatewayDetails(Plain, frozen=True, kw_only=True):
     """A gateway and its newest requests."""
 
     why: Why
@@ -77,9 +77,9 @@ def gateway_line(
     )
 
 
-def gateway_picture(
+def gateway_details(
     line: GatewayLine, status: Document | None, requests: Sequence[Document]
-) -> GatewayPicture:
+) -> GatewayDetails:
     """A gateway, why it is as it is, and its requests, the newest first."""
     old = [
         one
@@ -108,7 +108,7 @@ def gateway_picture(
         advice=_advice(line),
         actions=_actions(line, len(old)) if line.reconcile else (),
     )
-    return GatewayPicture(why=why, requests=tuple(_request(one) for one in reversed(requests)))
+    return GatewayDetails(why=why, requests=tuple(_request(one) for one in reversed(requests)))
 
 
 def _state(status: Document | None, silent: bool) -> tuple[Tone, str, str]:

@@ -4,16 +4,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.domains.jobs import Job, Jobs, JobStatus
-from holdfast.domains.jobs.event_stream import JobEvents
+from holdfast.domains.jobs import Job, JobStatus
 from holdfast.domains.jobs.events import Event
 from holdfast.domains.jobs.records import TRANSITIONS, due_at
 from holdfast.domains.jobs.transitions import RETRIED
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.holder import Holder, Liveness, Processes, probe
+from holdfast.kernel.holder import Holder, Liveness, probe
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Action, Fact, Tone, Verb, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Verb, Why, known, matching
 from holdfast.primitives.journal import redacted
+from holdfast.runtime.connection import Holdfast
 
 PROMPT_CHARS = 200
 """How much of a prompt a line has."""
@@ -67,7 +67,7 @@ class Progress(Plain, frozen=True, kw_only=True):
     data: Any = None
 
 
-class JobPicture(Plain, frozen=True, kw_only=True):
+class JobDetails(Plain, frozen=True, kw_only=True):
     """A job with all that is shown of it. Its key and its broker's password are not."""
 
     why: Why
@@ -80,7 +80,7 @@ class JobPicture(Plain, frozen=True, kw_only=True):
 
 
 def job_page(
-    jobs: Jobs,
+    hf: Holdfast,
     *,
     status: str | None = None,
     before: tuple[int, str] | None = None,
@@ -91,22 +91,19 @@ def job_page(
     the next LIST_MAX.
     """
     read = LIST_MAX if words else limit
-    found = jobs.list_jobs(status=status, before=before, limit=read, damaged=[])[::-1]
-    wanted = words.casefold()
-    lines: list[JobLine] = []
-    last = found[-1] if len(found) == read else None
-    for job in found:
+    found = hf.jobs.list_jobs(status=status, before=before, limit=read, damaged=[])[::-1]
+
+    def searched(job: Job) -> tuple[JobLine, str]:
         line = line_of(job)
-        searched = f"{line.job_id} {line.agent} {line.agent_session} {line.state} {job.prompt}"
-        if wanted in searched.casefold():
-            lines.append(line)
-        if len(lines) == limit:
-            last = job
-            break
-    counts = {each.value: number for each, number in jobs.counts().items()}
+        return line, f"{job.job_id} {job.agent} {job.agent_session} {line.state} {job.prompt}"
+
+    matched = matching(found, searched, words, limit)
+    last = found[-1] if len(found) == read else None
+    if len(matched) == limit:
+        last = matched[-1][0]
     return JobPage(
-        counts=counts,
-        lines=tuple(lines),
+        counts={status.value: number for status, number in hf.jobs.counts().items()},
+        lines=tuple(line for _, line in matched),
         next=None if last is None else (last.arrival, last.job_id),
     )
 
@@ -131,11 +128,12 @@ def line_of(job: Job) -> JobLine:
     )
 
 
-def job_picture(job: Job, events: JobEvents, processes: Processes, *, embedded: bool) -> JobPicture:
+def job_details(hf: Holdfast, job_id: str) -> JobDetails:
     """A job, why it is as it is, and its last events."""
-    last = events.of_job(job.job_id, after_seq=max(job.last_seq - _EVENTS, 0))
-    return JobPicture(
-        why=_why(job, processes, embedded),
+    job = hf.jobs.get_job(job_id)
+    last = hf.job_events.of_job(job_id, after_seq=max(job.last_seq - _EVENTS, 0))
+    return JobDetails(
+        why=_why(hf, job),
         prompt=job.prompt[:_TEXT_CHARS],
         result=(job.result or "")[:_TEXT_CHARS],
         error=(job.error or "")[:_TEXT_CHARS],
@@ -151,11 +149,11 @@ def _progress(event: Event) -> Progress:
     )
 
 
-def _why(job: Job, processes: Processes, embedded: bool) -> Why:
+def _why(hf: Holdfast, job: Job) -> Why:
     tone, state = _state(job)
     worker = ""
     if job.claimed_by is not None:
-        worker = f"pid {job.claimed_by.pid}, {_state_of(job.claimed_by, processes, embedded)}"
+        worker = f"pid {job.claimed_by.pid}, {_state_of(hf, job.claimed_by)}"
     return Why(
         kind="job",
         name=job.job_id,
@@ -194,13 +192,13 @@ def _why(job: Job, processes: Processes, embedded: bool) -> Why:
     )
 
 
-def _state_of(worker: Holder, processes: Processes, embedded: bool) -> str:
-    whole, alone = (probe(one, processes, embedded=embedded) for one in (worker, worker.leader))
-    return (
-        "dead, and processes of its command live"
-        if (whole, alone) == (Liveness.ALIVE, Liveness.DEAD)
-        else whole.value
+def _state_of(hf: Holdfast, worker: Holder) -> str:
+    whole, alone = (
+        probe(one, hf.processes, embedded=hf.store.embedded) for one in (worker, worker.leader)
     )
+    if (whole, alone) == (Liveness.ALIVE, Liveness.DEAD):
+        return "dead, and processes of its command live"
+    return whole.value
 
 
 def _state(job: Job) -> tuple[Tone, str]:

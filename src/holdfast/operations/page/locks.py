@@ -1,9 +1,10 @@
 """Locks for the page: who holds, who waits, and why."""
 
+from collections.abc import Iterator
+
 from holdfast.kernel.codec import Instant, Plain
-from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import LIST_MAX, PAGE_LINES
-from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known
+from holdfast.operations.page.explanation import Action, Fact, Tone, Why, known, matching
 from holdfast.primitives.locks import Locks
 from holdfast.primitives.locks.inspect import (
     Alive,
@@ -12,6 +13,7 @@ from holdfast.primitives.locks.inspect import (
     LockLine,
     LockStatus,
     WaitStatus,
+    describe_process,
 )
 
 _SHOWN = 20
@@ -50,18 +52,25 @@ def lock_page(
     """A stretch of what is held or waited for, by name; with `words`, of those in whose line they
     occur, among LIST_MAX.
     """
-    wanted, lines = words.casefold(), list[HeldLine]()
+
+    def searched(one: LockLine) -> tuple[HeldLine, str]:
+        line = line_of(one)
+        return line, f"{line.name} {line.by} {line.state} {line.process}"
+
+    found = matching(_from(locks, after), searched, words, limit)
+    behind = found[-1][0].name if len(found) == limit else None
+    lines = tuple(line for _, line in found)
+    return LockPage(total=locks.counts().resources, lines=lines, next=behind)
+
+
+def _from(locks: Locks, after: str) -> Iterator[LockLine]:
+    """What is held or waited for by name, read in pages, LIST_MAX at most."""
     for _ in range(LIST_MAX // PAGE_LINES):
-        page = locks.page(after=after, limit=PAGE_LINES if wanted else limit)
-        for one in page:
-            after, line = one.name, line_of(one)
-            if wanted in f"{line.name} {line.by} {line.state} {line.process}".casefold():
-                lines.append(line)
-            if len(lines) == limit:
-                return LockPage(total=locks.counts().resources, lines=tuple(lines), next=after)
+        page = locks.page(after=after, limit=PAGE_LINES)
+        yield from page
         if len(page) < PAGE_LINES:
-            break
-    return LockPage(total=locks.counts().resources, lines=tuple(lines), next=None)
+            return
+        after = page[-1].name
 
 
 def line_of(one: LockLine) -> HeldLine:
@@ -75,7 +84,7 @@ def line_of(one: LockLine) -> HeldLine:
         by=", ".join(hold.by for hold in one.holds[:3]) + (" …" if len(one.holds) > 3 else ""),
         holders=len(one.holds),
         mode="" if first is None else first.mode.value,
-        process="" if first is None else process_words(first.process, first.alive),
+        process="" if first is None else describe_process(first.process, first.alive),
         since=None if first is None else first.since,
         ends_at=first.expires_at if first is not None and first.has_ttl else None,
         waiting=one.waiting,
@@ -109,30 +118,20 @@ def _kick(status: LockStatus) -> Action:
     """Taking it away, with all that goes with it and what it does not do."""
     more = sorted({other for hold in status.holds for other in hold.names} - {status.name})
     holders = {hold.by for hold in status.holds}
+    names = ", ".join(hold.by for hold in status.holds[:_SHOWN])
     together = f" With it goes what was taken together with it: {', '.join(more)}." if more else ""
     return Action(
         verb="kick",
         subject=status.name,
         label="Kick",
         effect=(
-            f"{status.name} is taken away from {_names(status)} at once and goes to the next "
+            f"{status.name} is taken away from {names} at once and goes to the next "
             f"waiter.{together} The old token is refused from then on, but the process is not "
             "stopped: end it first if it must not go on. It is journalled with your reason."
         ),
-        # By whom it was shown: the next waiter may have it by the time the button is pressed.
+        # Only from the job that the page showed: the next waiter may hold it when the button is
+        # pressed.
         by=holders.pop() if len(holders) == 1 else None,
-    )
-
-
-def process_words(process: Holder | None, alive: Alive) -> str:
-    """A process and what is known of it."""
-    if process is None:
-        return "no process"
-    label = f" {process.label}" if process.label else ""
-    what = "tree of pid" if process.tree else "pid"
-    return (
-        f"{what} {process.pid}{label}, "
-        f"{'cannot be seen from here' if alive is Alive.UNKNOWN else alive.value}"
     )
 
 
@@ -145,10 +144,6 @@ def _state(holds: tuple[HoldStatus, ...], waiting: int) -> tuple[Tone, str]:
         return ("bad" if waiting else "idle"), ended
     shared = f"shared by {len(holds)}" if len(holds) > 1 else "held"
     return ("wait", f"{shared}, {waiting} waiting") if waiting else ("busy", shared)
-
-
-def _names(status: LockStatus) -> str:
-    return ", ".join(hold.by for hold in status.holds[:_SHOWN])
 
 
 def _chain(found: Explanation) -> list[str]:
@@ -164,7 +159,7 @@ def _chain(found: Explanation) -> list[str]:
 
 def _holder(hold: HoldStatus, found: Explanation) -> str:
     return " ← ".join(
-        (hold.by, *found.behind.get(hold.by, ()), process_words(hold.process, hold.alive))
+        (hold.by, *found.behind.get(hold.by, ()), describe_process(hold.process, hold.alive))
     )
 
 
@@ -178,7 +173,7 @@ def _line_words(status: LockStatus) -> list[str]:
 
 def _request(wait: WaitStatus) -> str:
     mode = "only waits" if wait.looks else wait.mode.value
-    return f"{mode}, {process_words(wait.process, wait.alive)}"
+    return f"{mode}, {describe_process(wait.process, wait.alive)}"
 
 
 def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
@@ -186,7 +181,7 @@ def _facts(hold: HoldStatus, status: LockStatus) -> tuple[Fact, ...]:
     return known(
         Fact(name=f"{hold.by} has it since", at=hold.since),
         Fact(name="ends by itself", at=hold.expires_at if hold.has_ttl else None),
-        Fact(name="process", text=process_words(hold.process, hold.alive)),
+        Fact(name="process", text=describe_process(hold.process, hold.alive)),
         Fact(name="mode", text=hold.mode.value),
         Fact(name="taken together with", text=", ".join(others)),
         Fact(name="token", text=str(hold.token)),

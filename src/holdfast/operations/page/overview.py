@@ -4,21 +4,19 @@ happened last.
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.domains.agents import Agents
 from holdfast.domains.agents.records import bare
 from holdfast.domains.jobs import Jobs, JobStatus
-from holdfast.domains.workflows import Workflows
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.limits import PAGE_WAITS_MAX
-from holdfast.kernel.store import Entry, Store
+from holdfast.kernel.store import Entry
 from holdfast.kernel.text import counted
 from holdfast.operations.page.agents import AgentCensus, agent_names
 from holdfast.operations.page.explanation import Tone
 from holdfast.operations.page.gateways import GatewayLine
 from holdfast.operations.page.jobs import line_of
-from holdfast.operations.page.workflows import SwapPicture, swap_picture
-from holdfast.primitives.locks import Locks
+from holdfast.operations.page.workflows import SwapSnapshot, swap_snapshot
 from holdfast.primitives.locks.inspect import Alive, Graph, LockCounts
+from holdfast.runtime.connection import Holdfast
 
 _NEWEST = 30
 _FAILED = 5
@@ -52,7 +50,7 @@ class Overview(Plain, frozen=True, kw_only=True):
     graph: Graph
     jobs: dict[str, int]
     gateways: tuple[GatewayLine, ...]
-    swap: SwapPicture
+    swap: SwapSnapshot
     needs: tuple[Need, ...]
     journal: tuple[Entry, ...]
     """The newest entries, the newest first."""
@@ -60,43 +58,34 @@ class Overview(Plain, frozen=True, kw_only=True):
     """The names of agents whose ids are in those entries."""
 
 
-def overview(
-    store: Store,
-    locks: Locks,
-    jobs: Jobs,
-    workflows: Workflows,
-    agents: Agents,
-    census: AgentCensus,
-    gateways: Sequence[GatewayLine],
-) -> Overview:
+def overview(hf: Holdfast, census: AgentCensus, gateways: Sequence[GatewayLine]) -> Overview:
     """Everything at a glance. Reads little, however much there is; agents and gateways were
     probed before.
     """
-    graph = locks.contention(limit=PAGE_WAITS_MAX)
-    swap = swap_picture(workflows)
-    counts = jobs.counts()
-    failed = counts[JobStatus.ERROR]
+    graph = hf.locks.contention(limit=PAGE_WAITS_MAX)
+    swap = swap_snapshot(hf.workflows)
+    counts = hf.jobs.counts()
     needs = (
         *_of_locks(graph),
         *_of_gateways(gateways),
         *_of_swap(swap),
-        *_of_jobs(jobs, failed),
+        *_of_jobs(hf.jobs, counts[JobStatus.ERROR]),
         *_of_agents(census),
     )
-    newest = tuple(store.journal(limit=_NEWEST, reverse=True).entries)
+    newest = tuple(hf.store.journal(limit=_NEWEST, reverse=True).entries)
     return Overview(
-        now=store.now(),
-        store=store.kind,
-        namespace=store.namespace,
+        now=hf.store.now(),
+        store=hf.store.kind,
+        namespace=hf.store.namespace,
         agents=census,
-        locks=locks.counts(),
+        locks=hf.locks.counts(),
         graph=graph,
         jobs={status.value: number for status, number in counts.items()},
         gateways=tuple(gateways),
         swap=swap,
         needs=needs,
         journal=newest,
-        names=agent_names(agents, newest),
+        names=agent_names(hf.agents, newest),
     )
 
 
@@ -123,7 +112,7 @@ def _of_gateways(gateways: Sequence[GatewayLine]) -> Iterator[Need]:
             )
 
 
-def _of_swap(swap: SwapPicture) -> Iterator[Need]:
+def _of_swap(swap: SwapSnapshot) -> Iterator[Need]:
     if swap.target is not None and swap.waits_for:
         words = f"the swap to {swap.target} waits for {', '.join(swap.waits_for[:5])}"
         yield Need(kind="swap", name="swap", tone="wait", words=words, at=swap.begun_at)

@@ -7,12 +7,13 @@ from holdfast.domains.workflows.messages import describe_unknown
 from holdfast.domains.workflows.records import waits_for, who
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.operations.page.explanation import Fact, Tone, Why, known
+from holdfast.operations.workflows import STATES
 
-_STATES: dict[Preempt, tuple[Tone, str]] = {
-    Preempt.NONE: ("good", "runs"),
-    Preempt.REQUESTED: ("wait", "asked to yield"),
-    Preempt.YIELDED: ("wait", "yielding"),
-    Preempt.IGNORED: ("bad", "has not yielded"),
+_TONES: dict[Preempt, Tone] = {
+    Preempt.NONE: "good",
+    Preempt.REQUESTED: "wait",
+    Preempt.YIELDED: "wait",
+    Preempt.IGNORED: "bad",
 }
 
 
@@ -32,7 +33,7 @@ class WorkflowLine(Plain, frozen=True, kw_only=True):
     """None when it ends with its processes."""
 
 
-class SwapPicture(Plain, frozen=True, kw_only=True):
+class SwapSnapshot(Plain, frozen=True, kw_only=True):
     """What is loaded, the swap under way, and the workflows that live. `unknown` says why nobody
     knows what is loaded: a load failed, or has not ended.
     """
@@ -49,11 +50,11 @@ class SwapPicture(Plain, frozen=True, kw_only=True):
     workflows: tuple[WorkflowLine, ...]
 
 
-def swap_picture(workflows: Workflows) -> SwapPicture:
+def swap_snapshot(workflows: Workflows) -> SwapSnapshot:
     """What is loaded, the swap under way, and who it waits for."""
     found = workflows.swap_status(damaged=[])
     lines = tuple(_line(one, found) for one in found.workflows)
-    return SwapPicture(
+    return SwapSnapshot(
         current=None if found.current is None else found.current.recipe,
         loaded_at=None if found.current is None else found.current.loaded_at,
         unknown="" if found.unknown is None else describe_unknown(found.unknown),
@@ -69,21 +70,19 @@ def swap_picture(workflows: Workflows) -> SwapPicture:
 def why_workflow(workflows: Workflows, name: str) -> Why:
     """Why a workflow holds what it holds, and whether somebody waits for it. Raises NotFound."""
     workflow = workflows.get(name)
-    picture = swap_picture(workflows)
-    tone, state = _STATES[workflow.preempt]
-    in_the_way = name in picture.waits_for
+    swap = swap_snapshot(workflows)
+    in_the_way = name in swap.waits_for
     words = [f"{name} needs {workflow.recipe}, for {who(workflow.owner)}."]
     if in_the_way:
         words.append(
-            f"The swap to {picture.target} by {picture.by} waits for it. Work is never killed for "
-            "a swap."
+            f"The swap to {swap.target} by {swap.by} waits for it. Work is never killed for a swap."
         )
     return Why(
         kind="workflow",
         name=name,
         title=name,
-        state=state,
-        tone=tone,
+        state=STATES[workflow.preempt],
+        tone=_TONES[workflow.preempt],
         words=tuple(words),
         facts=known(
             Fact(name="recipe", text=workflow.recipe),
@@ -102,42 +101,37 @@ def why_workflow(workflows: Workflows, name: str) -> Why:
 
 def why_swap(workflows: Workflows) -> Why:
     """What the swap under way waits for, or why there is none."""
-    picture = swap_picture(workflows)
-    if picture.target is None:
+    swap = swap_snapshot(workflows)
+    model = swap.current or ("unknown" if swap.unknown else "none")
+    if swap.target is None:
         loaded = (
-            f"{picture.current} is loaded."
-            if picture.current
-            else "Nothing was ever swapped in here."
+            f"{swap.current} is loaded." if swap.current else "Nothing was ever swapped in here."
         )
-        if picture.unknown:
+        if swap.unknown:
             loaded = (
-                f"What is loaded is unknown: {picture.unknown}. No work begins until a swap has "
+                f"What is loaded is unknown: {swap.unknown}. No work begins until a swap has "
                 "succeeded."
             )
         words: tuple[str, ...] = ("No swap is under way.", loaded)
-        state, tone = ("unknown", "bad") if picture.unknown else ("no swap", "idle")
-    elif picture.waits_for:
-        words = (
-            f"{picture.by} wants {picture.target}, and waits for: {', '.join(picture.waits_for)}.",
-        )
+        state, tone = ("unknown", "bad") if swap.unknown else ("no swap", "idle")
+    elif swap.waits_for:
+        words = (f"{swap.by} wants {swap.target}, and waits for: {', '.join(swap.waits_for)}.",)
         state, tone = "waits for work to end", "wait"
     else:
-        words = (f"{picture.by} is loading {picture.target}. Nothing is in its way.",)
+        words = (f"{swap.by} is loading {swap.target}. Nothing is in its way.",)
         state, tone = "loading", "busy"
     return Why(
         kind="swap",
         name="swap",
-        title=f"swap to {picture.target}"
-        if picture.target
-        else f"model {picture.current or _no_model(picture)}",
+        title=f"swap to {swap.target}" if swap.target else f"model {model}",
         state=state,
         tone=tone,  # type: ignore[arg-type]
         words=words,
         facts=known(
-            Fact(name="loaded now", text=picture.current or ("unknown" if picture.unknown else "")),
-            Fact(name="loaded", at=picture.loaded_at),
-            Fact(name="swap begun", at=picture.begun_at),
-            Fact(name="by", text=picture.by),
+            Fact(name="loaded now", text=swap.current or ("unknown" if swap.unknown else "")),
+            Fact(name="loaded", at=swap.loaded_at),
+            Fact(name="swap begun", at=swap.begun_at),
+            Fact(name="by", text=swap.by),
         ),
         advice=(
             "`holdfast swap log` says what happened; a dead swap's marker is cleared by itself",
@@ -145,17 +139,12 @@ def why_swap(workflows: Workflows) -> Why:
     )
 
 
-def _no_model(picture: SwapPicture) -> str:
-    return "unknown" if picture.unknown else "none"
-
-
 def _line(workflow: Workflow, found: SwapStatus) -> WorkflowLine:
-    tone, state = _STATES[workflow.preempt]
     return WorkflowLine(
         name=workflow.name,
         recipe=workflow.recipe,
-        state=state,
-        tone=tone,
+        state=STATES[workflow.preempt],
+        tone=_TONES[workflow.preempt],
         preemptible=workflow.preemptible,
         owner=who(workflow.owner),
         in_the_way=found.marker is not None and waits_for(found.marker, workflow),

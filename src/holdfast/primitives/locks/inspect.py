@@ -35,6 +35,19 @@ class Alive(enum.StrEnum):
     """Only the lease ends it."""
 
 
+def describe_process(process: Holder | None, alive: Alive) -> str:
+    """A holder and its state: `process 4242 "make", alive`, or `tree of process 4242 ...`."""
+    if process is None:
+        return "no process"
+    label = f' "{process.label}"' if process.label else ""
+    # Where the command is dead, other processes of its tree live.
+    what = "tree of process" if process.tree else "process"
+    state = alive.value
+    if alive is Alive.UNKNOWN:
+        state = f"cannot be seen from here, host {process.host_id[:12]}"
+    return f"{what} {process.pid}{label}, {state}"
+
+
 class HoldStatus(Value, frozen=True, kw_only=True):
     """One holder of a resource."""
 

@@ -1,8 +1,6 @@
 """`holdfast agents`: who is alive under which name, and the control target of each."""
 
 import os
-import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,7 +24,7 @@ from holdfast.kernel.limits import AGENT_MOMENT_S
 from holdfast.operations import agents as operations
 from holdfast.operations.operation import Flag
 from holdfast.runtime.agent_launch import Launch
-from holdfast.runtime.agent_pane import start_in_tmux
+from holdfast.runtime.agent_pane import check_command, start_in_tmux
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.agent_run import LaunchAgent, command_of, run, words_argument
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
@@ -92,19 +90,8 @@ def start(request: StartAgent, words: tuple[str, ...], leftovers: str, as_json: 
     when the id or the tmux session is taken.
     """
     command = command_of(words, "start")
-    if shutil.which(command[0]) is None:
-        # Its pane would say so, and be gone before anybody could read it.
-        raise InvalidValue(
-            f"there is no command {shlex.quote(command[0])}: give a path, or one that is on your "
-            "PATH",
-            field="command",
-        )
+    check_command(command[0])
     with connected() as hf:
-        if hf.store.ephemeral:
-            raise InvalidValue(
-                "an agent in tmux is another process, and cannot share a memory: store",
-                field="store",
-            )
         session_name = request.session_name
         if session_name is None:
             session_name = canonical(request.name, hf.settings.agents.prefix)
@@ -266,12 +253,10 @@ def publish(request: operations.Publish, as_json: bool) -> None:
 
 
 def _manifest(path: str) -> Manifest | None:
-    """The manifest; None when it is not there yet. Raises InvalidValue."""
+    """The manifest; None when there is none yet. Raises InvalidValue."""
     if not os.path.isabs(path):
-        raise InvalidValue(
-            f"manifest_path is {path!r}, which is not absolute: give the whole path",
-            field="manifest_path",
-        )
+        # Relative to which folder? `publish` refuses it.
+        return None
     try:
         data = ManifestFiles().read(path)
     except (OSError, ValueError) as error:

@@ -13,9 +13,9 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, wraps
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -23,12 +23,13 @@ import msgspec
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.store import Damage
-from holdfast.operations.operation import Flag, Operation, Positional, Request
+from holdfast.operations.operation import Flag, Operation, Positional, Request, unwrapped
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.output import answer, printable, report_damage
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
+Connect = Callable[..., AbstractContextManager[Any]]
 
 _SENTENCE_CHARS = 1000
 """Longer than any sentence: click would cut it at the end of the line."""
@@ -91,6 +92,7 @@ class CommandGroup(click.Group):
         short_help: str | None = None,
         where: Decorator[Any] = store_options,
         create: bool | Callable[[Any], bool] | None = None,
+        connect: Connect = connected,
         types: Mapping[str, click.ParamType[Any]] | None = None,
     ) -> Callable[[Callable[..., str | None]], click.Command]:
         """Make a command of an operation; the function shows its result to people.
@@ -98,11 +100,14 @@ class CommandGroup(click.Group):
         The function gets the result, and `request` and `hf` if it has such parameters. It returns
         what to print, or prints itself. Its docstring is the help, if it has one. `create` says
         whether a store is made that is not there: by default, where the operation changes it.
+        `connect` gives what the operation works on, by the options of `where`.
         """
 
         def make(show: Callable[..., str | None]) -> click.Command:
             def run(request: Request, as_json: bool) -> int:
-                return run_operation(operation, request, show, as_json=as_json, create=create)
+                return run_operation(
+                    operation, request, show, as_json=as_json, create=create, connect=connect
+                )
 
             decorated = request_options(operation.request, types=types)(json_option(where(run)))
             command = click.command(
@@ -160,6 +165,7 @@ def run_operation(
     *,
     as_json: bool,
     create: bool | Callable[[Any], bool] | None = None,
+    connect: Connect = connected,
 ) -> int:
     """Run an operation, print its result, and return the exit status."""
     damaged: Damage = []
@@ -167,7 +173,7 @@ def run_operation(
     if callable(create):
         create = create(request)
     names = show.__code__.co_varnames[: show.__code__.co_argcount]
-    with connected(create=not operation.reads if create is None else create) as hf:
+    with connect(create=not operation.reads if create is None else create) as hf:
         result = operation(hf, request, **more)
         wanted = {"request": request, "hf": hf}
         show_it = partial(show, result, **{name: wanted[name] for name in names[1:]})
@@ -334,7 +340,7 @@ def _places(
 ) -> Iterator[_Place]:
     """Where the fields of a request come from, as far as they are annotated for it."""
     for field in msgspec.structs.fields(request):
-        kind, notes = _split(field.type)
+        kind, notes, _ = unwrapped(field.type)
         if isinstance(kind, type) and issubclass(kind, Request):
             yield from _places(kind, (field.name, kind))
             continue
@@ -369,18 +375,6 @@ def _values(of: Sequence[_Place], given: dict[str, Any]) -> dict[str, Any]:
 
 def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _split(kind: Any) -> tuple[Any, list[Any]]:
-    """A type without its annotations and None, and the annotations."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        bare, more = _split(inner)
-        return bare, [*more, *notes]
-    if get_origin(kind) in (Union, UnionType):
-        inner = next(part for part in get_args(kind) if part is not type(None))
-        return _split(inner)
-    return kind, []
 
 
 def _pair(word: str, field: str) -> tuple[str, str]:

@@ -3,10 +3,10 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from functools import wraps
+from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -18,7 +18,6 @@ from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValu
 from holdfast.kernel.settings import Settings
 from holdfast.kernel.text import counted
 from holdfast.operations import gateways as operations
-from holdfast.operations.operation import Operation
 from holdfast.runtime.connection import connected
 from holdfast.runtime.gateway_identity import gateway_key, gateway_place
 from holdfast.runtime.paths import gateway_agent, gateways_here
@@ -27,8 +26,9 @@ from holdfast.surfaces.cli.connection import settings_here, store_options
 from holdfast.surfaces.cli.gateway_serve import serve
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.output import STDIN, answer, read_file
-from holdfast.surfaces.cli.render import clipped, json_document, pairs, short_moment, table
+from holdfast.surfaces.cli.render import clipped, pairs, short_moment, table
 
+F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 3600.0
 INTERRUPT_S = 30.0
 _EXIT_FAILED = STATUS["refused"].exit
@@ -72,35 +72,37 @@ def _key(agent: str, settings: Settings) -> str:
     return gateway_agent(agent)
 
 
-def _command(operation: Operation) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of the group with the options of an operation, --json, --url and --token-file.
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta[f"{__name__}.{parameter.name}"] = value
 
-    The function gets the request, `here`, which operations take, and `as_json`.
-    """
 
-    def decorate(function: Callable[..., Any]) -> click.Command:
-        # Its own options come before the shared ones in the help, and click keeps them reversed.
-        own = function.__dict__.pop("__click_params__", [])
+def _place_options(command: F) -> F:
+    """Add --url and --token-file to a command, and the options of its store."""
+    token_file = click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_remember,
+        help="The file with its token; with --url.",
+    )
+    url = click.option(
+        "--url",
+        expose_value=False,
+        callback=_remember,
+        help="Where the gateway is, when its folder is not here, such as http://10.0.0.7:9100.",
+    )
+    return url(token_file(store_options(command)))
 
-        @wraps(function)
-        def run(url: str | None, token_file: Path | None, **more: Any) -> Any:
-            return function(here=Here(url, token_file), **more)
 
-        token_file = click.option(
-            "--token-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="The file with its token; with --url.",
-        )
-        url = click.option(
-            "--url",
-            help="Where the gateway is, when its folder is not here, such as http://10.0.0.7:9100.",
-        )
-        options = json_option(url(token_file(store_options(run))))
-        options.__click_params__.extend(own)  # type: ignore[attr-defined]
-        made = request_options(operation.request)(options)
-        return gateway.command(function.__name__, help=function.__doc__)(made)
+def _here() -> Here:
+    """Where the options of the command that runs say that gateways are."""
+    meta = click.get_current_context().meta
+    return Here(meta[f"{__name__}.url"], meta[f"{__name__}.token_file"])
 
-    return decorate
+
+_operation = partial(
+    gateway.operation, where=_place_options, connect=lambda **_: nullcontext(_here())
+)
 
 
 def _timeout_option(default: float, words: str) -> Callable[..., Any]:
@@ -115,13 +117,9 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
     )
 
 
-@_command(operations.status)
-def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
+@_operation(operations.status)
+def status(found: Status, request: operations.GatewayKey) -> None:
     """Show the state of a gateway and its agent."""
-    found: Status = operations.status(here, request)
-    if as_json:
-        json_document(found)
-        return
     hidden = ("schema_version", "protocol_version")
     facts = [
         (name, str(value))
@@ -145,7 +143,8 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-@_command(operations.prompt)
+@gateway.command()
+@request_options(operations.Prompt)
 @click.argument("text", required=False)
 @click.option(
     "--wait",
@@ -154,9 +153,10 @@ def _advice(agent: str, found: dict[str, Any]) -> list[tuple[str, str]]:
     "Exit status 4 if it failed, 5 if it took too long.",
 )
 @_timeout_option(WAIT_S, "Seconds to wait; with --wait.")
+@json_option
+@_place_options
 def prompt(
     request: Callable[..., operations.Prompt],
-    here: Here,
     text: str | None,
     wait: bool,
     wait_s: float,
@@ -172,7 +172,7 @@ def prompt(
         )
     if text is None or text == STDIN:
         text = read_file(STDIN, "prompt")
-    whole = request(prompt=text)
+    here, whole = _here(), request(prompt=text)
     accepted = operations.prompt(here, whole)
     if not wait:
         answer(to_json(accepted) if as_json else accepted.request_id)
@@ -182,22 +182,23 @@ def prompt(
     return _show_ended(ended, as_json)
 
 
-@_command(operations.interrupt)
+@gateway.command()
+@request_options(operations.InterruptAgent)
 @click.option(
     "--wait",
     is_flag=True,
     help="Wait until what it stops has ended too. Exit status 5 if that took too long.",
 )
 @_timeout_option(INTERRUPT_S, "Seconds for all of it.")
-def interrupt(
-    request: operations.InterruptAgent, here: Here, wait: bool, wait_s: float, as_json: bool
-) -> int:
+@json_option
+@_place_options
+def interrupt(request: operations.InterruptAgent, wait: bool, wait_s: float, as_json: bool) -> int:
     """Stop what the agent is doing now, ahead of the queue.
 
     Returns when the agent was interrupted. Exit status 4 if it could not be, 5 if that took too
     long.
     """
-    deadline, agent = time.monotonic() + wait_s, request.agent
+    deadline, agent, here = time.monotonic() + wait_s, request.agent, _here()
     ended: dict[str, Any] = here.gateway(agent).interrupt(wait_s=wait_s)
     result: dict[str, Any] = ended.get("result") or {}
     if ended["state"] != "completed":
@@ -256,13 +257,9 @@ def _summary(request: dict[str, Any]) -> str:
     return f"{words} ({result['receipt']})" if "receipt" in result else words
 
 
-@_command(operations.requests)
-def requests(request: operations.ListRequests, here: Here, as_json: bool) -> None:
+@_operation(operations.requests)
+def requests(found: list[operations.RequestView], request: operations.ListRequests) -> None:
     """List an agent's requests in the order they came."""
-    found: list[operations.RequestView] = operations.requests(here, request)
-    if as_json:
-        json_document(found)
-        return
     table(
         ["request", "state", "epoch", "accepted", "kind", "what"],
         [
@@ -281,42 +278,28 @@ def requests(request: operations.ListRequests, here: Here, as_json: bool) -> Non
     )
 
 
-@_command(operations.cancel)
-def cancel(request: operations.RequestKey, here: Here, as_json: bool) -> None:
-    """Cancel a request that has not begun."""
-    ended = operations.cancel(here, request)
-    answer(to_json(ended) if as_json else _summary(to_plain(ended)))
+@_operation(operations.cancel)
+def cancel(ended: operations.RequestView) -> str:
+    return _summary(to_plain(ended))
 
 
-@_command(operations.reconcile)
-def reconcile(request: operations.ReconcileGateway, here: Here, as_json: bool) -> None:
+@_operation(operations.reconcile)
+def reconcile(done: Reconciled, request: operations.ReconcileGateway) -> str:
     """Decide what becomes of the requests that wait for an agent that was replaced.
 
     They are delivered to the new one, or discarded.
     """
-    done: Reconciled = operations.reconcile(here, request)
     number, left = counted(len(done.requests), "request"), len(done.left)
     what = "will be delivered" if request.action == "replay" else "discarded"
     then = f"{left} left to decide about" if left else "admission is open"
-    answer(to_json(done) if as_json else f"{number} {what}; {then}")
+    return f"{number} {what}; {then}"
 
 
-@_command(operations.prune)
-def prune(request: operations.PruneRequests, here: Here, as_json: bool) -> None:
-    """Remove finished requests beyond the bounds, with their idempotency keys.
-
-    Those that ended within a day stay, whatever the bounds: a prompt that is sent again must not
-    be delivered again.
-    """
-    done: operations.RequestsPruned = operations.prune(here, request)
-    answer(to_json(done) if as_json else f"{counted(done.removed, 'request')} removed")
+@_operation(operations.prune)
+def prune(done: operations.RequestsPruned) -> str:
+    return f"{counted(done.removed, 'request')} removed"
 
 
-@_command(operations.detach)
-def detach(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
-    """Stop an agent's gateway.
-
-    What was accepted waits for the next one; the agent itself is left alone.
-    """
-    done = operations.detach(here, request)
-    answer(to_json(done) if as_json else f"the gateway of {request.agent} is stopping")
+@_operation(operations.detach)
+def detach(_: operations.Detaching, request: operations.GatewayKey) -> str:
+    return f"the gateway of {request.agent} is stopping"

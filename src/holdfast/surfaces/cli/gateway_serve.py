@@ -63,16 +63,6 @@ _TYPED = {"command": "a program behind --", "agent_url": "--url"}
 """Options that have another name for the user."""
 
 
-_IN_MANIFEST = {
-    "interrupt_key": "interrupt",
-    "quiet_ms": "quiet_ms",
-    "ready_regex": "ready_regex",
-    "settle": "settle_s",
-    "answer_timeout": "answer_timeout_s",
-}
-"""The names of the settings in a manifest."""
-
-
 class TmuxSettings(Request, frozen=True, kw_only=True):
     """Settings of an agent's adapter; None where the user gave none."""
 
@@ -118,7 +108,7 @@ class TmuxSettings(Request, frozen=True, kw_only=True):
 
     def in_manifest(self) -> dict[str, Any]:
         """Those that the user gave, by the names of a manifest."""
-        return {_IN_MANIFEST[name]: value for name, value in self.given().items()}
+        return {_FIELDS["tmux"][name]: value for name, value in self.given().items()}
 
     def words(self) -> list[str]:
         """Those that the user gave, as words of a command line."""

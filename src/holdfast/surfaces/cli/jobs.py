@@ -11,7 +11,6 @@ import click
 
 from holdfast.domains.jobs import JobStatus
 from holdfast.domains.jobs.records import LateResult
-from holdfast.domains.jobs.transitions import RETRIED
 from holdfast.kernel.clock import render
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import (
@@ -27,7 +26,6 @@ from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations import job_requests as requests
 from holdfast.operations import jobs as operations
-from holdfast.operations.fields import QUEUE
 from holdfast.operations.job_views import JobView, Pruned, Sent
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, request_options
@@ -194,44 +192,31 @@ def status(job: JobView) -> str:
     return _line(job)
 
 
-@jobs.operation(operations.cancel, where=job_store_options)
-def cancel(job: JobView) -> str:
-    return _line(job)
-
-
-@jobs.operation(operations.requeue, where=job_store_options)
-def requeue(job: JobView) -> str:
-    return _line(job)
+jobs.operation(operations.cancel, "cancel", where=job_store_options)(_line)
+jobs.operation(operations.requeue, "requeue", where=job_store_options)(_line)
 
 
 @jobs.command()
 @jobs_argument
-@click.option(
-    "--status",
-    type=click.Choice(sorted(one.value for one in RETRIED)),
-    help="All jobs with this status.",
-)
-@click.option(
-    *QUEUE, "agent_session", metavar="LABEL", help="Only those of this queue; with --status."
-)
+@request_options(requests.RetryAll)
 @json_option
 @job_store_options
-def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_json: bool) -> int:
+def retry(job_ids: tuple[str, ...], request: requests.RetryAll, as_json: bool) -> int:
     """Put jobs that ended in error or were cancelled back into their queues.
 
     Each is pending in its old place, with its history, and may be begun as often as a new one. Of
     several jobs each that can be retried is; exit status 1 if one cannot.
     """
-    if (status is None) != bool(job_ids):
+    every = request.status is not None
+    if every == bool(job_ids):
         raise click.UsageError("say which jobs, or --status")
-    if agent_session is not None and status is None:
+    if request.agent_session is not None and not every:
         raise click.UsageError("--queue goes with --status")
     damaged: Damage = []
     refused: list[HoldfastError] = []
     found: list[JobView] = []
     with connected() as hf:
-        if status is not None:
-            request = requests.RetryAll(status=status, agent_session=agent_session)
+        if every:
             found = operations.retry_all(hf, request, damaged=damaged)
         for job_id in job_ids:
             try:
@@ -240,8 +225,8 @@ def retry(job_ids: tuple[str, ...], status: Any, agent_session: str | None, as_j
                 refused.append(error)
     if as_json:
         answer(to_json(found))
-    elif found or status is not None:
-        answer("\n".join(map(_line, found)) or f"no job is {status}")
+    elif found or every:
+        answer("\n".join(map(_line, found)) or f"no job is {request.status}")
     for one in refused:
         remark(one.message)
     return status_of(refused[0]).exit if refused else report_damage(damaged)

@@ -1,10 +1,9 @@
-"""Locks in words: spans of time, processes, explanations and graphs."""
+"""Locks in words: spans of time, explanations and graphs."""
 
 from collections.abc import Iterator
 from datetime import datetime
 from shlex import quote
 
-from holdfast.kernel.holder import Holder
 from holdfast.kernel.text import counted
 from holdfast.primitives.locks.inspect import (
     Alive,
@@ -14,6 +13,7 @@ from holdfast.primitives.locks.inspect import (
     HoldStatus,
     LockStatus,
     WaitStatus,
+    describe_process,
 )
 from holdfast.primitives.locks.records import Mode
 from holdfast.surfaces.cli.hints import completed
@@ -35,19 +35,6 @@ def span(begin: datetime, end: datetime) -> str:
                 text += f" {rest} {_SPANS[at + 1][1]}"
             return text
     return "0 s"
-
-
-def process_words(process: Holder | None, alive: Alive) -> str:
-    """A holder and its state: `process 4242 "make", alive`, or `tree of process 4242 ...`."""
-    if process is None:
-        return "no process"
-    label = f' "{process.label}"' if process.label else ""
-    # Where the command is dead, other processes of its tree live.
-    what = "tree of process" if process.tree else "process"
-    state = alive.value
-    if alive is Alive.UNKNOWN:
-        state = f"cannot be seen from here, host {process.host_id[:12]}"
-    return f"{what} {process.pid}{label}, {state}"
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[str]:
@@ -95,7 +82,7 @@ def _summary(status: LockStatus) -> str:
 def _hold(hold: HoldStatus, status: LockStatus) -> Iterator[str]:
     since = f"since {moment(hold.since)} ({span(hold.since, status.now)})"
     yield f"{hold.by}, {hold.mode.value}, {since}"
-    yield f"    {process_words(hold.process, hold.alive)}"
+    yield f"    {describe_process(hold.process, hold.alive)}"
     yield f"    {_end(hold, status)}; token {hold.token}"
     others = [name for name in hold.names if name != status.name]
     if others:
@@ -118,7 +105,7 @@ def _wait(wait: WaitStatus, status: LockStatus) -> list[str]:
     others = [name for name in wait.names if name != status.name]
     more = [f"priority {wait.priority}"] if wait.priority else []
     more += [f"wants {', '.join(others)} too"] if others else []
-    words = "; ".join([process_words(wait.process, wait.alive), *more])
+    words = "; ".join([describe_process(wait.process, wait.alive), *more])
     return [str(wait.position), wait.by, mode, span(wait.since, status.now), words]
 
 
@@ -161,7 +148,7 @@ def _chain(explanation: Explanation) -> Iterator[str]:
 
 def _holder(hold: HoldStatus, explanation: Explanation) -> str:
     behind = explanation.behind.get(hold.by, ())
-    return " <- ".join((hold.by, *behind, process_words(hold.process, hold.alive)))
+    return " <- ".join((hold.by, *behind, describe_process(hold.process, hold.alive)))
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import STATUS, HoldfastError, Unavailable
+from holdfast.kernel.errors import STATUS
 from holdfast.operations import locks as operations
 from holdfast.operations.operation import Operation, Wait
 from holdfast.primitives.locks import Mode
@@ -21,7 +21,7 @@ from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.hints import completed
 from holdfast.surfaces.cli.lock_run import WaitNotes, nonblock_option, own_job, run
 from holdfast.surfaces.cli.lock_text import explanation_lines, graph_dot, graph_lines, span
-from holdfast.surfaces.cli.output import answer, printable, remark, write
+from holdfast.surfaces.cli.output import answer, issue, printable, remark
 from holdfast.surfaces.cli.render import clipped, json_document, moment, table
 
 _HEADINGS = ("resource", "state", "job", "mode", "for", "process", "ends", "token")
@@ -72,10 +72,7 @@ def acquire(request: operations.Acquire, nonblock: bool, quiet: bool, as_json: b
 def take(
     operation: Operation, request: operations.LockClaim, *, quiet: bool, as_json: bool
 ) -> None:
-    """Take locks for a command that ends at once, and print the token.
-
-    A grant whose token could not be printed is released: nobody would know of it.
-    """
+    """Take locks for a command that ends at once, and print the token."""
     with (
         interruptible(),
         connected() as hf,
@@ -83,28 +80,17 @@ def take(
     ):
         wait = Wait(on_wait=notes.begin)
         grant: operations.GrantView = operation(hf, request, wait=wait)
-        try:
-            write(to_json(grant) if as_json else str(grant.token))
-        except OSError as error:
-            names = ", ".join(grant.names)
-            untold = f"{names} was granted, but the token could not be written ({error.strerror})"
-            try:
-                operations.give_back(hf, grant, wait)
-            except HoldfastError as failed:
-                raise Unavailable(
-                    f"{untold}, and it could not be released ({failed.message}): "
-                    f"`holdfast locks release {grant.token}` does it",
-                    token=grant.token,
-                    outcome="unknown",
-                ) from None
-            raise Unavailable(f"{untold}: it was released again", outcome="none") from None
-        except BaseException:
-            # Interrupted before anybody knows of it.
-            operations.give_back(hf, grant, wait)
-            raise
+        names = ", ".join(grant.names)
+        issue(
+            grant.token,
+            to_json(grant) if as_json else str(grant.token),
+            lambda: operations.give_back(hf, grant, wait),
+            f"{names} was granted",
+            f"holdfast locks release {grant.token}",
+        )
         if grant.reentered and not quiet:
             remark(
-                f"{', '.join(grant.names)} was {request.by}'s already: this is the same token, "
+                f"{names} was {request.by}'s already: this is the same token, "
                 "and releasing it frees it"
             )
 
@@ -217,28 +203,36 @@ def wait_until_free(
     return STATUS["lock_timeout"].exit
 
 
-@locks.command(short_help="Show who holds and who waits.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@json_option
-@store_options
-def status(names: tuple[str, ...], as_json: bool) -> None:
-    """Show who holds and who waits: of these names, or of all that are held or waited for.
+def status_command(read: Callable[[Holdfast, tuple[str, ...]], list[LockStatus]]) -> click.Command:
+    """The command that shows who holds and who waits. `read` gets the names, or none for all."""
 
-    A line for each holder and each one in line, with its position. What ends `with it` lasts as
-    long as its process. Where the output is no terminal, tabs separate the columns, and mode and
-    token are there too.
-    """
-    with connected(create=False) as hf:
-        found = [operations.status(hf, operations.ResourceName(name=name)) for name in names]
-        found = found if names else operations.list_(hf)
-    show_status(found, as_json=as_json)
+    @click.command(short_help="Show who holds and who waits.")
+    @click.argument("names", metavar="[NAME]...", nargs=-1)
+    @json_option
+    @store_options
+    def status(names: tuple[str, ...], as_json: bool) -> None:
+        """Show who holds and who waits: of these names, or of all that are held or waited for.
+
+        A line for each holder and each one in line, with its position. What ends `with it` lasts as
+        long as its process. Where the output is no terminal, tabs separate the columns, and mode
+        and token are there too.
+        """
+        with connected(create=False) as hf:
+            found = read(hf, names)
+        json_document(found) if as_json else _show_status(found)
+
+    return status
 
 
-def show_status(found: list[LockStatus], *, as_json: bool) -> None:
-    """Print who holds and who waits."""
-    if as_json:
-        json_document(found)
-        return
+def _statuses(hf: Holdfast, names: tuple[str, ...]) -> list[LockStatus]:
+    found = [operations.status(hf, operations.ResourceName(name=name)) for name in names]
+    return found if names else operations.list_(hf)
+
+
+locks.add_command(status_command(_statuses))
+
+
+def _show_status(found: list[LockStatus]) -> None:
     rows = [row for one in found for row in _status_rows(one)]
     headings = list(_HEADINGS)
     if sys.stdout.isatty():

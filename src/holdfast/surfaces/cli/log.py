@@ -33,9 +33,7 @@ from holdfast.surfaces.cli.render import moment
 def log(request: operations.ReadLog, follow: bool, as_json: bool, prune: bool) -> None:
     """Show the journal: every change, in the order in which they took effect."""
     begin = None if request.since is None else _instant(request.since)
-    tail = request.tail
-    if tail is None:
-        tail = operations.TAIL if begin is None else 0
+    tail = operations.tail_of(request, every=0)
     # Following waits for the program that makes the store, and pruning is a change.
     with connected(create=follow or prune) as hf:
         if prune:

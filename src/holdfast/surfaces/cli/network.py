@@ -12,7 +12,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.lock_run import nonblock_option
-from holdfast.surfaces.cli.locks import release_names, show_status, take, wait_until_free
+from holdfast.surfaces.cli.locks import release_names, status_command, take, wait_until_free
 from holdfast.surfaces.cli.render import moment, pairs, table
 
 
@@ -175,20 +175,7 @@ def wait(request: operations.WaitForRouters, nonblock: bool, quiet: bool, as_jso
     )
 
 
-@routers.command(short_help="Show who holds and who waits.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@json_option
-@store_options
-def status(names: tuple[str, ...], as_json: bool) -> None:
-    """Show who holds and who waits: of these names, or of all that are held or waited for.
-
-    A line for each holder and each one in line, with its position. What ends `with it` lasts as
-    long as its process. Where the output is no terminal, tabs separate the columns, and mode and
-    token are there too.
-    """
-    with connected(create=False) as hf:
-        found = hf.network.router_status(names)
-    show_status(found, as_json=as_json)
+routers.add_command(status_command(lambda hf, names: hf.network.router_status(names)))
 
 
 @click.group(cls=CommandGroup)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -43,6 +43,33 @@ def answer(line: str | bytes) -> None:
         raise HoldfastError(
             f"the change was made, but its answer could not be written: {error.strerror}"
         ) from None
+
+
+def issue(
+    token: int, line: str | bytes, undo: Callable[[], object], done: str, undoing: str
+) -> None:
+    """Write the token of a claim that was just made. `done` says what was made, and `undoing` which
+    command undoes it.
+
+    Raises Unavailable when it cannot be written. Nobody knows of the claim then, so it is undone,
+    as it is when the command is interrupted meanwhile.
+    """
+    try:
+        write(line)
+    except OSError as error:
+        untold = f"{done}, but the token could not be written ({error.strerror})"
+        try:
+            undo()
+        except HoldfastError as failed:
+            raise Unavailable(
+                f"{untold}, and it could not be released ({failed.message}): `{undoing}` does it",
+                token=token,
+                outcome="unknown",
+            ) from None
+        raise Unavailable(f"{untold}: it was released again", outcome="none") from None
+    except BaseException:
+        undo()
+        raise
 
 
 def abandon(stream: TextIO | None = None) -> None:

@@ -69,12 +69,10 @@ _STYLES = {
 
 
 def _style(heading: str, cell: str) -> str:
-    known = (
-        (_STYLES[word] for word in cell.replace(",", " ").split() if word in _STYLES)
-        if heading in _STATE_COLUMNS
-        else ()
-    )
-    return next(iter(known), "")
+    if heading not in _STATE_COLUMNS:
+        return ""
+    words = cell.replace(",", " ").split()
+    return next((_STYLES[word] for word in words if word in _STYLES), "")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated
 
 import click
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from holdfast.domains.workflows import Policy, Swap, SwapEvent, SwapMarker
 from holdfast.domains.workflows.messages import describe_orphan_load, describe_unknown
@@ -21,7 +21,7 @@ from holdfast.surfaces.cli.connection import connected, store_options
 from holdfast.surfaces.cli.custody import LEAVE, Custody, Wrapper, attended, connected_for_run
 from holdfast.surfaces.cli.output import printable, remark
 from holdfast.surfaces.cli.render import moment, pairs
-from holdfast.surfaces.cli.workflow_run import STATES, RecipeWaitNotes
+from holdfast.surfaces.cli.workflow_run import RecipeWaitNotes
 
 
 class SwapTo(Request, frozen=True, kw_only=True):
@@ -118,11 +118,7 @@ def _swap(request: SwapTo, quiet: bool, custody: Custody) -> int:
     with (
         connected_for_run() as hf,
         hf.workflows.swap(
-            request.recipe,
-            grace_s=request.grace_s,
-            timeout_s=request.timeout_s,
-            policy=request.policy,
-            reload=request.reload,
+            **asdict(request),
             on_wait=RecipeWaitNotes(quiet=quiet),
             tree=custody.command.enter(hf.processes.trees),
         ) as swap,
@@ -187,7 +183,7 @@ def status(found: operations.SwapView, hf: Holdfast) -> None:
     facts = [("current", current), ("swap", under_way)]
     for workflow in found.workflows:
         words = f"{workflow.name}: {workflow.recipe}, process {workflow.owner.pid}, "
-        words += STATES[workflow.preempt]
+        words += operations.STATES[workflow.preempt]
         if found.swap is not None and waits_for(found.swap, workflow):
             words += f". The swap waits for it: {advice(workflow, in_the_way=True)}"
         facts.append(("workflow", words))

@@ -10,14 +10,7 @@ from typing import Annotated, Literal
 import click
 from msgspec import Meta
 
-from holdfast.domains.workflows import (
-    CurrentRecipe,
-    Preempt,
-    SwapMarker,
-    UnknownRecipe,
-    Work,
-    Workflow,
-)
+from holdfast.domains.workflows import CurrentRecipe, SwapMarker, UnknownRecipe, Work, Workflow
 from holdfast.domains.workflows.messages import (
     describe_conflicts,
     describe_loaded,
@@ -40,13 +33,6 @@ from holdfast.surfaces.cli.custody import (
     leftovers_option,
 )
 from holdfast.surfaces.cli.output import remark
-
-STATES = {
-    Preempt.NONE: "runs",
-    Preempt.REQUESTED: "asked to yield",
-    Preempt.YIELDED: "yielding",
-    Preempt.IGNORED: "has not yielded",
-}
 
 signal_path_option = click.option(
     "--signal-path",

@@ -4,16 +4,14 @@ import click
 
 from holdfast.domains.workflows import Workflow
 from holdfast.kernel.codec import to_json
-from holdfast.kernel.errors import HoldfastError, Unavailable
 from holdfast.operations import workflows as operations
 from holdfast.operations.operation import Wait
 from holdfast.processes.signals import interruptible
 from holdfast.surfaces.cli.command import CommandGroup, json_option, quiet_option, request_options
 from holdfast.surfaces.cli.connection import connected, store_options
-from holdfast.surfaces.cli.output import remark, write
+from holdfast.surfaces.cli.output import issue, remark
 from holdfast.surfaces.cli.render import moment, short_moment, table
 from holdfast.surfaces.cli.workflow_run import (
-    STATES,
     RecipeWaitNotes,
     run,
     signal_path_option,
@@ -58,22 +56,16 @@ def register(
     """
     with interruptible(), connected() as hf:
         wait = Wait(on_wait=RecipeWaitNotes(quiet=quiet))
-        done = operations.register_with_signal(hf, request, wait, signal_path)
-        try:
-            write(to_json(done) if as_json else str(done.token))
-        except OSError as error:
-            # Nobody would know of the registration, so it is released.
-            why = f"its token could not be written ({error.strerror})"
-            try:
-                hf.workflows.release(done.name, done.token)
-            except HoldfastError as failed:
-                why = f"{why}, and it could not be released ({failed.message})"
-                raise Unavailable(
-                    f"{done.name} was registered, but {why}", outcome="unknown"
-                ) from None
-            raise Unavailable(
-                f"{done.name} was registered, but {why}: it was released again", outcome="none"
-            ) from None
+        done: operations.RegisteredView = operations.register_with_signal(
+            hf, request, wait, signal_path
+        )
+        issue(
+            done.token,
+            to_json(done) if as_json else str(done.token),
+            lambda: hf.workflows.release(done.name, done.token),
+            f"{done.name} was registered",
+            f"holdfast workflows release {done.name} --token {done.token}",
+        )
     if done.swap_needed and not quiet:
         remark(swap_advice(done.recipe))
 
@@ -109,7 +101,7 @@ def list_(found: list[Workflow]) -> None:
         ("workflow", "recipe", "state", "preemptible", "process", "ends", "token"),
         [
             [
-                *(workflow.name, workflow.recipe, STATES[workflow.preempt]),
+                *(workflow.name, workflow.recipe, operations.STATES[workflow.preempt]),
                 "yes" if workflow.preemptible else "no",
                 str(workflow.owner.pid),
                 short_moment(workflow.lease.expires_at) if workflow.lease.explicit else "with it",

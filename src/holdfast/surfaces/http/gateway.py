@@ -285,12 +285,12 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
 
     @delete(path, sync_to_thread=True, **_secured(200, 404, 409))
     def cancel(request_id: _RequestId) -> RequestView:
-        """Cancel a request that was not begun."""
+        """Cancel a request that has not begun."""
         return view_of(gateway.cancel(request_id))
 
     return [get_request, cancel]
 
 
 def view_of(request: Request) -> RequestView:
-    """A request for showing. Its states are enums of texts, and so are written as texts."""
-    return RequestView(**{name: getattr(request, name) for name in RequestView.__struct_fields__})
+    """A request for showing."""
+    return msgspec.convert(request, RequestView, from_attributes=True)

@@ -17,6 +17,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, status_of
 from holdfast.kernel.limits import HTTP_BODY_BYTES_MAX
+from holdfast.operations.operation import json_fields
 
 T = TypeVar("T")
 _Request = Request[Any, Any, Any]
@@ -81,8 +82,7 @@ def _answer(status: int, problem: Problem, headers: Any = None) -> Response[Prob
 
 
 def _on_holdfast_error(_: _Request, error: HoldfastError) -> Response[Problem]:
-    fields = _plain(dict(error.fields))
-    problem = Problem(code=error.code, message=error.message, fields=fields)
+    problem = Problem(code=error.code, message=error.message, fields=json_fields(error))
     return _answer(status_of(error).http, problem)
 
 
@@ -93,7 +93,7 @@ def _on_http_error(request: _Request, error: HTTPException) -> Response[Problem]
     problem = Problem(
         code=_HTTP_CODES.get(status, "error"),
         message=_message(request, error, extra),
-        fields={"problems": _plain(extra)} if extra else {},
+        fields={"problems": msgspec.to_builtins(extra, enc_hook=str)} if extra else {},
     )
     return _answer(status, problem, dict(error.headers or {}))
 
@@ -138,13 +138,6 @@ def _renamed(one: Any) -> Any:
     if isinstance(one, dict) and "key" in one:
         return {**one, "key": str(one["key"]).removesuffix(ASIDE)}
     return one
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return msgspec.to_builtins(value)
-    except (TypeError, ValueError):
-        return str(value)
 
 
 def strictly(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:

@@ -1,35 +1,11 @@
 """One call of a tool: what ends its waits when the client cancels it, and what is undone then."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 
 from holdfast.kernel.errors import HoldfastError
-
-
-class Stop:
-    """A descriptor that becomes readable when a wait is to end. Any thread may set it."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._closed = False
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def set(self) -> None:
-        """End the wait; harmless when it is over."""
-        with self._mutex:
-            if not self._closed:
-                os.eventfd_write(self.fd, 1)
-
-    def close(self) -> None:
-        """Close it when nobody waits with it any more."""
-        with self._mutex:
-            if not self._closed:
-                self._closed = True
-                os.close(self.fd)
-
-    __del__ = close
+from holdfast.operations.operation import Stop
 
 
 class Call:

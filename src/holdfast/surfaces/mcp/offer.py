@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import HoldfastError, LeaseLost, StoreUnavailable, Unavailable
 from holdfast.kernel.limits import MCP_UNTOLD_S
-from holdfast.surfaces.mcp.call import Call, Stop
+from holdfast.operations.operation import Stop
+from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, NoticeKind, Session
 
 T = TypeVar("T")

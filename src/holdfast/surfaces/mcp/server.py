@@ -32,6 +32,7 @@ from holdfast.kernel.errors import (
     Unavailable,
 )
 from holdfast.kernel.limits import MCP_CALLS_MAX, MCP_CLOSE_S
+from holdfast.operations.operation import json_fields
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
@@ -153,7 +154,7 @@ def _refused(
     problem = {
         "code": error.code,
         "message": complete(error.message),
-        "fields": _plain(dict(error.fields)),
+        "fields": json_fields(error),
         "next": _next(error),
     }
     return _result({"error": problem, "pending": pending}, is_error=True)
@@ -174,13 +175,6 @@ def _next(error: HoldfastError) -> str:
     if isinstance(error, DeadlockDetected) and "recipe" in error.fields:
         return _OWN_WORK
     return next(words for kind, words in _NEXT if isinstance(error, kind))
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return to_plain(value)
-    except (TypeError, ValueError):
-        return str(value)
 
 
 def serve(session: Session, complete: Complete = str) -> None:

@@ -35,12 +35,12 @@ from holdfast.operations.page.agents import (
 from holdfast.operations.page.explanation import Why
 from holdfast.operations.page.gateways import (
     Document,
+    GatewayDetails,
     GatewayLine,
-    GatewayPicture,
+    gateway_details,
     gateway_line,
-    gateway_picture,
 )
-from holdfast.operations.page.jobs import JobPage, JobPicture, job_page, job_picture
+from holdfast.operations.page.jobs import JobDetails, JobPage, job_details, job_page
 from holdfast.operations.page.locks import LockPage, lock_page, why_lock
 from holdfast.operations.page.overview import Overview, overview
 from holdfast.operations.page.timeline import Timeline, timeline
@@ -69,7 +69,7 @@ class JournalPage(Plain, frozen=True, kw_only=True):
 class ShownJob(Plain, frozen=True, kw_only=True):
     """A job, and the last lines of its log."""
 
-    job: JobPicture
+    job: JobDetails
     log: list[Document]
 
 
@@ -83,11 +83,11 @@ class AgentCounts:
         self._at_s = 0.0
 
     def census(self) -> AgentCensus:
-        """The count, made anew when it is too old."""
+        """The count, which is made again when it is too old."""
         with self._mutex:
             if self._census is None or time.monotonic() - self._at_s > PAGE_CENSUS_S:
                 began_s = time.monotonic()
-                self._census = agent_census(self._hf.agents, self._hf.processes)
+                self._census = agent_census(self._hf)
                 # A count that took long is kept for longer: counting must not fill the server.
                 self._at_s = time.monotonic() + 5 * (time.monotonic() - began_s)
             return self._census
@@ -194,9 +194,7 @@ def _overviews(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
 
     @_read("/v1/overview")
     def at_a_glance() -> Overview:
-        return overview(
-            hf.store, hf.locks, hf.jobs, hf.workflows, hf.agents, agents.census(), gateways.lines()
-        )
+        return overview(hf, agents.census(), gateways.lines())
 
     @_read("/v1/timeline")
     def holds() -> Timeline:
@@ -212,7 +210,7 @@ def _lists(hf: Holdfast) -> list[Any]:
     ) -> AgentPage:
         """Agents by name, behind one of them."""
         after = (after_name, after_id) if after_name else None
-        return agent_page(hf.agents, hf.processes, after=after, limit=limit, words=words)
+        return agent_page(hf, after=after, limit=limit, words=words)
 
     @_read("/v1/overview/locks", "after", "limit", "words")
     def locks(after: _Name = "", limit: _Limit = PAGE_LINES, words: _Name = "") -> LockPage:
@@ -229,7 +227,7 @@ def _lists(hf: Holdfast) -> list[Any]:
     ) -> JobPage:
         """Jobs, the newest first, before one of them."""
         before = (before_arrival, before_id) if before_id else None
-        return job_page(hf.jobs, status=wanted or None, before=before, limit=limit, words=words)
+        return job_page(hf, status=wanted or None, before=before, limit=limit, words=words)
 
     @_read("/v1/overview/journal", "limit")
     def journal(
@@ -249,7 +247,7 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
         if kind == "lock":
             return why_lock(hf.locks, name)
         if kind == "agent":
-            return why_agent(hf.agents.get(name), hf.agents, hf.processes)
+            return why_agent(hf, name)
         if kind == "workflow":
             return why_workflow(hf.workflows, name)
         if kind == "swap":
@@ -262,12 +260,10 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
     @_read("/v1/overview/jobs/{job_id:str}")
     def job(job_id: _PathName) -> ShownJob:
         """A job, why it is as it is, its progress, and its log."""
-        found = hf.jobs.get_job(job_id)
-        picture = job_picture(found, hf.job_events, hf.processes, embedded=hf.store.embedded)
-        return ShownJob(job=picture, log=_log(hf, job_id))
+        return ShownJob(job=job_details(hf, job_id), log=_log(hf, job_id))
 
     @_read("/v1/overview/gateways/{agent:str}")
-    def gateway(agent: _PathName) -> GatewayPicture:
+    def gateway(agent: _PathName) -> GatewayDetails:
         """A gateway, why it is as it is, and its newest requests."""
         line, status = gateways.one(agent)
         requests: list[Document] = []
@@ -275,7 +271,7 @@ def _answers(hf: Holdfast, gateways: GatewayStatuses) -> list[Any]:
             # It may have gone since: the next refresh shows that.
             with suppress(Unavailable):
                 requests = list(hf.gateway(agent).requests(limit=_REQUESTS))
-        return gateway_picture(line, status, requests)
+        return gateway_details(line, status, requests)
 
     return [why, job, gateway]
 

@@ -16,9 +16,6 @@ from holdfast import __version__
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.operations import all_operations
-from holdfast.operations.holds import TakeHold
-from holdfast.operations.locks import Acquire
-from holdfast.operations.network import LockRouters
 from holdfast.runtime.connection import Holdfast
 from holdfast.runtime.metrics.sources import CONTENT_TYPE, Metrics
 from holdfast.surfaces.http.access import AccessGate, served_hosts
@@ -35,10 +32,6 @@ from holdfast.surfaces.http.server.sessions import (
     link_to,
     session_routes,
 )
-
-_ENDING = {"ttl_s": OpenAPIType.NUMBER, "pid": OpenAPIType.INTEGER}
-"""A claim by these requests needs at least one of these fields: something must end it."""
-_ENDED_CLAIMS = (Acquire.__name__, LockRouters.__name__, TakeHold.__name__)
 
 _PUBLIC = frozenset({"/health", "/", "/schema", BEGIN_PATH, PROOF_PATH})
 _PUBLIC_BELOW = ("/assets/", "/schema/")
@@ -112,12 +105,13 @@ class ServerSide:
             operation_id="log.events",
             tags=["log"],
         )
+        operations = [one for one in all_operations() if one.served]
         app = application(
             [
                 *status_routes(hf),
                 events,
                 *session_routes(self.sessions, self.url),
-                *(route_of(one, self._executor) for one in all_operations() if one.served),
+                *(route_of(one, self._executor) for one in operations),
                 *page_routes(hf),
             ],
             self._changes,
@@ -126,10 +120,10 @@ class ServerSide:
             close=self._executor.close,
         )
         schemas = app.openapi_schema.components.schemas or {}
-        for name in _ENDED_CLAIMS:
-            schemas[name].any_of = [
-                Schema(required=[field], properties={field: Schema(type=kind)})
-                for field, kind in _ENDING.items()
+        for kind in {one.request for one in operations if one.request.one_of}:
+            schemas[kind.__name__].any_of = [
+                Schema(required=[name], properties={name: Schema(type=OpenAPIType(json_type))})
+                for name, json_type in kind.one_of.items()
             ]
         return app
 
@@ -137,6 +131,7 @@ class ServerSide:
 def status_routes(hf: Holdfast) -> list[Any]:
     """The routes of the server itself: whether it and its store answer, and its metrics."""
     metrics = Metrics(hf, version=__version__)
+    secured: dict[str, Any] = {"responses": problems(), "security": SECURED, "tags": ["server"]}
 
     @get(
         "/health",
@@ -149,13 +144,7 @@ def status_routes(hf: Holdfast) -> list[Any]:
         """Does the server itself answer? Needs no token."""
         return Health()
 
-    @get(
-        "/ready",
-        responses=problems(),
-        security=SECURED,
-        operation_id="server.ready",
-        tags=["server"],
-    )
+    @get("/ready", **secured, operation_id="server.ready")
     async def ready() -> Ready:
         """Does the store answer?"""
         await asyncio.to_thread(hf.store.journal, limit=1, reverse=True)
@@ -165,10 +154,8 @@ def status_routes(hf: Holdfast) -> list[Any]:
         "/metrics",
         sync_to_thread=True,
         media_type=CONTENT_TYPE,
-        responses=problems(),
-        security=SECURED,
+        **secured,
         operation_id="server.metrics",
-        tags=["server"],
     )
     def scrape() -> Response[str]:
         """Counters, gauges and histograms of this store and this machine.

@@ -8,7 +8,6 @@ was granted in the same instant is given back.
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from holdfast.kernel.errors import EAgain, Full, HoldfastError, LockTimeout, Una
 from holdfast.kernel.limits import SERVER_THREADS, SERVER_TOLD_MAX, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
-from holdfast.operations.operation import Operation, Request, Wait
+from holdfast.operations.operation import Operation, Request, Stop, Wait
 from holdfast.runtime.connection import Holdfast
 
 
@@ -70,20 +69,10 @@ class ClientWait(Wait):
 
     def __init__(self, grants: IssuedGrants) -> None:
         self._grants = grants
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ended = False
-        super().__init__(stop_fd=self._fd)
-
-    def end(self) -> None:
-        """End it now."""
-        if not self._ended:
-            self._ended = True
-            os.eventfd_write(self._fd, 1)
-
-    def close(self) -> None:
-        """The operation has returned."""
-        os.close(self._fd)
-        self._ended = True
+        self._stop = Stop()
+        super().__init__(stop_fd=self._stop.fd)
+        self.end = self._stop.set
+        self.close = self._stop.close
 
     def issue(self, tokens: Iterable[int]) -> set[int]:
         return self._grants.issue(tokens)

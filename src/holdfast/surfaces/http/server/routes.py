@@ -1,8 +1,8 @@
 """The routes of operations. The web framework reads a handler's signature for the OpenAPI."""
 
 import inspect
-from types import GenericAlias, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from types import GenericAlias
+from typing import Annotated, Any, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -15,7 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.store import Damage
-from holdfast.operations.operation import Operation
+from holdfast.operations.operation import Operation, unwrapped
 from holdfast.surfaces.http import problems as problems_
 from holdfast.surfaces.http.problems import ASIDE, SECURED, strictly, takes
 from holdfast.surfaces.http.server.executor import Executor
@@ -121,7 +121,7 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
         # names the missing fields.
         parameters.append(inspect.Parameter("data", keyword, annotation=annotation, default=None))
     parameters += [_parameter(fields[name], QueryParameter) for name in _queried(operation)]
-    returned = GenericAlias(Response, (_without_none(operation.result),))
+    returned = GenericAlias(Response, (unwrapped(operation.result)[0],))
     handle.__name__ = operation.name.replace(".", "_")
     handle.__doc__ = operation.description
     handle.__signature__ = inspect.Signature(parameters, return_annotation=returned)
@@ -131,7 +131,8 @@ def _sign(handle: Any, operation: Operation, body: type[Plain] | None) -> None:
 def _parameter(
     field: msgspec.structs.FieldInfo, kind: type[PathParameter] | type[QueryParameter]
 ) -> inspect.Parameter:
-    bare, meta = _split(field.type)
+    bare, notes, optional = unwrapped(field.type)
+    meta = next((one for one in notes if isinstance(one, msgspec.Meta)), None)
     known: dict[str, Any] = {}
     if meta is not None:
         extra = meta.extra_json_schema or {}
@@ -147,7 +148,7 @@ def _parameter(
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=_annotated(bare, kind(**known)),
+        annotation=_annotated(bare | None if optional else bare, kind(**known)),
         default=inspect.Parameter.empty if field.required else field.default,
     )
 
@@ -155,24 +156,6 @@ def _parameter(
 def _annotated(kind: Any, note: Any) -> Any:
     """A type that is known at run time only, annotated: mypy accepts no variable in its place."""
     return Annotated[kind, note]
-
-
-def _split(kind: Any) -> tuple[Any, msgspec.Meta | None]:
-    """A type without its annotations, and the first `Meta` among them."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        bare, meta = _split(inner)
-        return bare, meta or next((one for one in notes if isinstance(one, msgspec.Meta)), None)
-    if get_origin(kind) in (Union, UnionType):
-        parts = [_split(part) for part in get_args(kind)]
-        metas = (meta for _, meta in parts if meta is not None)
-        return Union[tuple(bare for bare, _ in parts)], next(metas, None)  # noqa: UP007
-    return kind, None
-
-
-def _without_none(kind: Any) -> Any:
-    left = tuple(part for part in get_args(kind) if part is not type(None))
-    return Union[left] if get_origin(kind) in (Union, UnionType) else kind  # noqa: UP007
 
 
 def _body_type(operation: Operation) -> type[Plain] | None:
