@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from holdfast.domains.network.address import check_batch, normal_ip
 from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
@@ -19,7 +19,7 @@ from holdfast.domains.network.leases import (
     no_such_host,
 )
 from holdfast.domains.network.records import NeighborLeases, neighbor_key
-from holdfast.domains.network.routers import LockOptions, RouterLocks
+from holdfast.domains.network.routers import RouterLockOptions, RouterLocks
 from holdfast.domains.network.wire import (
     CORE_FIELDS,
     HOST_LEASES,
@@ -264,9 +264,9 @@ class Registry:
         sure that no other job took it in between. Raises RegistryNotFound, a ValueError, when the
         host is not registered.
         """
-        self._context.check_enabled()
-        request = lease_request(host_name, job_type, router_name, dscp)
-        return self._lease(run_id, [request], pid, ttl_s)[host_name]
+        lease = {"host_name": host_name, "job_type": job_type, "router_name": router_name}
+        leases = [{**lease, "dscp": dscp}]
+        return self.acquire_source_host_leases(run_id, leases, pid=pid, ttl_s=ttl_s)[host_name]
 
     def acquire_source_host_leases(
         self,
@@ -419,90 +419,61 @@ class Registry:
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
-        stop_fd: int | None = None,
-        detached: bool = False,
+        **options: Unpack[RouterLockOptions],
     ) -> Grant:
         """Lock all of the routers, and with them all of their hosts, in one step, or none; return
         the grant. Nothing is held while waiting, so no order of names can deadlock.
 
         A job that has them already gets its own grant; one release frees it. `timeout` 0 is a
         single try; the default is `lock_timeouts.router_lock` for one router, and
-        `router_lock_atomic` for several. Quick jobs share a router by `mode="shared"`. A higher
-        `priority` goes first; the default is that of the `job_type` in `job_priorities`. `on_wait`
-        is called with the jobs ahead when a wait begins. A wait also ends, as if its time had
-        passed, when the descriptor `stop_fd` becomes readable.
+        `router_lock_atomic` for several.
 
         Raises RegistryLockTimeout, whose fields name the holders; RegistryDeadlock when the wait
         would never end; RegistryLost when the lock was taken away before this process could wake;
         RegistryNotFound when `pid` is not a live process.
         """
-        options = LockOptions(
-            mode, priority, job_type, ttl_s, pid, on_wait, stop_fd, detached=detached
-        )
         if timeout is None and len(router_names) == 1:
             timeout = self._times.router_lock
-        return self._lock(router_names, job_id, timeout, options)
+        return self._lock(router_names, job_id, timeout, **options)
 
     @_changes
     def _lock(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
+        self,
+        names: Sequence[str],
+        job_id: str,
+        timeout: float | None,
+        **options: Unpack[RouterLockOptions],
     ) -> Grant:
         timeout = self._times.router_lock_atomic if timeout is None else timeout
-        # Nothing may raise after this call: nobody else knows of the grant.
-        return self._routers.lock(names, job_id, timeout, options)
+        # Nothing may raise after this call: the grant would be held, and nobody would know of it.
+        return self._routers.lock(names, job_id, timeout, **options)
 
     def acquire_router_lock(
         self,
         router_name: str,
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> bool:
         """Lock a router as `lock_routers` does; False when it could not be acquired in time."""
         timeout = self._times.router_lock if timeout is None else timeout
-        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
-        return self._try_lock([router_name], job_id, timeout, options)
+        return self.acquire_all_router_locks_atomic([router_name], job_id, timeout, **options)
 
     def acquire_all_router_locks_atomic(
         self,
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> bool:
         """The same for several routers, all or none."""
-        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
-        return self._try_lock(router_names, job_id, timeout, options)
-
-    def _try_lock(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
-    ) -> bool:
         try:
-            self._lock(names, job_id, timeout, options)
+            self._lock(router_names, job_id, timeout, **options)
         except RegistryLockTimeout as error:
             # The caller gets a bool, so the log is the place that names the holder.
             self._logger.info("routers not locked job=%s: %s", job_id, error.message)
             return False
-        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(names))
+        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
         return True
 
     def router_lock(
@@ -510,40 +481,25 @@ class Registry:
         router_name: str,
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> AbstractContextManager[Grant]:
         """Lock a router for a `with` block, which gets the grant. Raises what `lock_routers` does,
         and RegistryLost at the end if the lock was taken away. In another block of the same job,
         only the outer block releases it.
         """
         timeout = self._times.router_lock if timeout is None else timeout
-        options = LockOptions(mode, priority, job_type, ttl_s)
-        return self._hold([router_name], job_id, timeout, options)
+        return self.all_router_locks([router_name], job_id, timeout, **options)
 
+    @contextmanager
     def all_router_locks(
         self,
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-    ) -> AbstractContextManager[Grant]:
-        """The same for several routers, all or none."""
-        options = LockOptions(mode, priority, job_type, ttl_s)
-        return self._hold(router_names, job_id, timeout, options)
-
-    @contextmanager
-    def _hold(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
+        **options: Unpack[RouterLockOptions],
     ) -> Iterator[Grant]:
-        grant = self._lock(names, job_id, timeout, options)
+        """The same for several routers, all or none."""
+        grant = self._lock(router_names, job_id, timeout, **options)
 
         def leave(*raised: Any) -> None:
             try:

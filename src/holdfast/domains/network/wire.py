@@ -5,7 +5,6 @@ Times stay as they were found, and members of other programs survive. What the f
 for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -58,10 +57,7 @@ def read_host(_: str, document: Document) -> Host:
 
 
 def write_host_leases(leases: HostLeases) -> Document:
-    written = [
-        _write_lease(lease, {"job_type": lease.job_type, "dscp": lease.dscp})
-        for lease in leases.leases
-    ]
+    written = [_write_lease(lease) for lease in leases.leases]
     return {**leases.more, "router": leases.router, "leases": written}
 
 
@@ -73,7 +69,7 @@ def read_host_leases(_: str, document: Document) -> HostLeases:
 
 def write_neighbor_leases(leases: NeighborLeases) -> Document:
     entry = {"host_name": leases.host_name, "neighbor_ip": leases.neighbor_ip}
-    return {**leases.more, **entry, "leases": [_write_lease(lease, {}) for lease in leases.leases]}
+    return {**leases.more, **entry, "leases": [_write_lease(lease) for lease in leases.leases]}
 
 
 def read_neighbor_leases(_: str, document: Document) -> NeighborLeases:
@@ -103,20 +99,25 @@ class _OwnMember(msgspec.Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
 
 
-def _write_lease(lease: RunLease, use: Mapping[str, Any]) -> Document:
-    own: Document = {}
-    if lease.process is not None:
-        own["process"] = to_plain(lease.process)
-    if lease.lease != _plain_lease(lease.allocated_at):
-        own["lease"] = to_plain(lease.lease)
+def lease_document(lease: RunLease) -> Document:
+    """A lease as the file has it, without what only Holdfast knows of it."""
+    use = {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
     return {
         **lease.more,
         "run_id": lease.by,
         "pid": lease.pid,
         **use,
         "allocated_at": lease.allocated_at,
-        **({OWN_MEMBER: own} if own else {}),
     }
+
+
+def _write_lease(lease: RunLease) -> Document:
+    own: Document = {}
+    if lease.process is not None:
+        own["process"] = to_plain(lease.process)
+    if lease.lease != _plain_lease(lease.allocated_at):
+        own["lease"] = to_plain(lease.lease)
+    return {**lease_document(lease), **({OWN_MEMBER: own} if own else {})}
 
 
 def _read_lease(document: Any, kind: type[L], use: tuple[str, ...]) -> L:
