@@ -1,4 +1,4 @@
-"""An agent as its publisher describes it. Everything is checked before anything is stored."""
+"""The checks of a record before it is published: nothing wrong is stored."""
 
 import os
 from collections.abc import Iterator
@@ -9,35 +9,12 @@ import msgspec
 from holdfast.domains.agents.records import (
     HEADLESS,
     TMUX_BACKED,
-    AgentKey,
-    Gateway,
-    Identity,
-    Runtime,
-    Terminal,
+    Agent,
 )
-from holdfast.kernel.agent_adapter import Text
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Holder
 
 P = TypeVar("P", bound=Plain)
-
-
-class Draft(Plain, frozen=True, kw_only=True):
-    """A record without its times and its token, which the store gives."""
-
-    agent_id: AgentKey
-    agent_name: AgentKey
-    generation_id: Text
-    identity: Identity
-    runtime: Runtime
-    terminal: Terminal | None = None
-    gateway: Gateway | None = None
-    holder: Holder | None = None
-
-    @property
-    def session_name(self) -> str | None:
-        return None if self.terminal is None else self.terminal.session_name
 
 
 def check_backend(backend: str, session_name: str | None) -> str:
@@ -59,8 +36,8 @@ def check_backend(backend: str, session_name: str | None) -> str:
     )
 
 
-def check_draft(draft: Draft) -> Draft:
-    """Return a draft that may be published. Raises InvalidValue, naming the field."""
+def check_draft(draft: Agent) -> Agent:
+    """Return a record that may be published. Raises InvalidValue, naming the field."""
     for field in draft.runtime.__struct_fields__:
         path = getattr(draft.runtime, field)
         if isinstance(path, str) and path.strip() and not os.path.isabs(path):

@@ -4,13 +4,12 @@ import uuid
 from datetime import datetime
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.domains.agents import control, liveness, ownership, resolution
 from holdfast.domains.agents.cleanup import Cleanup, Report
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.draft import Draft, check_backend, check_draft, check_fields
+from holdfast.domains.agents.draft import check_backend, check_draft, check_fields
 from holdfast.domains.agents.liveness import Parts
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
 from holdfast.domains.agents.ports import Outside
@@ -101,8 +100,12 @@ class Agents:
             agent_id = id_of(canonical_name)
         else:
             inner(agent_id, "agent id")
+        until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
+        length_s = self.settings.lease_s if lease_s is None else lease_s
+        now = self.store.now()
+        # The transaction that publishes it gives it its token and its times.
         draft = check_draft(
-            Draft(
+            Agent(
                 agent_id=agent_id,
                 agent_name=canonical_name,
                 generation_id=str(uuid.uuid4()) if generation_id is None else generation_id,
@@ -115,10 +118,11 @@ class Agents:
                 terminal=None if session_name is None else Terminal(session_name=session_name),
                 gateway=gateway,
                 holder=holder,
+                published_at=now,
+                lease_expires_at=until or leases.grant(now, length_s).expires_at,
+                lease_s=length_s if until is None else None,
             )
         )
-        until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
-        length_s = self.settings.lease_s if lease_s is None else lease_s
         self._steady.compare()
         # tmux and /proc are probed before the transaction, which must not wait for them. Inside, a
         # probe counts only for the very incarnation that it saw.
@@ -139,18 +143,11 @@ class Agents:
         }
 
         def body(tx: Tx) -> Agent:
-            if until is not None and until <= tx.now:
-                raise InvalidValue(
-                    f"lease_expires_at {render(until)} is past already: give a later one",
-                    field="lease_expires_at",
-                )
-            lease = leases.grant(tx.now, length_s)
-            agent = Agent(
-                **msgspec.structs.asdict(draft),
+            agent = replace(
+                draft,
                 published_at=tx.now,
-                lease_expires_at=lease.expires_at if until is None else until,
+                lease_expires_at=until or leases.grant(tx.now, length_s).expires_at,
                 token=tx.revision,
-                lease_s=length_s if until is None else None,
             )
             before, damaged = record_of(tx, draft.agent_id)
             now = self._steady.without_jump(tx.now)
@@ -185,7 +182,7 @@ class Agents:
 
         return self.store.transact(body, scope=[AGENTS])
 
-    def _rivals(self, tx: ReadTx, draft: Draft, before: Agent | None) -> list[Agent]:
+    def _rivals(self, tx: ReadTx, draft: Agent, before: Agent | None) -> list[Agent]:
         """Another generation of the id and, where names are exclusive, the fresh agents that have
         the name under another id.
         """

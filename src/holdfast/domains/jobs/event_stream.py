@@ -244,7 +244,7 @@ class JobEvents:
             except ImpossibleTransition as error:
                 transitions.keep_late(tx, self._journal, job, None, verdict)
                 return _drop(event.job_id, error.message)
-            after = replace(after, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now)
+            after = _noted(after, event, tx)
             _put(tx, JobEvent(event=event, sent=True))
             self._journal.append(
                 tx, kind="job.received", subject=event.job_id, data=to_plain(event)
@@ -281,11 +281,7 @@ class JobEvents:
         event = signed(bounded(event), job)
         _put(tx, JobEvent(event=event))
         self._journal.append(tx, kind="job.published", subject=job.job_id, data=to_plain(event))
-        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
-        after = replace(
-            job, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits
-        )
-        return after, event
+        return _noted(job, event, tx), event
 
     def _write(self, tx: Tx, before: Job, after: Job) -> Job:
         if after.status is before.status:
@@ -347,9 +343,16 @@ def _moved(job: Job, kind: EventKind, verdict: Verdict, tx: Tx, *, by_operator: 
                 status=job.status.value,
                 wanted=kind.value,
             )
-        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
-        return replace(job, waiting_since=waits)
+        return job
     return transitions.moved(job, verdict, now=tx.now, token=tx.revision, by_operator=by_operator)
+
+
+def _noted(job: Job, event: Event, tx: Tx) -> Job:
+    """The job with the number of an event taken, and the event as its last sign of life."""
+    waits = tx.now if event.event is EventKind.PERMISSION_REQUIRED else None
+    return replace(
+        job, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits
+    )
 
 
 def _document(payload: bytes) -> dict[str, Any] | str:

@@ -22,12 +22,12 @@ from holdfast.domains.jobs.records import (
 )
 from holdfast.domains.jobs.transitions import (
     LateRefusal,
-    Verdict,
     check_verdict,
     existing,
     job_topic,
     queue_topic,
     status_named,
+    verdict_of,
     write,
 )
 from holdfast.kernel.codec import cut
@@ -238,8 +238,7 @@ class Jobs:
         words of a verdict that came too late are kept as `late_result`, and the error says so.
         """
         check_job_id(job_id)
-        verdict = Verdict(status_named(status), result, error, error_code)
-        verdict.check()
+        verdict = verdict_of(status, result, error, error_code)
         wanted = verdict.status
         steady_clock(self._store).compare()
         taken_from: list[Job] = []
@@ -287,7 +286,7 @@ class Jobs:
         for a status that does not end a job.
         """
         check_job_id(job_id)
-        verdict = Verdict(status_named(status), result, error, error_code)
+        verdict = verdict_of(status, result, error, error_code)
         if not verdict.status.ended:
             raise InvalidValue(
                 f"{verdict.status.value} does not end a job: use completed, error or cancelled",
@@ -295,7 +294,6 @@ class Jobs:
             )
         if agent_session is not None:
             check_label(agent_session, "agent session")
-        verdict.check()
         if holder is not None:
             check_holder(holder)
         self._reaper.sweep_if_due()

@@ -55,16 +55,22 @@ class Verdict(NamedTuple):
     error: str | None = None
     error_code: str | None = None
 
-    def check(self) -> None:
-        """Raises InvalidValue for words that no encoding can carry, and InvalidName for a code that
-        is no label. Words may have any length: see `draft.fitted`.
-        """
-        if self.result is not None:
-            check_text(self.result, "result")
-        if self.error is not None:
-            check_text(self.error, "error")
-        if self.error_code is not None:
-            check_label(self.error_code, "error code")
+
+def verdict_of(
+    status: JobStatus | str, result: str | None, error: str | None, error_code: str | None
+) -> Verdict:
+    """A caller's verdict. Raises InvalidValue for an unknown status and for words that no encoding
+    can carry, and InvalidName for a code that is no label. Words may have any length: see
+    `draft.fitted`.
+    """
+    wanted = status_named(status)
+    if result is not None:
+        check_text(result, "result")
+    if error is not None:
+        check_text(error, "error")
+    if error_code is not None:
+        check_label(error_code, "error code")
+    return Verdict(wanted, result, error, error_code)
 
 
 class LateRefusal(NamedTuple):
