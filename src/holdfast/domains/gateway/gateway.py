@@ -29,17 +29,8 @@ from holdfast.domains.gateway.request import (
     served_by,
     with_owner,
 )
-from holdfast.kernel import faults
+from holdfast.kernel import errors, faults
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import (
-    Corrupt,
-    Fenced,
-    Held,
-    HoldfastError,
-    InvalidValue,
-    Refused,
-    Unavailable,
-)
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
@@ -156,7 +147,7 @@ class Gateway:
 
         try:
             self._change(body)
-        except Fenced:
+        except errors.Fenced:
             _log.warning("detach after another took over agent=%s", self.agent)
 
     def renew(self) -> None:
@@ -206,7 +197,7 @@ class Gateway:
         finally:
             self._looking.release()
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Request | HoldfastError]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Request | errors.HoldfastError]:
         """Accept requests in one durable commit. Each gets its own result: Full, Blocked, Refused
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
@@ -214,9 +205,9 @@ class Gateway:
         seen = self._seen
         named = [(one, new_id()) for one in submissions]
 
-        def body(tx: Tx, line: QueueTransaction) -> list[Request | HoldfastError]:
+        def body(tx: Tx, line: QueueTransaction) -> list[Request | errors.HoldfastError]:
             attachment = self._own(tx)
-            answers: list[Request | HoldfastError] = []
+            answers: list[Request | errors.HoldfastError] = []
             for (draft, expected_epoch), request_id in named:
                 try:
                     # First of all: a retry gets the answer of its first try, whatever happened
@@ -225,7 +216,7 @@ class Gateway:
                         check_admission(self.agent, attachment, seen, expected_epoch)
                         known = line.accept(draft, request_id, epoch=attachment.epoch)
                     answers.append(known)
-                except (Refused, Unavailable, Corrupt) as error:
+                except (errors.Refused, errors.Unavailable, errors.Corrupt) as error:
                     # A damaged request concerns only the request with its key, and no other one in
                     # the same commit.
                     answers.append(error)
@@ -301,7 +292,7 @@ class Gateway:
         not wait for a decision.
         """
         if action not in ("replay", "discard"):
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 f"{action!a} is no way to reconcile: use replay or discard", field="action"
             )
 
@@ -358,7 +349,7 @@ class Gateway:
     def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
-        except Unavailable:
+        except errors.Unavailable:
             # It may have been committed all the same: the next look reads the attachment again.
             self._unsure = True
             raise
@@ -391,8 +382,8 @@ class Gateway:
     def _inspect(self) -> Sighting:
         try:
             return self.adapter.inspect()
-        except HoldfastError as error:
-            if isinstance(error, Held) and self._seen is _NOT_LOOKED:
+        except errors.HoldfastError as error:
+            if isinstance(error, errors.Held) and self._seen is _NOT_LOOKED:
                 raise
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter

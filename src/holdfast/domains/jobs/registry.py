@@ -20,16 +20,6 @@ from holdfast.domains.jobs.records import (
     JobStatus,
     TimeLimits,
 )
-from holdfast.domains.jobs.transitions import (
-    LateRefusal,
-    check_verdict,
-    existing,
-    job_topic,
-    queue_topic,
-    status_named,
-    verdict_of,
-    write,
-)
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import (
     HoldfastError,
@@ -172,7 +162,7 @@ class Jobs:
             self._journal.append(
                 tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session}
             )
-            tx.notify(queue_topic(agent_session))
+            tx.notify(transitions.queue_topic(agent_session))
             return job
 
         job = self._change(body)
@@ -238,33 +228,34 @@ class Jobs:
         words of a verdict that came too late are kept as `late_result`, and the error says so.
         """
         check_job_id(job_id)
-        verdict = verdict_of(status, result, error, error_code)
+        verdict = transitions.verdict_of(status, result, error, error_code)
         wanted = verdict.status
         steady_clock(self._store).compare()
         taken_from: list[Job] = []
 
-        def body(tx: Tx) -> Job | LateRefusal:
-            job = existing(tx, job_id)
+        def body(tx: Tx) -> Job | transitions.LateRefusal:
+            job = transitions.existing(tx, job_id)
             running, operator = job.status is JobStatus.RUNNING, token is None
             is_taken = running and (operator or wanted is JobStatus.CANCELLED)
             taken_from[:] = [job] if is_taken else []
-            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+            late = transitions.check_verdict(tx, self._journal, job, token, verdict)
+            if late is not None:
                 return late
             after = transitions.moved(
                 job, verdict, now=tx.now, token=tx.revision, by_operator=operator
             )
             after = after if also is None else also.do(tx, after)
-            after = write(tx, self._journal, job, after)
+            after = transitions.write(tx, self._journal, job, after)
             if running and (operator or wanted is JobStatus.PENDING):
                 # Its worker must be notified. A token shows which attempt is meant, and not that
                 # its worker shows it.
-                tx.notify(job_topic(job_id))
+                tx.notify(transitions.job_topic(job_id))
             return after
 
         moved = self._change(body, also)
         for job in taken_from:
             self._leftovers.end_of_dead_worker(job)
-        if isinstance(moved, LateRefusal):
+        if isinstance(moved, transitions.LateRefusal):
             raise moved.error
         return moved
 
@@ -286,7 +277,7 @@ class Jobs:
         for a status that does not end a job.
         """
         check_job_id(job_id)
-        verdict = verdict_of(status, result, error, error_code)
+        verdict = transitions.verdict_of(status, result, error, error_code)
         if not verdict.status.ended:
             raise InvalidValue(
                 f"{verdict.status.value} does not end a job: use completed, error or cancelled",
@@ -299,10 +290,11 @@ class Jobs:
         self._reaper.sweep_if_due()
         damaged: Damage = []
 
-        def body(tx: Tx) -> tuple[Job, Begun | None] | LateRefusal:
+        def body(tx: Tx) -> tuple[Job, Begun | None] | transitions.LateRefusal:
             damaged.clear()
-            job = existing(tx, job_id)
-            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+            job = transitions.existing(tx, job_id)
+            late = transitions.check_verdict(tx, self._journal, job, token, verdict)
+            if late is not None:
                 return late
             # Taken before the first write: a job that was put after this transaction took its
             # revision could not be taken.
@@ -310,7 +302,7 @@ class Jobs:
             row = tx.take_first(JOBS, "turn", (queue,), damaged=damaged)
             done = transitions.ended(job, verdict, tx.now)
             done = done if also is None else also.do(tx, done)
-            done = write(tx, self._journal, job, done)
+            done = transitions.write(tx, self._journal, job, done)
             return done, None if row is None else self._picker.begin(tx, row.record, holder)
 
         finished = self._picker.claims.claim(
@@ -318,7 +310,7 @@ class Jobs:
         )
         self.unlogged = True
         self._picker.warn_of(damaged)
-        if isinstance(finished, LateRefusal):
+        if isinstance(finished, transitions.LateRefusal):
             raise finished.error
         done, begun = finished
         if begun is not None and claimed(begun) is None:
@@ -335,12 +327,13 @@ class Jobs:
         """
 
         def give_up(tx: Tx) -> Job | None:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             if job.status is not JobStatus.ERROR:
                 return None
             why = None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX)
             facts = {"why": "given_up", "reason": why}
-            return write(tx, self._journal, job, transitions.given_up(job, tx.now), facts=facts)
+            after = transitions.given_up(job, tx.now)
+            return transitions.write(tx, self._journal, job, after, facts=facts)
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
@@ -366,9 +359,9 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             after = transitions.retried(job, tx.now)
-            return write(tx, self._journal, job, after, facts={"why": "retried"})
+            return transitions.write(tx, self._journal, job, after, facts={"why": "retried"})
 
         return self._change(body)
 
@@ -383,7 +376,7 @@ class Jobs:
         return them, the newest first. One that another process retried meanwhile is skipped.
         Raises InvalidValue for a status that cannot be retried, and as `list_jobs`.
         """
-        wanted = status_named(status)
+        wanted = transitions.status_named(status)
         if wanted not in transitions.RETRIED:
             raise InvalidValue(
                 f"jobs that are {wanted.value} cannot be retried: use error or cancelled",
@@ -474,7 +467,7 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             transitions.check_token(job, token)
             alive = replace(job, last_event_at=tx.now)
             tx.put(JOBS, job_id, alive)
@@ -491,7 +484,7 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> int:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             tx.put(JOBS, job_id, replace(job, last_seq=job.last_seq + 1, updated_at=tx.now))
             return job.last_seq + 1
 
@@ -574,7 +567,7 @@ class Jobs:
         """
         from holdfast.domains.jobs.queries import newest
 
-        wanted = None if status is None else status_named(status)
+        wanted = None if status is None else transitions.status_named(status)
         if agent_session is not None:
             check_label(agent_session, "agent session")
         if limit < 0:
@@ -625,8 +618,8 @@ class Jobs:
         self.warn(text)
 
 
-def _picked(finished: tuple[Job, Begun | None] | LateRefusal) -> Job | None:
-    return None if isinstance(finished, LateRefusal) else claimed(finished[1])
+def _picked(finished: tuple[Job, Begun | None] | transitions.LateRefusal) -> Job | None:
+    return None if isinstance(finished, transitions.LateRefusal) else claimed(finished[1])
 
 
 def _log(warning: str) -> None:
