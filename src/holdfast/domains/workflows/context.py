@@ -246,17 +246,16 @@ class WorkflowsContext:
 
     # --- the load of a swap that is over ---
 
-    def is_over(self, marker: SwapMarker) -> bool:
-        """Whether the process of a swap is dead or has lost the swap lock. Then only processes of
-        its load are left.
+    def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
+        """The load of a swap whose process is dead or has lost the swap lock; None for a live swap.
+        Only processes of its load are left of such a swap.
         """
-        return (
-            self.liveness(marker.holder.leader) is Liveness.DEAD
-            or self._unseen.left_s(marker.token) is not None
-        )
+        dead = self.liveness(marker.holder.leader) is Liveness.DEAD
+        unseen = self._unseen.left_s(marker.token) is not None
+        return self.load_of(marker) if dead or unseen else None
 
-    def orphan_load(self, marker: SwapMarker) -> OrphanLoad:
-        """The load of a swap that is over."""
+    def load_of(self, marker: SwapMarker) -> OrphanLoad:
+        """The load of a swap that is known to be over."""
         tree, seen = marker.holder.tree, marker.holder.place == self.processes.here()
         survivors = self.processes.survivors(tree) if tree and seen else ()
         return OrphanLoad(marker, survivors, self._unseen.left_s(marker.token))

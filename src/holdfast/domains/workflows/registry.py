@@ -34,12 +34,12 @@ from holdfast.domains.workflows.registration import (
 from holdfast.domains.workflows.swap import Swap, SwapTerms
 from holdfast.domains.workflows.wire import WORKFLOWS
 from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Damage, Row, Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
 
 
@@ -142,7 +142,8 @@ class Workflows:
             check_ttl(ttl_s)
 
         def body(tx: Tx) -> Workflow:
-            workflow = _own_record(tx.get(WORKFLOWS, name), name, token)
+            row = tx.get(WORKFLOWS, name)
+            workflow = _own(None if row is None else row.record, swept(name, token), token)
             renewed = replace(
                 workflow,
                 last_renewed_at=max(tx.now, workflow.last_renewed_at),
@@ -161,7 +162,7 @@ class Workflows:
         check_id(name, "workflow")
 
         def body(change: Change) -> Workflow:
-            workflow = _own(change, name, token)
+            workflow = _own(change.workflows.get(name), no_such(name), token)
             change.release(workflow)
             return workflow
 
@@ -214,7 +215,7 @@ class Workflows:
         LeaseLost when it was swept, Fenced when another has the name.
         """
         row = self._context.store.get(WORKFLOWS, check_id(name, "workflow"))
-        workflow = _own_record(row, name, token)
+        workflow = _own(None if row is None else row.record, swept(name, token), token)
         path = workflow.preempt_signal_path
         return workflow.preempt in ASKED_STATES or (
             path is not None and self._context.signals.given(path)
@@ -227,9 +228,7 @@ class Workflows:
         check_id(name, "workflow")
 
         def body(change: Change) -> Workflow:
-            if name not in change.workflows:
-                raise swept(name, token)
-            change.accept(_own(change, name, token))
+            change.accept(_own(change.workflows.get(name), swept(name, token), token))
             return change.workflows[name]
 
         return self._context.change(body, spare=(name, token))
@@ -325,10 +324,8 @@ class Workflows:
         return Swap(self._context, terms)
 
     def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
-        """The load of a swap whose process is dead or has lost the swap lock; None for a live
-        swap.
-        """
-        return self._context.orphan_load(marker) if self._context.is_over(marker) else None
+        """The load of a swap that is over; None for a live swap."""
+        return self._context.orphan_load(marker)
 
     def reconcile_swap_marker(self) -> Reconciled:
         """Clear an orphaned marker; return the cleared marker, or that of the live swap."""
@@ -377,20 +374,12 @@ def _check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-def _own_record(row: Row[Workflow] | None, name: str, token: int) -> Workflow:
-    """The record of the registration with this token. Raises LeaseLost, Fenced."""
-    if row is None:
-        raise swept(name, token)
-    if row.record.token != token:
-        raise fenced(row.record, token)
-    return row.record
-
-
-def _own(change: Change, name: str, token: int) -> Workflow:
-    """The workflow with this token. Raises NotFound, Fenced."""
-    workflow = change.workflows.get(name)
+def _own(workflow: Workflow | None, missing: HoldfastError, token: int) -> Workflow:
+    """The workflow, if it is the registration with this token. Raises `missing` when there is none,
+    and Fenced.
+    """
     if workflow is None:
-        raise no_such(name)
+        raise missing
     if workflow.token != token:
         raise fenced(workflow, token)
     return workflow

@@ -203,7 +203,7 @@ class Swap:
         """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
         its guardian, where that lives, does the same.
         """
-        orphan = self._context.orphan_load(marker)
+        orphan = self._context.load_of(marker)
         if self._terms.policy is Policy.REFUSE:
             raise messages.load_in_the_way(self.recipe, orphan)
         if self._deadline.passed():
