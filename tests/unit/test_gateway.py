@@ -499,7 +499,7 @@ def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(
         desk.gateway(ScriptedAgent())
     assert agent.received == [("one", "1"), ("one", "2"), ("one", "3")]
     gateway.detach()
-    assert desk.gateway(agent).epoch == 1
+    assert desk.gateway(agent).attachment.epoch == 1
     desk.store.close()
 
 

@@ -146,7 +146,8 @@ class Worker:
         """Carry out one request. Returns a pause when there is nothing to do."""
         self._undo_unanswered(express=False)
         head = self._gateway.queue.head()
-        if head.accepted == head.express or head.slot is not None or self._gateway.reconciling:
+        nothing_waits = head.accepted == head.express
+        if nothing_waits or head.slot is not None or self._gateway.attachment.reconciling:
             return self._inspect_every_s
         seen = self._gateway.look()
         if seen.instance_id is None:
@@ -236,7 +237,7 @@ class Worker:
         return delivery
 
     def _meant_for(self, request: Request, seen: Sighting) -> bool:
-        return seen.instance_id is not None and self._gateway.epoch == request.epoch
+        return seen.instance_id is not None and self._gateway.attachment.epoch == request.epoch
 
     def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
         faults.reach("gateway.end.before")
@@ -262,7 +263,7 @@ class Worker:
     def _interrupt_step(self) -> float | None:
         """Send all waiting interrupts as one. Returns a pause when there is none."""
         self._undo_unanswered(express=True)
-        if not self._gateway.queue.head().express or self._gateway.reconciling:
+        if not self._gateway.queue.head().express or self._gateway.attachment.reconciling:
             return self._inspect_every_s
         with self._terminal:
             first = self._claim(express=True)

@@ -78,26 +78,13 @@ class Gateway:
         self._processes = processes
         self._lease_s = lease_s
         self._token = 0
-        # Guards `_seen` and `_attachment`, so that an epoch is recorded by one look at a time.
+        # Guards the next two, so that an epoch is recorded by one look at a time.
         self._looking = threading.Lock()
-        self._seen = _NOT_LOOKED
-        self._attachment = Attachment()
+        self.seen = _NOT_LOOKED
+        """What the last inspection found."""
+        self.attachment = Attachment()
+        """What is recorded of the agent, as far as this process knows."""
         self._unsure = False
-
-    # As far as this process knows: what the last inspection found.
-
-    @property
-    def seen(self) -> Sighting:
-        return self._seen
-
-    @property
-    def epoch(self) -> int:
-        return self._attachment.epoch
-
-    @property
-    def reconciling(self) -> bool:
-        """Must an operator decide first?"""
-        return self._attachment.reconciling
 
     def attach(self, owner: str | None = None) -> list[Request]:
         """Become the gateway that serves this agent. Fails the requests that another gateway left
@@ -131,9 +118,9 @@ class Gateway:
                 code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART
             )
 
-        self._attachment, ended = self._change(body)
-        assert self._attachment.server is not None
-        self._token = self._attachment.server.token
+        self.attachment, ended = self._change(body)
+        assert self.attachment.server is not None
+        self._token = self.attachment.server.token
         return ended
 
     def detach(self) -> None:
@@ -191,7 +178,7 @@ class Gateway:
     def glance(self) -> Sighting:
         """Look at the agent; while another look takes long, return the last result."""
         if not self._looking.acquire(timeout=GATEWAY_GLANCE_S):
-            return self._seen
+            return self.seen
         try:
             return self._look()
         finally:
@@ -202,7 +189,7 @@ class Gateway:
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
         """
-        seen = self._seen
+        seen = self.seen
         named = [(one, new_id()) for one in submissions]
 
         def body(tx: Tx, line: QueueTransaction) -> list[Request | errors.HoldfastError]:
@@ -255,31 +242,32 @@ class Gateway:
         def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
-                line.put_back(request.request_id, request.token or 0)
+                line.put_back(*_claim_of(request))
                 if request.epoch < attachment.epoch and not attachment.reconciling:
                     attachment = replace(attachment, reconciling=True)
                     tx.put(ATTACHMENTS, self.agent, attachment)
             return attachment
 
         with self._looking:
-            self._attachment = self._change(body)
+            self.attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
         """Record that a request was delivered. Not durable by itself: a loss makes only a later
         report less exact.
         """
-        key, token = request.request_id, request.token or 0
-        self._change(lambda _, line: line.deliver(key, token), durable=False)
+        self._change(lambda _, line: line.deliver(*_claim_of(request)), durable=False)
 
     def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
-        key, token = request.request_id, request.token or 0
-        return self._change(lambda _, line: line.complete(key, token, result, receipt=receipt))
+        claim = _claim_of(request)
+        return self._change(lambda _, line: line.complete(*claim, result, receipt=receipt))
 
     def fail(
         self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
     ) -> Request:
-        key, token, end = request.request_id, request.token or 0, {"code": code, "detail": detail}
-        return self._change(lambda _, line: line.fail(key, token, result=result, **end))
+        key, token = _claim_of(request)
+        return self._change(
+            lambda _, line: line.fail(key, token, code=code, detail=detail, result=result)
+        )
 
     def reconcile(
         self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
@@ -333,14 +321,14 @@ class Gateway:
     def _decide(self, body: Callable[[Tx, QueueTransaction], T]) -> T:
         with self._looking:
             done = self._change(body)
-            self._attachment = self._recorded()
+            self.attachment = self._recorded()
         self.on_change()
         return done
 
     def status(self) -> Status:
         """The status of gateway and agent, by the last look."""
         status = status_of(
-            self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head()
+            self.agent, self.adapter.backend, self.attachment, self.seen, self.queue.head()
         )
         if self.served_at is None:
             return status
@@ -363,18 +351,18 @@ class Gateway:
 
     def _look(self) -> Sighting:
         if self._unsure:
-            self._attachment = self._recorded()
+            self.attachment = self._recorded()
             self._unsure = False
-        before, seen = self._seen, self._inspect()
-        rebound = seen.instance_id not in (None, self._attachment.instance_id)
+        before, seen = self.seen, self._inspect()
+        rebound = seen.instance_id not in (None, self.attachment.instance_id)
         if rebound:
-            self._attachment = self._rebind(str(seen.instance_id))
+            self.attachment = self._rebind(str(seen.instance_id))
         if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
             gone = seen.instance_id is None
             kind = "gateway.agent_unavailable" if gone else "gateway.agent_returned"
             detail = seen.detail[:1000]
             self._change(lambda tx, _: self._append(tx, kind, detail=detail), durable=False)
-        self._seen = seen
+        self.seen = seen
         if rebound or seen != before:
             self.on_change()
         return seen
@@ -383,7 +371,7 @@ class Gateway:
         try:
             return self.adapter.inspect()
         except errors.HoldfastError as error:
-            if isinstance(error, errors.Held) and self._seen is _NOT_LOOKED:
+            if isinstance(error, errors.Held) and self.seen is _NOT_LOOKED:
                 raise
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
@@ -415,3 +403,7 @@ class Gateway:
 
     def _append(self, tx: Tx, kind: str, **data: Any) -> None:
         self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})
+
+
+def _claim_of(request: Request) -> tuple[str, int]:
+    return request.request_id, request.token or 0
