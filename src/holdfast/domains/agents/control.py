@@ -123,7 +123,6 @@ def manifest_in(files: Files, record: Agent) -> bytes:
 
 
 def not_trusted(record: Agent, why: str) -> errors.ManifestInvalid:
-    """The error for a manifest that cannot be used."""
     path = record.runtime.manifest_path
     return errors.ManifestInvalid(f"the manifest {path} is invalid: {why}", **_pointer(record))
 

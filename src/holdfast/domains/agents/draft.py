@@ -80,7 +80,6 @@ def check_fields(value: P) -> P:
 
 
 def _texts(parts: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a document, with its path."""
     for name, value in parts.items():
         if isinstance(value, dict):
             yield from _texts(value, f"{path}{name}.")

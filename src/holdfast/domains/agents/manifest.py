@@ -46,7 +46,6 @@ class Manifest(Plain, frozen=True, kw_only=True):
 
     @property
     def session_name(self) -> str | None:
-        """The name of its tmux session, if it has one."""
         return None if self.tmux is None else self.tmux.session_name
 
     @property

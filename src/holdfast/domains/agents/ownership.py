@@ -33,7 +33,6 @@ def record_of(tx: ReadTx, agent_id: str) -> tuple[Agent | None, bool]:
 
 
 def fresh_namesakes(tx: ReadTx, agent_id: str, agent_name: str, now: datetime) -> list[Agent]:
-    """The fresh records that have the same name under another id."""
     rows = tx.find(AGENTS, "name", (bare(agent_name),), damaged=[])
     return [row.record for row in rows if row.key != agent_id and row.record.fresh(now)]
 

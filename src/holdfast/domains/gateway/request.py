@@ -191,7 +191,6 @@ def with_owner(attachment: Attachment, agent: str, owner: str | None) -> Attachm
 
 
 def served_by(agent: str, server: Server) -> errors.Held:
-    """The error for an agent that another gateway serves."""
     process = server.process
     return errors.Held(
         f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, "

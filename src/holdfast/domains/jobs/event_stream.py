@@ -167,7 +167,6 @@ class JobEvents:
             yield page
 
     def unsent_count(self) -> int:
-        """How many events wait for a broker."""
         return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
 
     def sendable(self, environment: Mapping[str, str]) -> bool:
@@ -334,7 +333,6 @@ def _verdict(kind: EventKind, detail: str) -> Verdict:
 
 
 def _moved(job: Job, kind: EventKind, verdict: Verdict, tx: Tx, *, by_operator: bool) -> Job:
-    """The job after an event. Raises ImpossibleTransition."""
     if kind not in MOVES or verdict.status is job.status is JobStatus.RUNNING:
         if job.status.ended:
             raise ImpossibleTransition(

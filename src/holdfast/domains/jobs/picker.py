@@ -216,7 +216,6 @@ class Picker:
             return NoRoom(pending)
 
     def warn_of(self, damaged: Damage) -> None:
-        """Warn of damaged jobs that were skipped."""
         for error in damaged:
             self._warn(f"skipped space=jobs key={error.fields.get('key')}: {error.message}")
 
@@ -238,5 +237,4 @@ class Picker:
 
 
 def claimed(begun: Begun | None) -> Job | None:
-    """The job, if it was claimed."""
     return begun if isinstance(begun, Job) else None

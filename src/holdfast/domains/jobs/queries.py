@@ -23,7 +23,6 @@ Place = tuple[int, str]
 
 
 def place_of(job: Job) -> Place:
-    """The place of a job."""
     return (job.arrival, job.job_id)
 
 
@@ -123,7 +122,6 @@ def _pending(
 
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
-    """All jobs of an index, newest first."""
     bad: Damage | None = None if damaged is None else []
     found = [row.record for row in tx.find(JOBS, index, match, damaged=bad)]
     _add_damage(damaged, bad)

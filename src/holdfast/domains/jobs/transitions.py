@@ -329,7 +329,6 @@ def status_named(value: JobStatus | str) -> JobStatus:
 
 
 def no_such(job_id: str) -> NotFound:
-    """The error for an id that no job has."""
     return NotFound(
         f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id
     )

@@ -47,7 +47,6 @@ class WorkReport(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were."""
         return self.completed + self.failed + self.lost + self.given_back
 
 

@@ -73,7 +73,6 @@ def _check_host(tx: Tx, name: str, router_name: str) -> None:
 
 
 def no_such_host(name: str) -> RegistryNotFound:
-    """The error for a name under which no host is registered."""
     return RegistryNotFound(
         f"there is no host {name}: `holdfast network hosts list` shows the registered ones",
         host=name,
@@ -203,7 +202,6 @@ class LeaseTable:
         return () if record is None else tuple(lease.by for lease in record.leases)
 
     def remove(self, tx: Tx, key: str) -> None:
-        """End every lease on a key."""
         row = tx.get(self._space, key)
         if row is not None:
             tx.delete(self._space, key)

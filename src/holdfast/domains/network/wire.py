@@ -5,6 +5,7 @@ Times stay as they were found, and members of other programs survive. What the f
 for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -160,26 +161,27 @@ ROUTER_SIGN = Sign(LOCKS_FOLDER, "router_{key}", show_router)
 """Written for readers only: the lock table decides."""
 
 
-def ip_place(host: Host) -> Parts:
-    """The index key of a host's address. An invalid one, which another program wrote, is indexed
-    by its text.
+def _address_place(normal: Callable[[str], str], address: str) -> Parts:
+    """The index key of an address. An invalid one, which another program wrote, is indexed by its
+    text.
     """
     try:
-        return (normal_ip(host.primary_ip),)
+        return (normal(address),)
     except InvalidValue:
-        return (host.primary_ip[:LABEL_CHARS_MAX],)
-
-
-def mac_place(host: Host) -> Parts:
-    """The same of its MAC."""
-    try:
-        return (normal_mac(host.mac_address),)
-    except InvalidValue:
-        return (host.mac_address[:LABEL_CHARS_MAX],)
+        return (address[:LABEL_CHARS_MAX],)
 
 
 # A transaction latches spaces in the order of their ranks. The lock table of the routers is between
 # the last two; no transaction has both, since locks are of one boot.
-HOSTS = Space("hosts", Host, rank=10, indexes={"ip": ip_place, "mac": mac_place}, layout=HOSTS_FILE)
+HOSTS = Space(
+    "hosts",
+    Host,
+    rank=10,
+    indexes={
+        "ip": lambda host: _address_place(normal_ip, host.primary_ip),
+        "mac": lambda host: _address_place(normal_mac, host.mac_address),
+    },
+    layout=HOSTS_FILE,
+)
 HOST_LEASES = Space("host_leases", HostLeases, rank=20, layout=HOST_LEASES_FILE)
 NEIGHBOR_LEASES = Space("neighbor_leases", NeighborLeases, rank=40, layout=NEIGHBOR_LEASES_FILE)

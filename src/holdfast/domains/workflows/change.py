@@ -125,7 +125,6 @@ class Change:
         self.unseen = self.marker is not None and unseen.left_s(self.marker.token) is not None
 
     def log(self, kind: str, subject: str, data: Mapping[str, object]) -> None:
-        """Write an entry to the journal."""
         self._journal.append(self.tx, kind=kind, subject=subject, data=data)
 
     # --- workflows ---
@@ -135,7 +134,6 @@ class Change:
         self.tx.put(WORKFLOWS, workflow.name, workflow)
 
     def add(self, workflow: Workflow) -> None:
-        """Write a new workflow."""
         self.put(workflow)
         self._log_workflow("workflow.registered", workflow, preemptible=workflow.preemptible)
         self.tx.notify(CHANGED)
@@ -180,7 +178,6 @@ class Change:
         self.tx.notify(topic_of(asked.name))
 
     def accept(self, workflow: Workflow) -> None:
-        """The workflow yields."""
         self.cleared.append(workflow)
         if workflow.preempt in ASKED_STATES:
             self._log_request(ports.YIELDED, workflow)

@@ -38,7 +38,6 @@ def describe_conflicts(conflicts: Sequence[Workflow], *, since: bool = False) ->
 
 
 def describe_loaded(loaded: Loaded) -> str:
-    """What is loaded."""
     if loaded.unknown is not None:
         return f"what is loaded is unknown, since {describe_unknown(loaded.unknown)}"
     if loaded.current is None:
@@ -51,7 +50,6 @@ def describe_loaded(loaded: Loaded) -> str:
 
 
 def describe_unknown(unknown: UnknownRecipe) -> str:
-    """The load that left the device unknown."""
     load = f"the load of {unknown.recipe}" + (f" by {unknown.by}" if unknown.by else "")
     if unknown.ended_at is None:
         words = f"{load}, begun at {_at(unknown.began_at)}, has not ended"
@@ -61,7 +59,6 @@ def describe_unknown(unknown: UnknownRecipe) -> str:
 
 
 def describe_orphan_load(orphan: OrphanLoad) -> str:
-    """The load of a swap that is over."""
     swap = f"the swap to {orphan.marker.recipe} by {who(orphan.marker.holder)}"
     if count := len(orphan.survivors):
         lives = "lives" if count == 1 else "live"

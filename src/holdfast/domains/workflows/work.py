@@ -91,7 +91,6 @@ class Work:
 
     @property
     def workflow(self) -> Workflow:
-        """The workflow as it was registered."""
         return self._registered.workflow
 
     @property
