@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent
 from holdfast.domains.workflows import Registered, SwapStatus
-from holdfast.domains.workflows.registry import Reconciled
+from holdfast.domains.workflows.registry import ReconciledMarker
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.operations import agents, gateways, locks, workflows
 from holdfast.primitives.locks import Grant
@@ -133,5 +133,5 @@ def swap_view(found: SwapStatus) -> workflows.SwapView:
     )
 
 
-def reconciled_view(found: Reconciled) -> workflows.SwapReconciled:
+def reconciled_view(found: ReconciledMarker) -> workflows.SwapReconciled:
     return workflows.SwapReconciled(swap=found.live, cleared=found.cleared)

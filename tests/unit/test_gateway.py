@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
+from holdfast.domains.gateway import Answer, DeliveryWorker, Gateway, Surface
 from holdfast.domains.gateway.adapter import (
     CommandSpec,
     TmuxSpec,
@@ -86,8 +86,8 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
 
 
 @contextmanager
-def working(gateway: Gateway, **how: object) -> Iterator[Worker]:
-    worker = Worker(gateway, inspect_every_s=0.02, **how)  # type: ignore[arg-type]
+def working(gateway: Gateway, **how: object) -> Iterator[DeliveryWorker]:
+    worker = DeliveryWorker(gateway, inspect_every_s=0.02, **how)  # type: ignore[arg-type]
     worker.start()
     try:
         yield worker

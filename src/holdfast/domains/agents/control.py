@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.manifest import Manifest
-from holdfast.domains.agents.ports import Files, Outside, TmuxAddress
+from holdfast.domains.agents.ports import AgentPorts, Files, TmuxAddress
 from holdfast.domains.agents.records import AGENTS, Agent, bare, tmux_backed
 from holdfast.domains.agents.resolution import Reason, resolve
 from holdfast.kernel import errors
@@ -39,7 +39,7 @@ class Target(Plain, frozen=True, kw_only=True):
 
 def control_target(
     store: Store,
-    outside: Outside,
+    ports: AgentPorts,
     asked: str,
     prefix: str,
     *,
@@ -54,7 +54,7 @@ def control_target(
         _refuse_session_names(store, asked)
     record = resolution.unwrap()
     try:
-        manifest = manifests.from_json(manifest_in(outside.files, record))
+        manifest = manifests.from_json(manifest_in(ports.files, record))
     except errors.InvalidValue as error:
         raise not_trusted(record, error.message) from None
     check_own(record, manifest.agent_id, manifest.agent_name)
@@ -69,8 +69,8 @@ def control_target(
     session_name = check_session(record, manifest.session_name)
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
     if needs_agent_def_dir or manifest.agent_def_dir is not None or folder is not None:
-        folder = _checked_folder(outside.files, record, folder)
-    check_process(record, session_name, manifest.tmux_server, outside)
+        folder = _checked_folder(ports.files, record, folder)
+    check_process(record, session_name, manifest.tmux_server, ports)
     return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
 
 
@@ -165,7 +165,7 @@ def check_session(record: Agent, session_name: str | None) -> str:
 
 
 def check_process(
-    record: Agent, session_name: str, server: TmuxAddress | None, outside: Outside
+    record: Agent, session_name: str, server: TmuxAddress | None, ports: AgentPorts
 ) -> None:
     """Check that the process in the record is alive, and that it or one of its ancestors is the
     process of a pane of the tmux session.
@@ -174,7 +174,7 @@ def check_process(
     record that names no process, only the tmux session must exist. Raises ProcessDead,
     TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it cannot be seen.
     """
-    holder, name, embedded = record.holder, record.agent_name, outside.embedded
+    holder, name, embedded = record.holder, record.agent_name, ports.embedded
     facts: dict[str, Any] = {
         "agent_id": record.agent_id,
         "session_name": session_name,
@@ -187,10 +187,10 @@ def check_process(
             **facts,
         )
     # Only the process itself counts: what it started is not the agent, and must not get its keys.
-    alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
+    alive = process_liveness(record, ports.processes, embedded=embedded) or Liveness.ALIVE
     who = f"process {facts['pid']} of {name}"
     if alive is Liveness.DEAD:
-        survivors = survivors_of(record, outside.processes, embedded=embedded)
+        survivors = survivors_of(record, ports.processes, embedded=embedded)
         left, then = "", ""
         if survivors:
             left = f", though processes that it started are alive ({survivors_named(survivors)})"
@@ -206,7 +206,7 @@ def check_process(
             f"{session_name}: ask on its own machine, outside of other containers",
             **facts,
         )
-    panes = outside.sessions.panes(session_name, server)
+    panes = ports.sessions.panes(session_name, server)
     if panes is None:
         raise errors.TargetUnknown(
             f"tmux does not say what is in tmux session {session_name} of {name}: check whether "
@@ -219,7 +219,7 @@ def check_process(
             "published: start it again, or publish where it is now",
             **facts,
         )
-    if holder is not None and not _is_within(holder.pid, panes, outside.processes):
+    if holder is not None and not _is_within(holder.pid, panes, ports.processes):
         raise errors.ProcessNotInSession(
             f"{who} is not in tmux session {session_name}, which belongs to another program now: "
             "start the agent again, or publish where it is now",

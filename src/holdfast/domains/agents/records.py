@@ -90,7 +90,7 @@ class Terminal(Plain, frozen=True, kw_only=True):
     session_name: Text
 
 
-class Gateway(Plain, frozen=True, kw_only=True):
+class GatewayAddress(Plain, frozen=True, kw_only=True):
     """The address of the agent's gateway."""
 
     host: Text
@@ -117,7 +117,7 @@ class Agent(Record, frozen=True, kw_only=True):
     identity: Identity
     runtime: Runtime
     terminal: Terminal | None = None
-    gateway: Gateway | None = None
+    gateway: GatewayAddress | None = None
     mailbox: dict[str, Any] | None = None
     holder: Holder | None = None
     token: int = 0

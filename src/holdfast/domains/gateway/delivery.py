@@ -35,7 +35,7 @@ _NOT_READY_S = 0.1
 _log = logging.getLogger("holdfast.gateway")
 
 
-class Worker:
+class DeliveryWorker:
     """Carries out what a gateway has accepted. `on_lost` is called when another gateway has taken
     over.
     """

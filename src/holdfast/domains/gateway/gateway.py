@@ -12,11 +12,11 @@ from holdfast.domains.gateway.records import (
     ATTACHMENTS,
     INTERRUPTED_BY_RESTART,
     LOST_TO_A_RESTART,
-    Action,
     Attachment,
+    GatewayStatus,
+    ReconcileAction,
     Reconciled,
     Server,
-    Status,
     attachment_in,
     status_of,
 )
@@ -270,7 +270,7 @@ class Gateway:
         )
 
     def reconcile(
-        self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
+        self, action: ReconcileAction, *, epoch: int, requests: Sequence[str] | None = None
     ) -> Reconciled:
         """Decide what becomes of the waiting requests of earlier epochs: all, or the given ones.
 
@@ -325,7 +325,7 @@ class Gateway:
         self.on_change()
         return done
 
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         """The status of gateway and agent, by the last look."""
         status = status_of(
             self.agent, self.adapter.backend, self.attachment, self.seen, self.queue.head()

@@ -31,7 +31,7 @@ from holdfast.domains.jobs.events import (
 )
 from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.records import JOBS, Job, JobStatus
-from holdfast.domains.jobs.registry import Also
+from holdfast.domains.jobs.registry import ExtraChange
 from holdfast.domains.jobs.transitions import LateRefusal, Verdict
 from holdfast.kernel.codec import json_bytes, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
@@ -122,9 +122,11 @@ class JobEvents:
             raise published.error
         return published
 
-    def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> Also:
+    def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> ExtraChange:
         """The event of a step of the registry, for its `also`: stored in the same transaction."""
-        return Also(_SCOPE, lambda tx, job: self._store_event(tx, job, event, detail, data)[0])
+        return ExtraChange(
+            _SCOPE, lambda tx, job: self._store_event(tx, job, event, detail, data)[0]
+        )
 
     def of_job(self, job_id: str, *, after_seq: int = 0) -> list[Event]:
         """The stored events of a job behind a number. Damaged ones are skipped."""

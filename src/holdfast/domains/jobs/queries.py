@@ -18,11 +18,11 @@ from holdfast.kernel.store import Damage, ReadTx
 _LAST = (1 << 63) - 1
 """The lowest of all priorities, as the index has it."""
 
-Place = tuple[int, str]
+Arrival = tuple[int, str]
 """The place of a job among all: its arrival, then its id."""
 
 
-def place_of(job: Job) -> Place:
+def place_of(job: Job) -> Arrival:
     return (job.arrival, job.job_id)
 
 
@@ -33,7 +33,7 @@ def newest(
     agent_session: str | None,
     limit: int,
     damaged: Damage | None,
-    before: Place | None = None,
+    before: Arrival | None = None,
 ) -> list[Job]:
     """The newest `limit` jobs that match, of those before a place, oldest first."""
     streams: list[Iterator[Job]] = []

@@ -90,7 +90,7 @@ _NO_PROCESS = _Worker(
     Liveness.UNKNOWN, Holder(host_id="", boot_id="", pid_ns=0, pid=0, start_ticks=0)
 )
 
-Known = dict[Holder, _Worker]
+ProbedWorkers = dict[Holder, _Worker]
 """Each worker is probed once in a sweep."""
 
 
@@ -120,7 +120,7 @@ class Reaper:
         process: there may be many.
         """
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
-        known: Known = {}
+        known: ProbedWorkers = {}
         reaped = [
             job
             for suspects in self._suspects(known)
@@ -158,7 +158,7 @@ class Reaper:
             for fd in open_fds:
                 os.close(fd)
 
-    def _suspects(self, known: Known, *, ends: bool = True) -> Iterator[list[Job]]:
+    def _suspects(self, known: ProbedWorkers, *, ends: bool = True) -> Iterator[list[Job]]:
         """Running jobs that must be reaped, page by page; a job may come twice. With `ends`, the
         trees of dead workers are asked to end, and killed after the grace.
         """
@@ -213,7 +213,7 @@ class Reaper:
             limit = 2 * limit if following == start else size
             start = following
 
-    def _worker_of(self, job: Job, known: Known, *, ends: bool = False) -> _Worker:
+    def _worker_of(self, job: Job, known: ProbedWorkers, *, ends: bool = False) -> _Worker:
         holder = job.claimed_by
         if holder is None:
             return _NO_PROCESS
@@ -243,7 +243,7 @@ class Reaper:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job], known: Known, timeout_s: float) -> list[Job]:
+    def _reap(self, suspects: Sequence[Job], known: ProbedWorkers, timeout_s: float) -> list[Job]:
         # In the order of their keys, as every transaction that latches several records.
         seen = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
         reaped: list[Job] = []

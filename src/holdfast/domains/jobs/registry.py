@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Also(NamedTuple):
+class ExtraChange(NamedTuple):
     """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
     and returns the job to be written.
     """
@@ -215,7 +215,7 @@ class Jobs:
         result: str | None = None,
         error: str | None = None,
         error_code: str | None = None,
-        also: Also | None = None,
+        also: ExtraChange | None = None,
     ) -> Job:
         """Move a job to another status and return it.
 
@@ -270,7 +270,7 @@ class Jobs:
         error: str | None = None,
         error_code: str | None = None,
         holder: Holder | None = None,
-        also: Also | None = None,
+        also: ExtraChange | None = None,
     ) -> Finished:
         """End a job and claim the next one of its label, or of `agent_session`, in one transaction:
         one sync instead of two. Both happen or neither. Raises as `update_status`, and InvalidValue
@@ -600,7 +600,7 @@ class Jobs:
 
         return self._store.read(counts, scope=[JOBS])
 
-    def _change(self, body: Callable[[Tx], T], also: Also | None = None) -> T:
+    def _change(self, body: Callable[[Tx], T], also: ExtraChange | None = None) -> T:
         changed = self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
         # Only after a commit: a store that refuses the change gets no log beside it.
         self.unlogged = True

@@ -56,7 +56,7 @@ class SwapStatus(NamedTuple):
     unknown: UnknownRecipe | None = None
 
 
-class Reconciled(NamedTuple):
+class ReconciledMarker(NamedTuple):
     """The marker of a live swap, and the orphaned marker that was cleared."""
 
     live: SwapMarker | None
@@ -327,11 +327,11 @@ class Workflows:
         """The load of a swap that is over; None for a live swap."""
         return self._context.orphan_load(marker)
 
-    def reconcile_swap_marker(self) -> Reconciled:
+    def reconcile_swap_marker(self) -> ReconciledMarker:
         """Clear an orphaned marker; return the cleared marker, or that of the live swap."""
         if self._context.look().marker is None:
-            return Reconciled(None, None)
-        return self._context.change(lambda change: Reconciled(change.marker, change.orphan))
+            return ReconciledMarker(None, None)
+        return self._context.change(lambda change: ReconciledMarker(change.marker, change.orphan))
 
     def swap_status(self, *, damaged: Damage | None = None) -> SwapStatus:
         """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles

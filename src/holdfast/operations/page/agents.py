@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from holdfast.domains.agents import Agent, Agents
-from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
+from holdfast.domains.agents.liveness import AgentLiveness, process_liveness, survivors_of
 from holdfast.domains.agents.records import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
@@ -194,7 +194,7 @@ def _state(agent: Agent, processes: Processes, embedded: bool, now: datetime) ->
     return {Liveness.ALIVE: "alive", Liveness.DEAD: "dead", Liveness.UNKNOWN: "unseen"}[alive]
 
 
-_PARTS: dict[str, Callable[[Parts], Liveness | None]] = {
+_PARTS: dict[str, Callable[[AgentLiveness], Liveness | None]] = {
     "lease": lambda parts: parts.lease,
     "process": lambda parts: parts.process,
     "process tree": lambda parts: parts.tree or None,
@@ -208,7 +208,7 @@ _LIVENESS_WORDS = {
 }
 
 
-def _parts_words(parts: Parts) -> tuple[str, ...]:
+def _parts_words(parts: AgentLiveness) -> tuple[str, ...]:
     found_parts = [
         f"its {name} {_LIVENESS_WORDS[found]}"
         for name, part in _PARTS.items()
@@ -217,7 +217,7 @@ def _parts_words(parts: Parts) -> tuple[str, ...]:
     return (f"Checked just now: {', '.join(found_parts)}.",)
 
 
-def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
+def _advice(line: AgentLine, parts: AgentLiveness) -> tuple[str, ...]:
     if line.state == "dead" and parts.tree is Liveness.ALIVE:
         return (
             "end the processes that it left, or wait until they end",

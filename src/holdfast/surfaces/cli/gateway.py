@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
-from holdfast.domains.gateway import Status
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
@@ -118,7 +118,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 @_command(operations.status)
 def status(request: operations.GatewayKey, here: Here, as_json: bool) -> None:
     """How an agent's gateway and the agent itself are doing."""
-    found: Status = operations.status(here, request)
+    found: GatewayStatus = operations.status(here, request)
     if as_json:
         json_document(found)
         return
