@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from holdfast.domains.agents import control, liveness, ownership, resolution
 from holdfast.domains.agents.cleanup import Cleanup, CleanupReport
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.validation import check_backend, check_draft, check_fields
 from holdfast.domains.agents.liveness import AgentLiveness
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
 from holdfast.domains.agents.ports import AgentPorts
@@ -27,6 +26,7 @@ from holdfast.domains.agents.records import (
     lease_of,
 )
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.agents.validation import check_backend, check_draft, check_fields
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import aware, render
 from holdfast.kernel.errors import InvalidValue, NotFound
