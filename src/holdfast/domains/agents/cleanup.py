@@ -175,7 +175,7 @@ class Cleanup:
         return CleanupItem(agent_id=agent_id, why=why, detail=detail)
 
     def _believed(self, now: datetime) -> datetime:
-        # A clock that jumped ahead would make every lease look long expired.
+        # A clock that jumped ahead would make every lease look expired, and live records would go.
         return steady_clock(self._store).without_jump(now, after_s=RETENTION_JUMP_IGNORED_S)
 
     def _remove(self, item: CleanupItem, after_removal: Callable[[Agent], None]) -> bool:

@@ -186,7 +186,7 @@ def check_process(
             "of this store: publish it with --pid, or start it with `holdfast agents start`",
             **facts,
         )
-    # Only the process itself counts: what it started is not the agent, and must not get its keys.
+    # Only the process itself counts: the programs that it started must not get the agent's keys.
     alive = process_liveness(record, ports.processes, embedded=embedded) or Liveness.ALIVE
     who = f"process {facts['pid']} of {name}"
     if alive is Liveness.DEAD:

@@ -69,7 +69,7 @@ def from_json(data: bytes) -> Manifest:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(
-            f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)
+            f"it is not a manifest: {error}. docs/agents.md shows one", why=str(error)
         ) from None
 
 

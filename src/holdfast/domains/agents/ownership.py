@@ -63,8 +63,8 @@ def check_owner(tx: Tx, agent_id: str, generation_id: str, token: int | None) ->
 
 
 def check_resume(before: Agent | None, draft: Agent, now: datetime) -> None:
-    """Refuse to resume a fresh generation from another tmux session: a generation has one session,
-    so this is a mistake or a copy of its manifest. Raises Held.
+    """Refuse to resume a fresh generation from another tmux session. A generation has one session,
+    so the caller has a copy of its manifest, or has made a mistake. Raises Held.
     """
     if (
         before is not None

@@ -138,6 +138,7 @@ class Agent(Record, frozen=True, kw_only=True):
 
     @property
     def session_name(self) -> str | None:
+        """The name of its tmux session, if it has one."""
         return None if self.terminal is None else self.terminal.session_name
 
 

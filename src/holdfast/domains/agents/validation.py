@@ -32,7 +32,7 @@ def check_backend(backend: str, session_name: str | None) -> str:
         return backend
     known = ", ".join(TMUX_BACKED)
     raise InvalidValue(
-        f"{backend[:40]!r} is no backend: use {known}, or another TOOL_headless", field="backend"
+        f"{backend[:40]!r} is not a backend: use {known}, or another TOOL_headless", field="backend"
     )
 
 
@@ -51,7 +51,7 @@ def check_draft(draft: Agent) -> Agent:
     for field, text in _texts(msgspec.to_builtins(check_fields(draft))):
         if not text.isprintable():
             raise InvalidValue(
-                f"{field} has control characters in it, or is no UTF-8: leave them out", field=field
+                f"{field} has control characters, or is not UTF-8: leave them out", field=field
             )
     # In a tmux target, . and : address a window or a pane of another session.
     if draft.session_name is not None and set(".:") & set(draft.session_name):

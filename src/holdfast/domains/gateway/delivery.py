@@ -179,8 +179,8 @@ class DeliveryWorker:
             raise
 
     def _undo_unanswered(self, *, express: bool) -> None:
-        """Put back a claim that was committed and not answered: it would keep the slot for ever.
-        Each thread does so for its own lane, when it has nothing running in it.
+        """Put back a claim whose commit was not answered: it would keep the slot for ever. Each
+        thread does so for its own lane, while nothing of that lane runs.
         """
         if express in self._unanswered:
             self._gateway.put_back_unknown(express=express)
@@ -195,7 +195,7 @@ class DeliveryWorker:
             except Exception as error:  # noqa: BLE001 - an adapter's failure fails one request only
                 outcome = failed_by(error, delivered="yes")
         with self._terminal:
-            # From here on an interrupt learns that the request it was meant to stop has ended.
+            # From here on, an interrupt for this request is a no-op: the request has ended.
             self._current, interrupted = None, self._interrupted
         if outcome is None:
             self._persist(partial(self._gateway.put_back, request))
@@ -270,7 +270,7 @@ class DeliveryWorker:
             if first is None:
                 return self._inspect_every_s
             adjacent: list[Request] = []
-            # The claimed interrupts are sent, though the store went away before the next claim.
+            # The interrupts that were claimed are sent even if the store goes away now.
             with contextlib.suppress(Unavailable):
                 adjacent.extend(iter(lambda: self._claim(express=True), None))
             result, error = self._interrupt(first)

@@ -53,11 +53,11 @@ class Gateway:
 
     Guaranteed: accepted requests begin in order, one at a time, and only at the instance that they
     were accepted for; another instance blocks admission until an operator decides; a second gateway
-    of the same agent is refused, and a gateway that was taken for dead changes nothing any more.
+    of the same agent is refused, and a gateway that counted as dead changes nothing any more.
 
-    Not guaranteed: that the agent does what it is asked, or that a prompt did not arrive whose
-    gateway was killed while it ran. Such a prompt is never delivered again, and its end says that
-    the delivery is unknown.
+    Not guaranteed: that the agent does what it is asked; and whether a prompt arrived when the
+    gateway was killed while the prompt ran. Such a prompt is never delivered again, and its end
+    says that the delivery is unknown.
     """
 
     def __init__(
@@ -197,15 +197,15 @@ class Gateway:
             answers: list[Request | errors.HoldfastError] = []
             for (draft, expected_epoch), request_id in named:
                 try:
-                    # First of all: a retry gets the answer of its first try, whatever happened
-                    # since.
+                    # Before the admission check: a retry gets the answer of its first try, even if
+                    # admission is blocked by now.
                     if (known := line.known(draft)) is None:
                         check_admission(self.agent, attachment, seen, expected_epoch)
                         known = line.accept(draft, request_id, epoch=attachment.epoch)
                     answers.append(known)
                 except (errors.Refused, errors.Unavailable, errors.Corrupt) as error:
-                    # A damaged request concerns only the request with its key, and no other one in
-                    # the same commit.
+                    # A damaged stored request fails only the new request with the same key, not the
+                    # others of this commit.
                     answers.append(error)
             return answers
 
@@ -281,7 +281,7 @@ class Gateway:
         """
         if action not in ("replay", "discard"):
             raise errors.InvalidValue(
-                f"{action!a} is no way to reconcile: use replay or discard", field="action"
+                f"{action!a} is not a way to reconcile: use replay or discard", field="action"
             )
 
         def body(tx: Tx, line: QueueTransaction) -> Reconciled:
@@ -338,7 +338,7 @@ class Gateway:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
         except errors.Unavailable:
-            # It may have been committed all the same: the next look reads the attachment again.
+            # The change may have been committed: the next look reads the attachment again.
             self._unsure = True
             raise
 
@@ -389,8 +389,8 @@ class Gateway:
             kind, after = "gateway.instance_seen", replace(before, instance_id=instance_id)
             if before.instance_id is not None:
                 kind = "gateway.instance_replaced"
-                # When nothing waits there is nothing to decide. A running request may be put back;
-                # that asks for a decision then.
+                # When nothing waits, there is nothing to decide. If a running request is put back
+                # later, `put_back` asks for a decision.
                 waiting = line.head.accepted > 0
                 after = replace(after, epoch=before.epoch + 1, reconciling=waiting)
             tx.put(ATTACHMENTS, self.agent, after)

@@ -1,4 +1,4 @@
-"""Which requests are valid and admitted, and the errors of those that are not."""
+"""Which requests are valid and admitted, and the errors for the others."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ def draft_of(
             )
     else:
         raise errors.InvalidValue(
-            f"{kind[:40]!a} is no kind of request: use submit_prompt or interrupt", field="kind"
+            f"{kind[:40]!a} is not a kind of request: use submit_prompt or interrupt", field="kind"
         )
     draft = Draft(
         kind=kind,

@@ -139,9 +139,9 @@ class JobEvents:
         return [row.record.event for row in found]
 
     def ended_by_event(self, attempt: Job) -> bool:
-        """Did an event of this very attempt report the job's end? Then its command may have sent it
-        and may finish. False for a job that was cancelled, by an event too: its worker must stop.
-        Raises Corrupt for a damaged record.
+        """Did an event of this very attempt report the job's end? Then the command may have sent
+        it, and may finish. False for a cancelled job, even if an event cancelled it: its worker
+        must stop. Raises Corrupt for a damaged record.
         """
 
         def read(tx: ReadTx) -> bool:
@@ -172,15 +172,15 @@ class JobEvents:
         return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
 
     def sendable(self, environment: Mapping[str, str]) -> bool:
-        """Did anybody choose a broker for events that wait? Reads the first thousand.
-        Other events are only kept: nobody expects them at a broker.
+        """Did anybody choose a broker for events that wait? Reads the first thousand. Events
+        without a chosen broker are only kept: no receiver expects them.
         """
         waiting = next(self.unsent_pages(), [])
         jobs = {one.job.job_id: one.job for one in waiting}
         return any(chosen(job.broker, environment) for job in jobs.values())
 
     def sent(self, events: Sequence[Event]) -> None:
-        """Record that the broker has these."""
+        """Record that the broker has these events."""
 
         def body(tx: Tx) -> None:
             for event in events:
@@ -194,13 +194,13 @@ class JobEvents:
             self._store.transact(body, scope=[rows(JOB_EVENTS)], durable=False)
 
     def receive(self, payload: bytes, *, topic: str | None = None) -> Received:
-        """Take an event that arrived. Dropped, and logged, are: what is no event, of another
-        version, of a job that is not here or on a topic that is not its own, without a genuine
-        signature, or with a number that was there before.
+        """Take an event that arrived. A message is dropped and logged if it is not an event, has
+        another version, names an unknown job, came on the topic of another job, has no genuine
+        signature, or repeats a number.
 
-        A genuine one that this registry did not know moves the job as publishing it would. Without
-        a key nothing can be verified, so such an event changes nothing. Never raises for the
-        content of a message.
+        A genuine event that this registry did not know moves the job as publishing it would. The
+        event of a job without a key cannot be verified, so it changes nothing. Never raises for
+        the content of a message.
         """
         document = _document(payload)
         if isinstance(document, str):
@@ -209,7 +209,7 @@ class JobEvents:
             event = msgspec.convert(document, Event, str_keys=True)
             row = self._store.get(JOBS, check_job_id(event.job_id))
         except (msgspec.ValidationError, InvalidName, Corrupt):
-            return _drop("?", "it is no event of a job")
+            return _drop("?", "it is not a job event")
         if row is None:
             return _drop(event.job_id, "there is no such job here")
         job = row.record
@@ -220,7 +220,7 @@ class JobEvents:
         if not genuine(document, job.auth_token):
             return _drop(event.job_id, "its signature is missing or not genuine")
         if json_bytes(event) > JOB_EVENT_BYTES_MAX + SIGNATURE_BYTES_MAX or event.seq > SEQ_MAX:
-            # A few characters may stand for a long number.
+            # Checked again after decoding: a short text such as 1e99 may stand for a long number.
             return _drop(event.job_id, "it is too large, or its number is")
         return self._take(event)
 
@@ -290,8 +290,8 @@ class JobEvents:
             return after
         after = transitions.write(tx, self._journal, before, after)
         if after.status is JobStatus.CANCELLED:
-            # Its worker ends the command at once. Other ends may be the command's own report: it
-            # may finish.
+            # The worker ends the command at once. After any other end the command may finish: it
+            # may have reported that end itself.
             tx.notify(transitions.job_topic(after.job_id))
         return after
 
@@ -364,7 +364,7 @@ def _document(payload: bytes) -> dict[str, Any] | str:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return "it cannot be decoded"
     if not isinstance(document, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     version = document.get("schema_version")
     if version != WIRE_VERSION or isinstance(version, bool):
         return "its schema version is not known"

@@ -90,7 +90,7 @@ def kind_named(value: EventKind | str) -> EventKind:
     except ValueError:
         possible = ", ".join(kind.value for kind in EventKind)
         raise InvalidValue(
-            f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event"
+            f"{ascii(value)[:60]} is not a job event: use one of {possible}", field="event"
         ) from None
 
 

@@ -1,8 +1,8 @@
 """Jobs in the order they arrived, read from the newest on and no further than needed.
 
-No index has all jobs: each would be written three times in a job's life. Pending jobs are in the
-order of their turn, by label and priority; within each, and among those that ended, they are in the
-order of arrival. So a list merges a few streams, each read backwards in pages.
+No index has all jobs: it would be written three times in a job's life. Pending jobs are indexed by
+label and priority, ended jobs by group; within each of these the order is that of arrival. So a
+list merges a few streams, each read backwards in pages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,8 +112,8 @@ def _pending(
         found = tx.find(JOBS, "turn", match, start=start, limit=1, damaged=bad)
         if not bad and not found:
             return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
-        # The group of a damaged job is unknown, and the index has nothing behind the lowest
-        # priority to go on from: then all are read.
+        # The group of a damaged job is unknown, and behind the lowest priority the index has no
+        # place to go on from. In both cases all jobs are read and sorted.
         if bad or -found[0].record.priority == _LAST:
             return [_sorted(tx, "turn", match, damaged)]
         group = (found[0].record.agent_session, -found[0].record.priority)
@@ -144,8 +144,8 @@ def _backwards(
         last = page[-1].arrival if page else 0
         whole = [job for job in page if job.arrival != last] if full else page
         if full and not whole:
-            # More jobs of one arrival than a page holds, as of a folder that another program filled
-            # within a second.
+            # One arrival has more jobs than a page holds: another program filled the folder within
+            # a second.
             size *= 2
             continue
         yield from whole

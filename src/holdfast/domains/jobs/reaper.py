@@ -116,8 +116,8 @@ class Reaper:
 
     def sweep(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sweep:
         """Find running jobs that must be reaped, page by page, and reap them, each page within
-        `timeout_s`. Reads those that are overdue, those of dead processes, and a few of each live
-        process: there may be many.
+        `timeout_s`. Reads the overdue jobs, all jobs of dead processes, and only a few of each live
+        process, which may have many.
         """
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         known: ProbedWorkers = {}
@@ -166,8 +166,8 @@ class Reaper:
         worker_of = partial(self._worker_of, known=known, ends=ends)
 
         def behind(job: Job) -> Parts:
-            """Where the next page begins. Of a dead process all jobs are wanted, of any other no
-            more.
+            """Where the next page begins. All jobs of a dead process are read. Of a live one this
+            page was enough: only its death matters.
             """
             assert job.claimed_by is not None
             *place, ticks = job.claimed_by.parts[len(match) :]
@@ -187,8 +187,8 @@ class Reaper:
     def _pages(
         self, index: str, match: Parts, size: int, behind: Callable[[Job], Parts]
     ) -> Iterator[tuple[datetime, list[Job]]]:
-        """Running jobs by an index, in pages, each with the time of its reading. Of the index
-        "running", which is in the order of due times, only those that are overdue.
+        """Running jobs in the order of an index, in pages, each with the store's time when it was
+        read. The index "running" is in the order of due times and is read only up to that time.
         """
         start: Parts | None = None
         limit = size
@@ -200,8 +200,8 @@ class Reaper:
             found = tx.find(
                 JOBS, index, match, start=start, stop=stop, limit=limit, damaged=damaged
             )
-            # An older program on the same store does not know the index "worker", and leaves in it
-            # what it ended.
+            # An older program on the same store does not know the index "worker": jobs that it
+            # ended stay in that index.
             jobs = [row.record for row in found if index != "worker" or row.record.claimed_by]
             return tx.now, jobs, len(found) + len(damaged) == limit
 
@@ -209,7 +209,7 @@ class Reaper:
             now, jobs, full = self._store.read(read, scope=[JOBS])
             yield now, jobs
             following = behind(jobs[-1]) if jobs else start
-            # More jobs in one place than a page holds would be read for ever.
+            # A place with more jobs than a page holds would be read again for ever.
             limit = 2 * limit if following == start else size
             start = following
 
@@ -226,8 +226,8 @@ class Reaper:
             return _Worker(self._probe(holder), holder)
         leader = self._probe(holder.leader)
         if leader is Liveness.ALIVE:
-            # The leader's death is watched, not that of the whole tree: what it leaves must be
-            # ended at once.
+            # Watch the leader and not the whole tree: when the leader dies, what it leaves behind
+            # must be ended at once.
             return _Worker(leader, holder.leader)
         whole = self._probe(holder)
         if leader is not Liveness.DEAD or whole is not Liveness.ALIVE:
@@ -280,7 +280,7 @@ class Reaper:
 
     def _verdict(self, job: Job, worker: _Worker, now: datetime) -> Job | None:
         """What becomes of a running job; None when it goes on. A clock that was just set forward
-        ends none. While its tree is being ended, the job waits for that: limits do not end it.
+        ends no job. While its tree is being ended, the job waits for that, whatever its limits.
         """
         if worker.ending:
             return None
@@ -294,8 +294,8 @@ class Reaper:
             if lease_end is not None and lease_end < without_jump(now, since=sign):
                 why = f"its worker gave no sign of life since {render(sign)} and cannot be seen"
                 return _after_death(job, now, f"{why} from here")
-        # A time limit may be long, and nothing renews it: what the clock was set forward by is left
-        # out for as long.
+        # A time limit may be long, and nothing renews it: so a jump of the clock is left out for
+        # longer here than for a lease.
         begun = job.started_at or job.updated_at
         limit_now = without_jump(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
         if (limit_now - begun).total_seconds() > job.timeout_sec:

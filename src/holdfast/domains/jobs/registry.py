@@ -71,10 +71,10 @@ class Jobs:
     token counts only while that attempt is the current one. A dead worker's job is pending again at
     the next pick, once no process of its tree is left; a job past its limits ends in error. A job
     that is damaged, or too large to be claimed, holds up no other. Not promised: that work is done
-    once; a job that was put back is done again.
+    only once, since a job that was put back is done again.
 
-    `warn` gets what is no error and should be known; it logs unless it is set. `limits` are the
-    time limits of a new job whose registrant names none.
+    `warn` is called with problems that are not errors of the caller; it logs unless it is set.
+    `limits` are the time limits of a new job whose registrant names none.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Jobs:
         )
         self.warn: Callable[[str], None] = _log
         self.unlogged = False
-        """Did this change jobs, other than by a pick, since the audit log was last brought up to
-        date? A pick must start and end fast, so it leaves the log to the next process.
+        """True if this object changed jobs since the audit log was last brought up to date. A pick
+        does not count: it must start and end fast, and leaves the log to the next process.
         """
 
     def register_job(
@@ -170,7 +170,7 @@ class Jobs:
             try:
                 self.prune()
             except HoldfastError as error:
-                # The job is registered: this is no error of its registrant.
+                # The job is registered, so its registrant gets no error.
                 self.warn(f"not pruned: {error.message}")
         return job
 
@@ -194,7 +194,7 @@ class Jobs:
 
         A job is skipped while processes of an earlier attempt at it live on this machine. They
         are asked to end, and killed after the grace; a pick that waits gets the job when they are
-        gone. Raises InvalidName, InvalidValue for a `wait_s` that is no number, and LockTimeout
+        gone. Raises InvalidName, InvalidValue for a `wait_s` that is not a number, and LockTimeout
         when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")

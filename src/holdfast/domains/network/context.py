@@ -79,8 +79,8 @@ class NetworkContext(NamedTuple):
                     try:
                         return body()
                     except errors.StoreUnavailable as error:
-                        # A store that has tried as often itself is not tried again, nor is one
-                        # that is closed.
+                        # Not again if the store itself has retried as often, if it is closed, or
+                        # if the change may have been committed.
                         final = error.fields.get("tried") or error.fields.get("closed")
                         if final or error.fields.get("outcome") != "none":
                             raise

@@ -78,8 +78,8 @@ def _changes(
 ) -> Callable[Concatenate["Registry", P], T]:
     """The same for a method that changes something.
 
-    None of them calls another, as both would retry; none takes an iterator, which a first try
-    would use up.
+    No such method calls another one, since both would retry. None takes an iterator: the first try
+    would use it up.
     """
 
     @functools.wraps(method)
@@ -94,17 +94,18 @@ class Registry:
     and safe after fork.
 
     Promised: each call takes effect whole or not at all, whatever is killed; names, addresses and
-    MACs are unique; a count is the number of runs that hold and are not known to be gone; sets of
-    routers cannot deadlock. It tracks and coordinates: no interface, route or namespace is touched.
+    MACs are unique; a count is the number of runs that hold a lease and are not known to be dead;
+    sets of routers cannot deadlock. It only tracks and coordinates: it touches no interface, route
+    or namespace.
 
     Every call raises RegistryError when the registry is switched off, RegistryLockTimeout when the
     store was busy for too long, RegistryUnavailable and RegistryCorruption when the store fails,
     InvalidName and InvalidValue (both ValueErrors) for wrong arguments.
 
-    A claim (a lease or a router lock) ends with the process that took it, which is this one unless
-    `pid` names another or is None. `detached=True` is for a caller that ends, or forgets the claim,
-    before the claim does: nobody renews it, so a claim of a process that other machines cannot see
-    also needs a `ttl_s` (InvalidValue).
+    A claim (a lease or a router lock) ends with its process: this one, unless `pid` names another
+    or is None. `detached=True` is for a caller that ends, or forgets the claim, before the claim
+    ends. No process renews such a claim, so it needs a `ttl_s` if other machines cannot see its
+    process (InvalidValue).
     """
 
     def __init__(
@@ -258,10 +259,10 @@ class Registry:
         """Lease a source host for a run; return how many runs lease it now. Taking it again is one
         lease.
 
-        The run is a job of the routers: the lease is refused (RegistryHeld) while another job holds
-        the router exclusively, and with `require_router_lock` also when this run does not hold it.
-        That is checked just before the lease is written; only a run that holds the router itself is
-        sure that no other job took it in between. Raises RegistryNotFound, a ValueError, when the
+        The lease is refused (RegistryHeld) while another job than this run holds the router
+        exclusively, and with `require_router_lock` also when this run does not hold it. That is
+        checked just before the lease is written: only a run that holds the router itself is sure
+        that no other job acquired it in between. Raises RegistryNotFound, a ValueError, when the
         host is not registered.
         """
         lease = {"host_name": host_name, "job_type": job_type, "router_name": router_name}
@@ -389,14 +390,14 @@ class Registry:
         may be removed.
 
         (count, False) when only other runs have a lease. Raises RegistryNotFound, a ValueError,
-        when nobody has one.
+        when no run has one.
         """
         check_label(run_id, "run id")
         key, _ = _neighbor(host_name, neighbor_ip)
         count, held = self._neighbor_leases.drop(key, run_id)
         if not held and not count:
             raise RegistryNotFound(
-                f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
+                f"no run has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
                 "nothing to release",
                 run_id=run_id,
                 host=host_name,
@@ -623,9 +624,9 @@ class Registry:
     # --- the whole registry ---
 
     def sweep(self) -> Swept:
-        """Remove the leases of dead processes and those whose time is over; return how many. The
-        next change of the same host or neighbour entry does it too. Router locks need no sweep: the
-        next job in line gets the lock of a dead one.
+        """Remove the leases of dead processes and the expired ones; return how many. The next
+        change of the same host or neighbour entry removes them too. Router locks need no sweep: the
+        next waiting job gets the lock of a dead job.
         """
         swept = Swept(
             self._context.change(self._host_leases.sweep),

@@ -57,8 +57,8 @@ class RouterLocks:
         """Check that this run may lease hosts of these routers. Raises RegistryHeld when another
         job holds one exclusively, or when the run does not hold one whose lock is required.
 
-        It was so just before the lease is written. Only a run that holds the router itself is sure
-        that no other job took it in between.
+        This is checked before the lease is written. Only a run that holds the router itself is sure
+        that no other job acquired it in between.
         """
         for name in dict.fromkeys(names):
             holds = [hold for hold in self._locks.status(name).holds if not hold.reclaimable]
@@ -133,7 +133,7 @@ class RouterLocks:
         with self._mutex:
             found = [self._grants.pop((job_id, name), None) for name in wanted]
         for grant in {grant.id: grant for grant in found if grant is not None}.values():
-            # A set of which only a part is released stays with the lock manager.
+            # A grant can only be released whole. A part of one is freed by name, below.
             if set(grant.taken) <= set(wanted) and self._locks.release(grant):
                 freed += grant.taken
         if rest := [name for name in wanted if name not in freed]:

@@ -1,8 +1,8 @@
 """The registry in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json` and one
 file a router that shows who holds it; and the spaces of the first three.
 
-Times stay as they were found, and members of other programs survive. What the format has no place
-for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
+Times are kept as they were written, and so are members of other programs. What the format has no
+place for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
 """
 
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def _read_lease(document: Any, kind: type[L], use: tuple[str, ...]) -> L:
 
 
 def _plain_lease(allocated_at: Moment) -> Lease:
-    """The lease of a claim of which the file says only when it began."""
+    """The lease of a claim when the file says only when it began."""
     try:
         if isinstance(allocated_at, int | float):
             return lease_until_released(datetime.fromtimestamp(allocated_at, UTC))

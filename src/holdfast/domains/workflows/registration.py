@@ -60,8 +60,9 @@ class Registration:
         self._terms = terms._replace(ttl_s=float(terms.ttl_s), path=path)
 
     def run(self, wait_s: float, on_wait: OnWait | None, stop_fd: int | None) -> Registered:
-        """Register; wait so long for the end of a swap that blocks, or for the recipe to be loaded.
-        Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would not end.
+        """Register. Wait up to `wait_s` for the end of a swap that blocks, or for the recipe to be
+        loaded. Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would
+        never end.
         """
         if not wait_s:
             return self._register(waits=False)
@@ -99,7 +100,8 @@ class Registration:
 
         registered, new = self._context.change(body)
         if new and terms.path is not None:
-            # A signal that a dead workflow of that name left there does not concern this one.
+            # A dead workflow of that name may have left a signal there. Without this, the new one
+            # would yield to a request that was never made to it.
             self._context.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
         return registered
 
@@ -108,7 +110,7 @@ class Registration:
         if marker.recipe != self._terms.recipe:
             return True
         if marker.reload and not same_process(marker.holder, self._terms.owner):
-            # The swap waits for work that uses the recipe, so no more of it may begin.
+            # The swap waits for work that uses this recipe: more of it would make it wait longer.
             return True
         return self._terms.loaded_only and not loaded.has(marker.recipe)
 

@@ -66,12 +66,12 @@ class ReconciledMarker(NamedTuple):
 class Workflows:
     """Workflows and swaps on one store.
 
-    Promised: while a swap is under way nothing begins with another recipe; no swap goes on before
-    all work with another recipe has ended, yielded, died or expired; work of a process tree that is
-    seen to live does not expire; what a dead swap left behind is cleared by the next look, once,
-    and a live swap is never broken; a recipe counts as loaded only from the end of a load that
-    succeeded to the beginning of the next. Not promised: that a program stops when its time to live
-    has passed. Its next renewal raises.
+    Promised: while a swap is under way, no work begins with another recipe. No swap goes on before
+    all work with another recipe has ended, yielded, died or expired. Work of a process tree that is
+    seen to live does not expire. The next call clears what a dead swap left behind, once, and never
+    what a live swap needs. A recipe counts as loaded only from the end of a load that succeeded to
+    the beginning of the next. Not promised: that a program stops when its time to live has passed.
+    Its next renewal raises.
 
     `within` is name and token of the workflow under whose `holdfast workflows run` this process was
     started.
@@ -134,7 +134,7 @@ class Workflows:
         """Extend a workflow from now, on the store's clock, by its time to live or by a new one,
         which it keeps.
 
-        A clock that was stepped back shortens nothing. Raises LeaseLost when the workflow was
+        A clock that was set back does not shorten the lease. Raises LeaseLost when the workflow was
         swept, Fenced when another was registered under the name since.
         """
         check_id(name, "workflow")
@@ -152,7 +152,7 @@ class Workflows:
             tx.put(WORKFLOWS, name, renewed)
             return renewed
 
-        # It neither sweeps nor reconciles, so single rows are enough.
+        # A renewal neither sweeps nor reconciles, so it need not latch the whole space.
         return self._context.store.transact(body, scope=[rows(WORKFLOWS)])
 
     def release(self, name: str, token: int) -> Workflow:
@@ -222,8 +222,8 @@ class Workflows:
         )
 
     def clear_preempt_signal(self, name: str, token: int) -> Workflow:
-        """Say that the workflow yields: removes its signal file and writes it to the swap log.
-        Release the workflow next. Harmless when nobody asked. Raises LeaseLost, Fenced.
+        """Say that the workflow yields: removes its signal file, and notes that in the swap log.
+        Release the workflow next. Harmless without a request. Raises LeaseLost, Fenced.
         """
         check_id(name, "workflow")
 
@@ -315,7 +315,7 @@ class Workflows:
         except ValueError:
             possible = ", ".join(policy.value for policy in Policy)
             raise InvalidValue(
-                f"{ascii(policy)[:40]} is no policy of a swap: use one of {possible}",
+                f"{ascii(policy)[:40]} is not a swap policy: use one of {possible}",
                 field="policy",
             ) from None
         me = self._context.processes.current(self._label)

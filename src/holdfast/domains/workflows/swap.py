@@ -182,8 +182,8 @@ class Swap:
             if self._contender is not None and self._contender.has_it():
                 if other is None:
                     return
-                # The lock was taken in a try of the transaction that was not committed. In the next
-                # try it would vouch for the marker of a dead swap.
+                # The lock was taken in a try of the transaction that was not committed. If it were
+                # kept, it would make the marker of another, dead swap look alive.
                 contender, self._contender = self._contender, None
                 contender.close()
                 self._token = 0
@@ -225,8 +225,9 @@ class Swap:
             raise
 
     def _mark(self, change: Change) -> SwapMarker | None:
-        """Take the lock and write the marker, or neither; return the marker of another swap. Under
-        the latch, under which the lock is also probed: so no probe meets a taker.
+        """Take the lock and write the marker, or neither; return the marker of another swap. Call
+        it under the latch. The lock is also probed under the latch, so no probe can make this take
+        fail.
         """
         self._pinned = False
         self._abandoned, self._unseen = change.abandoned, change.unseen
@@ -291,7 +292,7 @@ class Swap:
         """
         marker = self._own_marker(change)
         if change.damaged:
-            # It may be running work, and no swap happens under that by a guess.
+            # It may be running work, which a swap must not load over.
             raise change.damaged[0]
         conflicts = self._conflicts(change, marker)
         if not conflicts:
@@ -378,12 +379,13 @@ class Swap:
 
     def _release(self) -> None:
         if self._contender is not None:
-            # In this order: a caller that was interrupted here can close it again.
+            # In this order: if a signal interrupts the close, the caller can close it again.
             self._contender.close()
             self._contender = None
             faults.reach("swap.released")
             with contextlib.suppress(HoldfastError):
-                # Again: a waiter that woke for the marker may have found the lock still held.
+                # A second wake-up: a waiter that woke when the marker went may have found the lock
+                # still held.
                 self._context.wake()
 
 

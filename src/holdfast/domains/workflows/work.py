@@ -91,13 +91,14 @@ class Work:
 
     def _stop(self) -> None:
         if self._keeper is not None:
-            # First of all: a renewal that is under way finds the workflow released, which is no
-            # loss.
+            # Before the release: a renewal that is under way finds the workflow gone, and must not
+            # report that as a loss.
             self._keeper.discard(self)
             self._keeper.close()
 
     @property
     def workflow(self) -> Workflow:
+        """The workflow as it was registered."""
         return self._registered.workflow
 
     @property
@@ -133,14 +134,15 @@ class Work:
                 # The time before the renewal: on a store that keeps failing it may take long.
                 self._renewed_at = now
         except Lost:
-            # Here too: if this fails, the keeper tries again. It lets go before it calls `lose`.
+            # Called here too, since the keeper stops keeping the work before it calls `lose`: an
+            # error there would hide the loss. An error here is retried.
             self.lose()
             return due
         return []
 
     def lose(self) -> None:
-        """The workflow is not registered any more. If its owner has ended, that is no loss: the
-        sweep was only faster than the release.
+        """Note that the workflow was swept. That is no loss if its owner has ended: then the sweep
+        only came before the release.
         """
         dead = self._context.liveness(self.workflow.owner) is Liveness.DEAD
         if not dead and not self.lost.is_set():
