@@ -242,7 +242,7 @@ class Gateway:
         def body(tx: Tx, line: QueueTransaction) -> Attachment:
             attachment = self._own(tx)
             for request in which(line):
-                line.put_back(*_claim_of(request))
+                line.put_back(request.request_id, request.token or 0)
                 if request.epoch < attachment.epoch and not attachment.reconciling:
                     attachment = replace(attachment, reconciling=True)
                     tx.put(ATTACHMENTS, self.agent, attachment)
@@ -255,16 +255,17 @@ class Gateway:
         """Record that a request was delivered. Not durable by itself: a loss makes only a later
         report less exact.
         """
-        self._change(lambda _, line: line.deliver(*_claim_of(request)), durable=False)
+        key, token = request.request_id, request.token or 0
+        self._change(lambda _, line: line.deliver(key, token), durable=False)
 
     def complete(self, request: Request, result: Mapping[str, Any], receipt: Receipt) -> Request:
-        claim = _claim_of(request)
-        return self._change(lambda _, line: line.complete(*claim, result, receipt=receipt))
+        key, token = request.request_id, request.token or 0
+        return self._change(lambda _, line: line.complete(key, token, result, receipt=receipt))
 
     def fail(
         self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
     ) -> Request:
-        key, token = _claim_of(request)
+        key, token = request.request_id, request.token or 0
         return self._change(
             lambda _, line: line.fail(key, token, code=code, detail=detail, result=result)
         )
@@ -327,12 +328,8 @@ class Gateway:
 
     def status(self) -> GatewayStatus:
         """The status of gateway and agent, by the last look."""
-        status = status_of(
-            self.agent, self.adapter.backend, self.attachment, self.seen, self.queue.head()
-        )
-        if self.served_at is None:
-            return status
-        return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
+        backend, head = self.adapter.backend, self.queue.head()
+        return status_of(self.agent, backend, self.attachment, self.seen, head, self.served_at)
 
     def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
@@ -403,7 +400,3 @@ class Gateway:
 
     def _append(self, tx: Tx, kind: str, **data: Any) -> None:
         self._journal.append(tx, kind=kind, subject=self.agent, data={"agent": self.agent, **data})
-
-
-def _claim_of(request: Request) -> tuple[str, int]:
-    return request.request_id, request.token or 0

@@ -109,8 +109,14 @@ def admission_of(attachment: Attachment, seen: Sighting) -> Admission:
 
 
 def status_of(
-    agent: str, backend: str, attachment: Attachment, seen: Sighting, head: Head
+    agent: str,
+    backend: str,
+    attachment: Attachment,
+    seen: Sighting,
+    head: Head,
+    served_at: tuple[str, int] | None,
 ) -> GatewayStatus:
+    host, port = served_at or (None, None)
     there = seen.instance_id is not None
     recovery: Recovery = "idle" if there else "awaiting_rebind"
     return GatewayStatus(
@@ -122,6 +128,8 @@ def status_of(
         active_execution="running" if head.running else "idle",
         queue_depth=head.depth,
         backend=backend,
+        gateway_host=host,
+        gateway_port=port,
         managed_agent_instance_epoch=attachment.epoch,
         managed_agent_instance_id=attachment.instance_id,
         detail=seen.detail,
