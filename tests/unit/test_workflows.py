@@ -468,7 +468,7 @@ def test_running_renews_in_time_on_a_store_that_keeps_going_away(world: World) -
         for _ in range(5):
             world.clock.advance(9)
             # What its keeper does each time that the store is back.
-            assert work._keep([work]) == []
+            assert work._keep([work._kept]) == []
         assert world.workflows.get("train").last_renewed_at - begun_at >= timedelta(seconds=30)
 
 

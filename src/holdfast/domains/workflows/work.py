@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.domains.workflows.context import WorkflowsContext
 from holdfast.domains.workflows.messages import swept
@@ -26,6 +26,15 @@ OnPreempt = Callable[[], object]
 """Called when the work is asked to yield; again a moment later, if it returns False."""
 OnLost = Callable[[], object]
 """Called when the workflow was swept though its owner lives."""
+
+
+class _KeptWork(NamedTuple):
+    """Running work, as its keeper knows it."""
+
+    id: str
+    since_s: float
+    lose: Callable[[], None]
+    ends_s: float = math.inf
 
 
 class Work:
@@ -46,8 +55,7 @@ class Work:
         self._on_lost = on_lost
         self._notified = False
         self._left = False
-        self._keeper: Keeper[Work] | None = None
-        self.ends_s = math.inf
+        self._keeper: Keeper[_KeptWork] | None = None
         self.lost = threading.Event()
         """Set when the workflow was swept: stop work that needs its recipe."""
         self.preempted = threading.Event()
@@ -57,16 +65,17 @@ class Work:
         self._pid = os.getpid()
         self._registered = self._register()
         try:
-            self.id, self.since_s = self.workflow.name, time.monotonic()
+            name = self.workflow.name
+            self._kept = _KeptWork(name, time.monotonic(), self._lose)
             self._renewed_at = self.workflow.last_renewed_at
             self._every_s = self.workflow.ttl_seconds / 3
             self._keeper = Keeper(
                 self._context.store,
-                topic=lambda: topic_of(self.id),
+                topic=lambda: topic_of(name),
                 renew=self._keep,
                 renew_every_s=self._every_s,
             )
-            self._keeper.add(self)
+            self._keeper.add(self._kept)
             return self
         except BaseException:
             # `__exit__` is not called when `__enter__` raises, and the thread may run already.
@@ -85,7 +94,7 @@ class Work:
         try:
             self._workflows.release(self.workflow.name, self.workflow.token)
         except (NotFound, Lost):
-            self.lose()
+            self._lose()
         if self.lost.is_set() and error is None:
             raise swept(self.workflow.name, self.workflow.token)
 
@@ -93,7 +102,7 @@ class Work:
         if self._keeper is not None:
             # Before the release: a renewal that is under way finds the workflow gone, and must not
             # report that as a loss.
-            self._keeper.discard(self)
+            self._keeper.discard(self._kept)
             self._keeper.close()
 
     @property
@@ -123,7 +132,7 @@ class Work:
 
     # --- in the background ---
 
-    def _keep(self, due: list["Work"]) -> list["Work"]:
+    def _keep(self, due: list[_KeptWork]) -> list[_KeptWork]:
         try:
             self._look()
             now = self._context.store.now()
@@ -134,13 +143,14 @@ class Work:
                 # The time before the renewal: on a store that keeps failing it may take long.
                 self._renewed_at = now
         except Lost:
-            # Called here too, since the keeper stops keeping the work before it calls `lose`: an
-            # error there would hide the loss. An error here is retried.
-            self.lose()
+            if self._keeper is not None and self._keeper.keeps(self._kept):
+                # Called here too, since the keeper stops keeping the work before it calls `lose`:
+                # an error there would hide the loss. An error here is retried.
+                self._lose()
             return due
         return []
 
-    def lose(self) -> None:
+    def _lose(self) -> None:
         """Note that the workflow was swept. That is no loss if its owner has ended: then the sweep
         only came before the release.
         """
