@@ -11,8 +11,8 @@ from bench import work
 from bench.measure import Contender, Lab, ratio
 from bench.report import Row, Verdict
 from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
-from holdfast.domains.agents import Agent, Agents, Gateway
-from holdfast.domains.agents.ports import Outside, TmuxAddress
+from holdfast.domains.agents import Agent, Agents, GatewayAddress
+from holdfast.domains.agents.ports import AgentPorts, TmuxAddress
 from holdfast.domains.agents.records import AGENTS, Identity, Runtime, Terminal, id_of, to_file
 from holdfast.kernel.holder import Liveness
 from holdfast.kernel.store import Tx
@@ -87,7 +87,7 @@ class _NoTmux:
 class _NoGateways:
     """Nor any gateway."""
 
-    def liveness(self, gateway: Gateway) -> Liveness:
+    def liveness(self, gateway: GatewayAddress) -> Liveness:
         return Liveness.UNKNOWN
 
 
@@ -97,7 +97,7 @@ class _Asking:
     def __init__(self, folder: Path, number: int) -> None:
         self._store = work.open_store(folder)
         folders = GenerationFolders(lambda: folder)
-        outside = Outside(Procfs(), _NoTmux(), ManifestFiles(), folders, _NoGateways())
+        outside = AgentPorts(Procfs(), _NoTmux(), ManifestFiles(), folders, _NoGateways())
         self._agents = Agents(self._store, Journal(self._store, actor="bench"), outside)
         self._random = random.Random(number)
 

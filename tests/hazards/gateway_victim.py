@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.domains.gateway import Answer, Delivery, Gateway, Sighting, Surface, Worker
+from holdfast.domains.gateway import Answer, Delivery, DeliveryWorker, Gateway, Sighting, Surface
 from holdfast.domains.gateway.request import Submission, draft_of
 from holdfast.kernel import faults
 from holdfast.primitives.journal import Journal
@@ -97,7 +97,7 @@ def work(url: str, folder: Path, dies_at: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     gateway = opened(url, folder)
-    worker = Worker(gateway, inspect_every_s=0.02)
+    worker = DeliveryWorker(gateway, inspect_every_s=0.02)
     faults.hook = count
     worker.start()
     asked = []

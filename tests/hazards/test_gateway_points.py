@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.gateway import Worker
+from holdfast.domains.gateway import DeliveryWorker
 from holdfast.primitives.queue import RequestState
 from holdfast.primitives.queue.records import Head
 from tests.harness.timeouts import until
@@ -72,7 +72,7 @@ def _check(url: str, folder: Path) -> None:
     """
     before = lines(folder / "delivered")
     gateway = opened(url, folder)
-    worker = Worker(gateway, inspect_every_s=0.02)
+    worker = DeliveryWorker(gateway, inspect_every_s=0.02)
     worker.start()
     try:
         until(lambda: gateway.queue.head() == Head())

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from holdfast.domains.gateway import Gateway, Worker
+from holdfast.domains.gateway import DeliveryWorker, Gateway
 from holdfast.kernel.store import Store, Tx
 from holdfast.primitives.journal import Journal
 from holdfast.primitives.queue import Queue
@@ -84,7 +84,7 @@ def served(
     gateway = Gateway(Queue(store, journal, "gpu", depth_max=depth_max), journal, agent, Procfs())
     gateway.attach()
     gateway.look()
-    worker = Worker(gateway, inspect_every_s=0.02)
+    worker = DeliveryWorker(gateway, inspect_every_s=0.02)
     listening = bound("127.0.0.1", 0)
     port = listening.getsockname()[1]
     gateway.served_at = ("127.0.0.1", port)

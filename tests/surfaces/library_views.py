@@ -11,7 +11,7 @@ from holdfast.domains.agents import Agent
 from holdfast.domains.jobs import Job
 from holdfast.domains.jobs.records import shown
 from holdfast.domains.workflows import Registered, SwapStatus
-from holdfast.domains.workflows.registry import Reconciled
+from holdfast.domains.workflows.registry import ReconciledMarker
 from holdfast.kernel.histogram import BUCKETS_S
 from holdfast.primitives.locks import Grant
 from holdfast.primitives.locks.policy import Obstruction
@@ -113,5 +113,5 @@ def swap_view(found: SwapStatus) -> dict[str, Any]:
     return {**{name: getattr(found, name) for name in names}, "swap": found.marker}
 
 
-def reconciled_view(found: Reconciled) -> dict[str, Any]:
+def reconciled_view(found: ReconciledMarker) -> dict[str, Any]:
     return {"swap": found.live, "cleared": found.cleared}

@@ -449,7 +449,7 @@ def test_bad_input_of_publish_and_watch(plain: Broker, tmp_path: Path) -> None:
     for words, status, says in (
         (["publish", "nosuch", "started"], 1, "no job nosuch"),
         (["publish", job_id, "completed"], 1, "cannot become completed"),
-        (["publish", job_id, "finished"], 2, "'finished' is no event of a job: use one of started"),
+        (["publish", job_id, "finished"], 2, "'finished' is not a job event: use one of started"),
         (["publish", job_id, "progress", "--data", "1e400"], 2, "1e400"),
         (["publish", "--unsent", "--detail", "x"], 2, "--unsent"),
         (["publish", job_id], 2, "--unsent"),

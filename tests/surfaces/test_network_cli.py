@@ -339,7 +339,7 @@ def test_neighbours(say: Say, hf: Holdfast) -> None:
     assert say(*drop, "--by", "a") == (0, "1\n", "")
     assert shown(say, *drop[1:], "--by", "b")["should_delete"] is True
     gone = say(*drop, "--by", "b")
-    assert gone.status == 1 and "nobody" in gone.err
+    assert gone.status == 1 and "no run" in gone.err
 
 
 def test_metrics_are_what_prometheus_reads(say: Say, hf: Holdfast) -> None:

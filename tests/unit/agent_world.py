@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
-from holdfast.domains.agents import Agent, Agents, Gateway, Manifest
+from holdfast.domains.agents import Agent, Agents, GatewayAddress, Manifest
 from holdfast.domains.agents.manifest import TmuxHandle, as_json
-from holdfast.domains.agents.ports import Outside, TmuxAddress
+from holdfast.domains.agents.ports import AgentPorts, TmuxAddress
 from holdfast.domains.agents.records import AGENTS
 from holdfast.kernel.agent_adapter import TmuxAdapter
 from holdfast.kernel.holder import Holder, Liveness
@@ -27,7 +27,9 @@ from tests.harness.stores import ClockedStore
 from tests.stores.harnesses import MemoryHarness, SqliteHarness
 
 LEASE_S = AgentSettings().lease_s
-GATEWAY = Gateway(host="127.0.0.1", port=8123, state_path="/state.json", protocol_version="v1")
+GATEWAY = GatewayAddress(
+    host="127.0.0.1", port=8123, state_path="/state.json", protocol_version="v1"
+)
 _namespaces = count(1)
 
 
@@ -100,7 +102,7 @@ class FakeGateways:
     def __init__(self) -> None:
         self.verdict = Liveness.ALIVE
 
-    def liveness(self, gateway: Gateway) -> Liveness:
+    def liveness(self, gateway: GatewayAddress) -> Liveness:
         return self.verdict
 
 
@@ -134,8 +136,8 @@ class World:
     ) -> Agents:
         """The registry by other settings, or as seen from another process."""
         folders = GenerationFolders(lambda: self.folder)
-        outside = Outside(seat or self.seat, self.tmux, ManifestFiles(), folders, self.gateways)
-        return Agents(self.store, self.journal, outside, settings, debris=debris)
+        ports = AgentPorts(seat or self.seat, self.tmux, ManifestFiles(), folders, self.gateways)
+        return Agents(self.store, self.journal, ports, settings, debris=debris)
 
     def publish(self, name: str = "gpu", agents: Agents | None = None, **more: Any) -> Agent:
         """Publish an agent that is fine, but for what the test says."""

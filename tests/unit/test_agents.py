@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.domains.agents import Agent, Agents, Gateway
+from holdfast.domains.agents import Agent, Agents, GatewayAddress
 from holdfast.domains.agents.records import canonical, id_of
 from holdfast.kernel.errors import (
     Fenced,
@@ -546,7 +546,7 @@ def test_liveness_of_what_is_not_there_is_none_and_of_another_machine_unknown(wo
 
 def test_on_a_shared_store_a_record_without_a_process_may_be_of_any_machine(world: World) -> None:
     agent = world.publish(
-        gateway=Gateway(host="localhost", port=1, state_path="/s", protocol_version="v1")
+        gateway=GatewayAddress(host="localhost", port=1, state_path="/s", protocol_version="v1")
     )
     seen = world.agents.liveness(agent)
     expected = Liveness.DEAD if world.store.embedded else Liveness.UNKNOWN

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.domains.agents import Agents
-from holdfast.domains.agents.cleanup import Report, verdict
-from holdfast.domains.agents.cleanup import Why as W
+from holdfast.domains.agents.cleanup import CleanupReport, verdict
+from holdfast.domains.agents.cleanup import Condition as W
 from holdfast.domains.agents.records import AGENTS, id_of
 from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
@@ -300,7 +300,7 @@ def test_no_live_record_is_lost_while_publishers_publish(
                 except Exception as error:
                     lost.append(f"{name}: {error!r}")
 
-        reports: list[Report] = []
+        reports: list[CleanupReport] = []
 
         def cleaner() -> None:
             while not done.is_set():

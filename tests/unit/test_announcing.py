@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.agents import Agent, Gateway
+from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.gateway.adapter import AdapterSpec, CommandSpec, TmuxSpec
 from holdfast.kernel.errors import Held
 from holdfast.runtime.connection import Holdfast, connect
@@ -43,7 +43,7 @@ class World:
         return self.hf.agents.publish("gpu", **facts)  # type: ignore[arg-type]
 
     def begin_anew(self, spec: AdapterSpec = CAT, *, by_manifest: bool = False) -> Announcement:
-        place = Gateway(
+        place = GatewayAddress(
             host="127.0.0.1", port=9, state_path=str(self.folder.state_path), protocol_version="v1"
         )
         made = Announcement(
@@ -137,7 +137,7 @@ def test_what_is_withdrawn_is_its_own(world: World) -> None:
     world.announcement.withdraw()
     assert world.hf.agents.get(world.agent.agent_id).gateway is None
     world.step()
-    other = Gateway(
+    other = GatewayAddress(
         host="127.0.0.1", port=10, state_path="/elsewhere/gpu/state.json", protocol_version="v1"
     )
     world.hf.agents.attach_gateway(world.agent.agent_id, world.agent.generation_id, other)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domains.gateway import Answer, Gateway, Surface, Worker
+from holdfast.domains.gateway import Answer, DeliveryWorker, Gateway, Surface
 from holdfast.domains.gateway.adapter import (
     CommandSpec,
     TmuxSpec,
@@ -86,8 +86,8 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
 
 
 @contextmanager
-def working(gateway: Gateway, **how: object) -> Iterator[Worker]:
-    worker = Worker(gateway, inspect_every_s=0.02, **how)  # type: ignore[arg-type]
+def working(gateway: Gateway, **how: object) -> Iterator[DeliveryWorker]:
+    worker = DeliveryWorker(gateway, inspect_every_s=0.02, **how)  # type: ignore[arg-type]
     worker.start()
     try:
         yield worker
@@ -499,7 +499,7 @@ def test_a_clock_that_is_stepped_takes_no_gateway_for_dead_and_changes_no_order(
         desk.gateway(ScriptedAgent())
     assert agent.received == [("one", "1"), ("one", "2"), ("one", "3")]
     gateway.detach()
-    assert desk.gateway(agent).epoch == 1
+    assert desk.gateway(agent).attachment.epoch == 1
     desk.store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.adapters import gateway_client
 from holdfast.adapters.gateway_client import GatewayHealth
-from holdfast.domains.agents import Gateway
+from holdfast.domains.agents import GatewayAddress
 from holdfast.kernel.holder import Liveness
 from tests.harness.timeouts import PATIENCE_S
 
@@ -21,8 +21,8 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_client, "GATEWAY_PROBE_S", PATIENCE_S)
 
 
-def gateway(port: int, host: str = "127.0.0.1") -> Gateway:
-    return Gateway(host=host, port=port, state_path="/s.json", protocol_version="v1")
+def gateway(port: int, host: str = "127.0.0.1") -> GatewayAddress:
+    return GatewayAddress(host=host, port=port, state_path="/s.json", protocol_version="v1")
 
 
 @contextmanager

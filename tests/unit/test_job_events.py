@@ -18,7 +18,7 @@ from holdfast.domains.jobs import Broker, Job, JobStatus
 from holdfast.domains.jobs.broker_address import address_of
 from holdfast.domains.jobs.events import Event, EventKind, genuine, signature
 from holdfast.domains.jobs.records import JOBS, shown
-from holdfast.domains.jobs.registry import Also
+from holdfast.domains.jobs.registry import ExtraChange
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, NotFound
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
@@ -128,7 +128,7 @@ def test_an_end_that_an_event_of_the_attempt_told(world: EventWorld) -> None:
             world.events.publish(job.job_id, kind, token=job.token) for kind in kinds
         ]
 
-    def fail(step: Also) -> Callable[[Job], object]:
+    def fail(step: ExtraChange) -> Callable[[Job], object]:
         return lambda job: world.jobs.update_status(job.job_id, "error", also=step)
 
     for kind in ("completed", "error"):

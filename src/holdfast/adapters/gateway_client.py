@@ -16,9 +16,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.agents.records import Gateway
+from holdfast.domains.agents.records import GatewayAddress
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
-from holdfast.domains.gateway.records import Action, left_by
+from holdfast.domains.gateway.records import ReconcileAction, left_by
 from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
@@ -148,7 +148,7 @@ class GatewayClient:
         return self._ask("DELETE", _path_of(request_id))
 
     def reconcile(
-        self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
+        self, action: ReconcileAction, *, epoch: int, requests: Sequence[str] | None = None
     ) -> Document:
         """Decide what becomes of the requests that wait for an earlier instance of the agent."""
         body: Document = {"action": action, "epoch": epoch}
@@ -369,7 +369,7 @@ class GatewayHealth:
     protocol answers.
     """
 
-    def liveness(self, gateway: Gateway) -> Liveness:
+    def liveness(self, gateway: GatewayAddress) -> Liveness:
         try:
             connection = http.client.HTTPConnection(
                 gateway.host, gateway.port, timeout=GATEWAY_PROBE_S

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.domains.gateway.records import Status
+from holdfast.domains.gateway.records import GatewayStatus
 from holdfast.kernel.codec import Plain, to_json
 from holdfast.kernel.errors import EnvironmentUnavailable
 from holdfast.system.access import (
@@ -103,11 +103,11 @@ class GatewayFolder:
     def vouched(self) -> Vouched | None:
         return _read(self._vouched, Vouched)
 
-    def write_state(self, status: Status) -> None:
+    def write_state(self, status: GatewayStatus) -> None:
         _replace(self.state_path, status)
 
-    def state(self) -> Status | None:
-        return _read(self.state_path, Status)
+    def state(self) -> GatewayStatus | None:
+        return _read(self.state_path, GatewayStatus)
 
     def append_events(self, lines: list[bytes], *, bytes_max: int) -> None:
         """Append lines to the events, all or none. A file above `bytes_max` is moved to

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.adapters.gateway_folder import CurrentInstance, GatewayFolder
-from holdfast.domains.gateway import Gateway, Status
+from holdfast.domains.gateway import Gateway, GatewayStatus
 from holdfast.domains.gateway.records import left_by
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue
@@ -32,7 +32,7 @@ class Mirror:
         self._folder = folder
         self._host = host
         self._port = port
-        self._written: Status | None = None
+        self._written: GatewayStatus | None = None
         self._instance: CurrentInstance | None = None
         self._cursor, self._after = self._place()
         self._closing = threading.Event()

@@ -6,9 +6,9 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from holdfast.domains.agents import Agent, Reason
-from holdfast.domains.agents.cleanup import Report
+from holdfast.domains.agents.cleanup import CleanupReport
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.liveness import Parts, process_liveness
+from holdfast.domains.agents.liveness import AgentLiveness, process_liveness
 from holdfast.domains.agents.records import TMUX_BACKED
 from holdfast.domains.agents.resolution import Resolution
 from holdfast.kernel.codec import Instant, Plain
@@ -214,7 +214,7 @@ class Cleanup(Request, frozen=True, kw_only=True):
 class AgentView(Agent, frozen=True, kw_only=True):
     """An agent's record, and the state of its parts: lease, process, tmux session, gateway."""
 
-    liveness: Parts
+    liveness: AgentLiveness
 
 
 class LiveAgent(Plain, frozen=True, kw_only=True):
@@ -327,7 +327,7 @@ def remove(hf: Holdfast, request: Remove) -> Removed:
 
 
 @operation("POST /v1/upkeep/agents/cleanup", cli="agents cleanup", outside=True)
-def cleanup(hf: Holdfast, request: Cleanup) -> Report:
+def cleanup(hf: Holdfast, request: Cleanup) -> CleanupReport:
     """Remove what agents left behind.
 
     Returns what was planned, removed, preserved and failed, each with its reason.

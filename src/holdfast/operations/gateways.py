@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from holdfast.domains.gateway import Status
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import (
@@ -238,12 +238,12 @@ def list_(hf: Gateways) -> list[str]:
 
 
 @operation("GET /v1/gateways/{agent}", cli="gateway status", errors=(NotFound,), outside=True)
-def status(hf: Gateways, request: GatewayKey) -> Status:
+def status(hf: Gateways, request: GatewayKey) -> GatewayStatus:
     """Show the state of a gateway and its agent.
 
     When no gateway answers: what the last one left.
     """
-    return _converted(hf.gateway(request.agent).status(), Status)
+    return _converted(hf.gateway(request.agent).status(), GatewayStatus)
 
 
 @operation(

@@ -171,11 +171,11 @@ class Holdfast:
         from holdfast.adapters.gateway_client import GatewayHealth
         from holdfast.adapters.tmux import Tmux
         from holdfast.domains.agents import Agents
-        from holdfast.domains.agents.ports import Outside
+        from holdfast.domains.agents.ports import AgentPorts
         from holdfast.runtime.configuration import state_folder
 
         folders = GenerationFolders(lambda: state_folder(os.environ))
-        outside = Outside(
+        outside = AgentPorts(
             self.processes, Tmux(), ManifestFiles(self._access), folders, GatewayHealth()
         )
         return Agents(self.store, self.log, outside, self.settings.agents, debris=self.store)

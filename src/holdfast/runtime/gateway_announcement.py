@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.adapters.gateway_client import GatewayClient
 from holdfast.adapters.gateway_folder import GatewayFolder, Vouched
-from holdfast.domains.agents import Agent, Gateway
+from holdfast.domains.agents import Agent, GatewayAddress
 from holdfast.domains.agents.liveness import process_liveness
 from holdfast.domains.agents.ownership import topic_of
 from holdfast.domains.agents.records import bare, canonical, id_of, lease_of
@@ -52,7 +52,7 @@ class Announcement:
         self,
         agent: str,
         settings: Settings,
-        gateway: Gateway,
+        gateway: GatewayAddress,
         *,
         folder: GatewayFolder,
         agent_id: str | None,

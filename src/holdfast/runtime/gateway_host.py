@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.gateway import Adapter, AdapterSpec, Gateway, Worker
+from holdfast.domains.gateway import Adapter, AdapterSpec, DeliveryWorker, Gateway
 from holdfast.domains.gateway.adapter import CommandSpec, TmuxSpec
 from holdfast.kernel.agent_adapter import RestAdapter
 from holdfast.kernel.errors import Held
@@ -27,7 +27,7 @@ class GatewayParts(NamedTuple):
     """A wired and attached gateway, and the worker that carries out its requests."""
 
     gateway: Gateway
-    worker: Worker
+    worker: DeliveryWorker
     folder: GatewayFolder
     store: Store
 
@@ -81,7 +81,7 @@ def open_gateway(
     except BaseException:
         store.close()
         raise
-    return GatewayParts(gateway, Worker(gateway, on_lost=on_lost), folder, store)
+    return GatewayParts(gateway, DeliveryWorker(gateway, on_lost=on_lost), folder, store)
 
 
 def _around(settings: Settings) -> Access:

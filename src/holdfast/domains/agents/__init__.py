@@ -1,7 +1,7 @@
 """Agents: which agent is alive under a name, and what may be controlled through its record.
 
 records.py     names, backends, an agent's record and its form in a file
-draft.py       what a publisher hands in, checked before anything is stored
+validation.py  the checks of a record before it is published
 manifest.py    the document a record points at: how the agent is reached
 ports.py       tmux, files and gateways as the rules see them
 registry.py    publish, refresh, remove, get, list
@@ -15,8 +15,8 @@ cleanup.py     what dead agents left, and what of it may be removed
 
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.manifest import Manifest
-from holdfast.domains.agents.records import Agent, Gateway
+from holdfast.domains.agents.records import Agent, GatewayAddress
 from holdfast.domains.agents.registry import Agents
 from holdfast.domains.agents.resolution import Reason, Resolution
 
-__all__ = ["Agent", "Agents", "Gateway", "Manifest", "Reason", "Resolution", "Target"]
+__all__ = ["Agent", "Agents", "GatewayAddress", "Manifest", "Reason", "Resolution", "Target"]

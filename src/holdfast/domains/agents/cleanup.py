@@ -21,8 +21,8 @@ from holdfast.primitives.steady_clock import steady_clock
 IsGone = Callable[[Agent], bool]
 
 
-class Why(enum.StrEnum):
-    """Why something is removed or preserved."""
+class Condition(enum.StrEnum):
+    """The condition of what was found: why it is removed or preserved."""
 
     DAMAGED = "damaged"
     EXPIRED = "expired"
@@ -36,43 +36,53 @@ class Why(enum.StrEnum):
     CHANGED = "changed"
 
 
-REMOVED_FOR = frozenset({Why.DAMAGED, Why.EXPIRED, Why.GONE, Why.NO_RECORD, Why.LINK})
-"""The reasons for which something is removed; for every other reason it stays."""
+REMOVED_FOR = {
+    Condition.DAMAGED,
+    Condition.EXPIRED,
+    Condition.GONE,
+    Condition.NO_RECORD,
+    Condition.LINK,
+}
+"""The conditions in which something is removed; in every other one it stays."""
 
 
-class Item(Plain, frozen=True, kw_only=True):
+class CleanupItem(Plain, frozen=True, kw_only=True):
     """One record or folder that the cleanup looked at."""
 
     agent_id: str
-    why: Why
+    why: Condition
     detail: str = ""
 
 
-class Report(Plain, frozen=True, kw_only=True):
+class CleanupReport(Plain, frozen=True, kw_only=True):
     """What a cleanup planned (also in a dry run), removed, preserved and failed to remove."""
 
     dry_run: bool
-    planned: tuple[Item, ...]
-    removed: tuple[Item, ...]
-    preserved: tuple[Item, ...]
-    failed: tuple[Item, ...]
+    planned: tuple[CleanupItem, ...]
+    removed: tuple[CleanupItem, ...]
+    preserved: tuple[CleanupItem, ...]
+    failed: tuple[CleanupItem, ...]
 
 
 def verdict(
     found: Agent | Corrupt | Leftover, now: datetime, grace_s: float, is_gone: IsGone | None
-) -> Why:
-    """Why one thing that was found is removed or preserved."""
+) -> Condition:
+    """The condition of one thing that was found. Does no I/O."""
     if isinstance(found, SchemaTooNew):
-        return Why.TOO_NEW
+        return Condition.TOO_NEW
     if isinstance(found, Corrupt):
-        return Why.DAMAGED
+        return Condition.DAMAGED
     if isinstance(found, Leftover):
         # A publisher may be between making the folder and writing the record into it.
         in_grace = found.kind == "no_record" and found.age_s < grace_s
-        return Why.IN_GRACE if in_grace else Why(found.kind)
+        return Condition.IN_GRACE if in_grace else Condition(found.kind)
     if found.fresh(now):
-        return Why.GONE if is_gone is not None and is_gone(found) else Why.FRESH
-    return Why.EXPIRED if (now - found.lease_expires_at).total_seconds() > grace_s else Why.IN_GRACE
+        return Condition.GONE if is_gone is not None and is_gone(found) else Condition.FRESH
+    return (
+        Condition.EXPIRED
+        if (now - found.lease_expires_at).total_seconds() > grace_s
+        else Condition.IN_GRACE
+    )
 
 
 class Cleanup:
@@ -98,25 +108,31 @@ class Cleanup:
         self._grace_s = grace_s
         self._is_gone = is_gone
 
-    def run(self, *, dry_run: bool, after_removal: Callable[[Agent], None]) -> Report:
+    def run(self, *, dry_run: bool, after_removal: Callable[[Agent], None]) -> CleanupReport:
         """Look at everything and, unless it is a dry run, remove what may go."""
         steady_clock(self._store).compare()
         found = self._find()
         planned = [item for item in found if item.why in REMOVED_FOR]
         preserved = [item for item in found if item.why not in REMOVED_FOR]
-        removed: list[Item] = []
-        failed: list[Item] = []
+        removed: list[CleanupItem] = []
+        failed: list[CleanupItem] = []
         for item in [] if dry_run else planned:
             try:
                 if self._remove(item, after_removal):
                     removed.append(item)
                 else:
                     preserved.append(
-                        Item(agent_id=item.agent_id, why=Why.CHANGED, detail="it changed meanwhile")
+                        CleanupItem(
+                            agent_id=item.agent_id,
+                            why=Condition.CHANGED,
+                            detail="it changed meanwhile",
+                        )
                     )
             except HoldfastError as error:
-                failed.append(Item(agent_id=item.agent_id, why=item.why, detail=error.message))
-        return Report(
+                failed.append(
+                    CleanupItem(agent_id=item.agent_id, why=item.why, detail=error.message)
+                )
+        return CleanupReport(
             dry_run=dry_run,
             planned=tuple(planned),
             removed=tuple(removed),
@@ -124,7 +140,7 @@ class Cleanup:
             failed=tuple(failed),
         )
 
-    def _find(self) -> list[Item]:
+    def _find(self) -> list[CleanupItem]:
         def look(tx: ReadTx) -> tuple[list[Agent], Damage, datetime]:
             damaged: Damage = []
             found = [row.record for row in tx.range(AGENTS, damaged=damaged)]
@@ -138,10 +154,12 @@ class Cleanup:
         leftovers = [] if self._debris is None else self._debris.leftovers(AGENTS)
         others = [self._item(one.key, one, now, None) for one in leftovers]
         # A link or a closed folder is listed once, not as a damaged record too.
-        listed = {item.agent_id for item in others if item.why in (Why.LINK, Why.UNREADABLE)}
+        listed = {
+            item.agent_id for item in others if item.why in (Condition.LINK, Condition.UNREADABLE)
+        }
         for damage in damaged:
             item = self._item(str(damage.fields.get("key", "")), damage, now, None, damage.message)
-            if item.why is not Why.DAMAGED or item.agent_id not in listed:
+            if item.why is not Condition.DAMAGED or item.agent_id not in listed:
                 items.append(item)
         return items + others
 
@@ -152,17 +170,17 @@ class Cleanup:
         now: datetime,
         is_gone: IsGone | None,
         detail: str = "",
-    ) -> Item:
+    ) -> CleanupItem:
         why = verdict(found, now, self._grace_s, is_gone)
-        return Item(agent_id=agent_id, why=why, detail=detail)
+        return CleanupItem(agent_id=agent_id, why=why, detail=detail)
 
     def _believed(self, now: datetime) -> datetime:
-        # A clock that jumped ahead would make every lease look long expired.
+        # A clock that jumped ahead would make every lease look expired, and live records would go.
         return steady_clock(self._store).without_jump(now, after_s=RETENTION_JUMP_IGNORED_S)
 
-    def _remove(self, item: Item, after_removal: Callable[[Agent], None]) -> bool:
+    def _remove(self, item: CleanupItem, after_removal: Callable[[Agent], None]) -> bool:
         """Remove one thing if it is still as it was found."""
-        if item.why in (Why.NO_RECORD, Why.LINK):
+        if item.why in (Condition.NO_RECORD, Condition.LINK):
             return self._debris is not None and self._debris.remove_leftover(
                 AGENTS, item.agent_id, older_than_s=self._grace_s
             )

@@ -11,28 +11,11 @@ from typing import Any
 from holdfast.domains.agents import manifest as manifests
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.manifest import Manifest
-from holdfast.domains.agents.ports import Files, Outside, TmuxAddress
+from holdfast.domains.agents.ports import AgentPorts, Files, TmuxAddress
 from holdfast.domains.agents.records import AGENTS, Agent, bare, tmux_backed
 from holdfast.domains.agents.resolution import Reason, resolve
+from holdfast.kernel import errors
 from holdfast.kernel.codec import Plain
-from holdfast.kernel.errors import (
-    AgentDefDirGone,
-    AgentDefDirMissing,
-    AgentDefDirRelative,
-    GenerationMismatch,
-    InvalidValue,
-    ManifestInvalid,
-    ManifestMismatch,
-    ManifestMissing,
-    ManifestPathRelative,
-    NameNotStated,
-    NotTmuxBacked,
-    ProcessDead,
-    ProcessNotInSession,
-    TargetUnknown,
-    TmuxSessionGone,
-    TmuxSessionMismatch,
-)
 from holdfast.kernel.holder import Liveness, Processes, survivors_named
 from holdfast.kernel.store import Store
 
@@ -56,7 +39,7 @@ class Target(Plain, frozen=True, kw_only=True):
 
 def control_target(
     store: Store,
-    outside: Outside,
+    ports: AgentPorts,
     asked: str,
     prefix: str,
     *,
@@ -71,13 +54,13 @@ def control_target(
         _refuse_session_names(store, asked)
     record = resolution.unwrap()
     try:
-        manifest = manifests.from_json(manifest_in(outside.files, record))
-    except InvalidValue as error:
+        manifest = manifests.from_json(manifest_in(ports.files, record))
+    except errors.InvalidValue as error:
         raise not_trusted(record, error.message) from None
     check_own(record, manifest.agent_id, manifest.agent_name)
     check_generation(record, manifest.generation_id)
     if not tmux_backed(manifest.backend):
-        raise NotTmuxBacked(
+        raise errors.NotTmuxBacked(
             f"{record.agent_name} runs on {manifest.backend}, which is not in tmux: use its "
             "gateway",
             agent_id=record.agent_id,
@@ -86,8 +69,8 @@ def control_target(
     session_name = check_session(record, manifest.session_name)
     folder = record.runtime.agent_def_dir if agent_def_dir is None else agent_def_dir
     if needs_agent_def_dir or manifest.agent_def_dir is not None or folder is not None:
-        folder = _checked_folder(outside.files, record, folder)
-    check_process(record, session_name, manifest.tmux_server, outside)
+        folder = _checked_folder(ports.files, record, folder)
+    check_process(record, session_name, manifest.tmux_server, ports)
     return Target(record=record, manifest=manifest, session_name=session_name, agent_def_dir=folder)
 
 
@@ -105,7 +88,7 @@ def _refuse_session_names(store: Store, asked: str) -> None:
     """
     if found := claimants(store, asked):
         names = ", ".join(f"{agent.agent_name} ({agent.agent_id})" for agent in found)
-        raise NameNotStated(
+        raise errors.NameNotStated(
             f"{asked} names a tmux session and no agent, and an agent's name is not inferred from "
             f"that: use {names}",
             asked=asked,
@@ -119,7 +102,7 @@ def manifest_in(files: Files, record: Agent) -> bytes:
     """
     path = record.runtime.manifest_path
     if not os.path.isabs(path):
-        raise ManifestPathRelative(
+        raise errors.ManifestPathRelative(
             f"the manifest of {record.agent_name} is at {path}, which could be anywhere: publish "
             "it with an absolute path",
             **_pointer(record),
@@ -127,11 +110,11 @@ def manifest_in(files: Files, record: Agent) -> bytes:
     try:
         data = files.read(path)
     except OSError as error:
-        raise ManifestInvalid(
+        raise errors.ManifestInvalid(
             f"the manifest {path} cannot be read: {error.strerror}", **_pointer(record)
         ) from None
     if data is None:
-        raise ManifestMissing(
+        raise errors.ManifestMissing(
             f"the manifest {path} of {record.agent_name} is gone: start the agent again, or "
             "publish where it is now",
             **_pointer(record),
@@ -139,16 +122,15 @@ def manifest_in(files: Files, record: Agent) -> bytes:
     return data
 
 
-def not_trusted(record: Agent, why: str) -> ManifestInvalid:
-    """The error for a manifest that cannot be used."""
+def not_trusted(record: Agent, why: str) -> errors.ManifestInvalid:
     path = record.runtime.manifest_path
-    return ManifestInvalid(f"the manifest {path} is invalid: {why}", **_pointer(record))
+    return errors.ManifestInvalid(f"the manifest {path} is invalid: {why}", **_pointer(record))
 
 
 def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
     """Check that a manifest with this id and name is the record's own. Raises ManifestMismatch."""
     if agent_id != record.agent_id or bare(agent_name) != bare(record.agent_name):
-        raise ManifestMismatch(
+        raise errors.ManifestMismatch(
             f"the manifest {record.runtime.manifest_path} is that of {agent_name} ({agent_id}), "
             f"not of {record.agent_name} ({record.agent_id}): publish each agent with its own",
             **_pointer(record),
@@ -158,7 +140,7 @@ def check_own(record: Agent, agent_id: str, agent_name: str) -> None:
 def check_generation(record: Agent, generation_id: str) -> None:
     """Check that a manifest of this generation is the record's. Raises GenerationMismatch."""
     if generation_id != record.generation_id:
-        raise GenerationMismatch(
+        raise errors.GenerationMismatch(
             f"the manifest {record.runtime.manifest_path} is that of generation {generation_id}, "
             f"and {record.agent_name} is published by generation {record.generation_id}: start the "
             "agent again, or publish it with its own manifest",
@@ -171,7 +153,7 @@ def check_generation(record: Agent, generation_id: str) -> None:
 def check_session(record: Agent, session_name: str | None) -> str:
     """The tmux session that record and manifest agree on. Raises TmuxSessionMismatch."""
     if session_name is None or session_name != record.session_name:
-        raise TmuxSessionMismatch(
+        raise errors.TmuxSessionMismatch(
             f"{record.agent_name} is published in tmux session {record.session_name or 'none'}, "
             f"and its manifest says {session_name or 'none'}: neither is touched. Start the agent "
             "again, or publish the right one",
@@ -183,7 +165,7 @@ def check_session(record: Agent, session_name: str | None) -> str:
 
 
 def check_process(
-    record: Agent, session_name: str, server: TmuxAddress | None, outside: Outside
+    record: Agent, session_name: str, server: TmuxAddress | None, ports: AgentPorts
 ) -> None:
     """Check that the process in the record is alive, and that it or one of its ancestors is the
     process of a pane of the tmux session.
@@ -192,53 +174,53 @@ def check_process(
     record that names no process, only the tmux session must exist. Raises ProcessDead,
     TmuxSessionGone, ProcessNotInSession, and TargetUnknown where it cannot be seen.
     """
-    holder, name, embedded = record.holder, record.agent_name, outside.embedded
+    holder, name, embedded = record.holder, record.agent_name, ports.embedded
     facts: dict[str, Any] = {
         "agent_id": record.agent_id,
         "session_name": session_name,
         "pid": None if holder is None else holder.pid,
     }
     if holder is None and not embedded:
-        raise TargetUnknown(
+        raise errors.TargetUnknown(
             f"{name} names no process, and its tmux session {session_name} may be on any machine "
             "of this store: publish it with --pid, or start it with `holdfast agents start`",
             **facts,
         )
-    # Only the process itself counts: what it started is not the agent, and must not get its keys.
-    alive = process_liveness(record, outside.processes, embedded=embedded) or Liveness.ALIVE
+    # Only the process itself counts: the programs that it started must not get the agent's keys.
+    alive = process_liveness(record, ports.processes, embedded=embedded) or Liveness.ALIVE
     who = f"process {facts['pid']} of {name}"
     if alive is Liveness.DEAD:
-        survivors = survivors_of(record, outside.processes, embedded=embedded)
+        survivors = survivors_of(record, ports.processes, embedded=embedded)
         left, then = "", ""
         if survivors:
             left = f", though processes that it started are alive ({survivors_named(survivors)})"
             then = " when they have ended"
-        raise ProcessDead(
+        raise errors.ProcessDead(
             f"{who} is dead{left}. Whatever is in tmux session {session_name} now is not touched: "
             f"start the agent again{then}",
             **facts,
         )
     if alive is Liveness.UNKNOWN:
-        raise TargetUnknown(
+        raise errors.TargetUnknown(
             f"{who} cannot be seen from here, so nobody knows whether it is in tmux session "
             f"{session_name}: ask on its own machine, outside of other containers",
             **facts,
         )
-    panes = outside.sessions.panes(session_name, server)
+    panes = ports.sessions.panes(session_name, server)
     if panes is None:
-        raise TargetUnknown(
+        raise errors.TargetUnknown(
             f"tmux does not say what is in tmux session {session_name} of {name}: check whether "
             "its server is stopped, or belongs to another user",
             **facts,
         )
     if not panes:
-        raise TmuxSessionGone(
+        raise errors.TmuxSessionGone(
             f"there is no tmux session {session_name} with a live pane, where {name} was "
             "published: start it again, or publish where it is now",
             **facts,
         )
-    if holder is not None and not _is_within(holder.pid, panes, outside.processes):
-        raise ProcessNotInSession(
+    if holder is not None and not _is_within(holder.pid, panes, ports.processes):
+        raise errors.ProcessNotInSession(
             f"{who} is not in tmux session {session_name}, which belongs to another program now: "
             "start the agent again, or publish where it is now",
             **facts,
@@ -261,15 +243,15 @@ def _checked_folder(files: Files, record: Agent, folder: str | None) -> str:
     facts = {"agent_id": record.agent_id, "agent_def_dir": folder}
     hint = "give one with --agent-def-dir"
     if folder is None:
-        raise AgentDefDirMissing(
+        raise errors.AgentDefDirMissing(
             f"{record.agent_name} needs an agent definition folder and names none: {hint}", **facts
         )
     if not os.path.isabs(folder):
-        raise AgentDefDirRelative(
+        raise errors.AgentDefDirRelative(
             f"the agent definition folder {folder} is not an absolute path: {hint}", **facts
         )
     if not files.is_folder(folder):
-        raise AgentDefDirGone(
+        raise errors.AgentDefDirGone(
             f"the agent definition folder {folder} does not exist: {hint} that does", **facts
         )
     return folder

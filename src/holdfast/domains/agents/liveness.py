@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.domains.agents.ports import Outside
+from holdfast.domains.agents.ports import AgentPorts
 from holdfast.domains.agents.records import Agent
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.holder import Liveness, Processes, Survivor, orphaned, probe
@@ -17,7 +17,7 @@ from holdfast.kernel.holder import Liveness, Processes, Survivor, orphaned, prob
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
-class Parts(Plain, frozen=True, kw_only=True):
+class AgentLiveness(Plain, frozen=True, kw_only=True):
     """What is known of each part of an agent. None: it has no such part. `tree` is set when the
     process is dead and the record names its process tree: what is known of the processes that it
     started.
@@ -30,42 +30,40 @@ class Parts(Plain, frozen=True, kw_only=True):
     tree: Liveness | UnsetType = UNSET
 
 
-def probe_parts(agent: Agent, outside: Outside, now: datetime) -> Parts:
+def probe_parts(agent: Agent, ports: AgentPorts, now: datetime) -> AgentLiveness:
     """Probe every part. Does I/O: never call it inside a transaction."""
-    process = process_liveness(agent, outside.processes, embedded=outside.embedded)
+    process = process_liveness(agent, ports.processes, embedded=ports.embedded)
     tree: Liveness | UnsetType = UNSET
     if process is Liveness.DEAD and agent.holder is not None and agent.holder.tree:
-        tree = probe(agent.holder, outside.processes, embedded=outside.embedded)
+        tree = probe(agent.holder, ports.processes, embedded=ports.embedded)
     gateway = None
     if agent.gateway is not None:
         loopback = agent.gateway.host.startswith(_LOOPBACK)
-        beyond_reach = loopback and not _is_here(agent, outside)
-        gateway = Liveness.UNKNOWN if beyond_reach else outside.gateways.liveness(agent.gateway)
-    return Parts(
+        beyond_reach = loopback and not _is_here(agent, ports)
+        gateway = Liveness.UNKNOWN if beyond_reach else ports.gateways.liveness(agent.gateway)
+    return AgentLiveness(
         lease=Liveness.ALIVE if agent.fresh(now) else Liveness.DEAD,
         process=process,
-        tmux_session=_tmux_session(agent, outside),
+        tmux_session=_tmux_session(agent, ports),
         gateway=gateway,
         tree=tree,
     )
 
 
-def is_gone(agent: Agent, outside: Outside) -> bool:
+def is_gone(agent: Agent, ports: AgentPorts) -> bool:
     """Is it verified that nothing of the agent is left: its process tree is dead, and its tmux
     session, if it had one, too?
 
     Either alone is not enough: launchers exit while tmux lives on, and a tmux session can be
     renamed. A process that was not named, or cannot be seen from here, proves nothing.
     """
-    return is_dead(agent, outside) and _tmux_session(agent, outside) in (None, Liveness.DEAD)
+    return is_dead(agent, ports) and _tmux_session(agent, ports) in (None, Liveness.DEAD)
 
 
-def is_dead(agent: Agent, outside: Outside) -> bool:
+def is_dead(agent: Agent, ports: AgentPorts) -> bool:
     """Is its process verified to be dead, and every process that it started?"""
-    holder, embedded = agent.holder, outside.embedded
-    return (
-        holder is not None and probe(holder, outside.processes, embedded=embedded) is Liveness.DEAD
-    )
+    holder, embedded = agent.holder, ports.embedded
+    return holder is not None and probe(holder, ports.processes, embedded=embedded) is Liveness.DEAD
 
 
 def process_liveness(agent: Agent, processes: Processes, *, embedded: bool) -> Liveness | None:
@@ -80,19 +78,19 @@ def survivors_of(agent: Agent, processes: Processes, *, embedded: bool) -> list[
     return [] if agent.holder is None else orphaned(agent.holder, processes, embedded=embedded)
 
 
-def _tmux_session(agent: Agent, outside: Outside) -> Liveness | None:
+def _tmux_session(agent: Agent, ports: AgentPorts) -> Liveness | None:
     if agent.session_name is None:
         return None
-    if not _is_here(agent, outside):
+    if not _is_here(agent, ports):
         return Liveness.UNKNOWN
-    return outside.sessions.liveness(agent.session_name)
+    return ports.sessions.liveness(agent.session_name)
 
 
-def _is_here(agent: Agent, outside: Outside) -> bool:
+def _is_here(agent: Agent, ports: AgentPorts) -> bool:
     """Does the agent run on this machine and in this container? Else a tmux session or a loopback
     port of the same name is not the agent's. Without a holder only an embedded store says so.
     """
     if agent.holder is None:
-        return outside.embedded
-    here = outside.processes.here()
+        return ports.embedded
+    here = ports.processes.here()
     return (agent.holder.host_id, agent.holder.pid_ns) == (here.host_id, here.pid_ns)

@@ -46,7 +46,6 @@ class Manifest(Plain, frozen=True, kw_only=True):
 
     @property
     def session_name(self) -> str | None:
-        """The name of its tmux session, if it has one."""
         return None if self.tmux is None else self.tmux.session_name
 
     @property
@@ -70,7 +69,7 @@ def from_json(data: bytes) -> Manifest:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidValue(
-            f"it is no manifest: {error}. docs/agents.md shows one", why=str(error)
+            f"it is not a manifest: {error}. docs/agents.md shows one", why=str(error)
         ) from None
 
 

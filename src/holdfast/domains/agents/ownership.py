@@ -2,7 +2,6 @@
 
 from datetime import datetime
 
-from holdfast.domains.agents.draft import Draft
 from holdfast.domains.agents.records import AGENTS, Agent, bare
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import Fenced, Held, LeaseLost, RecordInvalid
@@ -34,7 +33,6 @@ def record_of(tx: ReadTx, agent_id: str) -> tuple[Agent | None, bool]:
 
 
 def fresh_namesakes(tx: ReadTx, agent_id: str, agent_name: str, now: datetime) -> list[Agent]:
-    """The fresh records that have the same name under another id."""
     rows = tx.find(AGENTS, "name", (bare(agent_name),), damaged=[])
     return [row.record for row in rows if row.key != agent_id and row.record.fresh(now)]
 
@@ -64,9 +62,9 @@ def check_owner(tx: Tx, agent_id: str, generation_id: str, token: int | None) ->
     return row.record
 
 
-def check_resume(before: Agent | None, draft: Draft, now: datetime) -> None:
-    """Refuse to resume a fresh generation from another tmux session: a generation has one session,
-    so this is a mistake or a copy of its manifest. Raises Held.
+def check_resume(before: Agent | None, draft: Agent, now: datetime) -> None:
+    """Refuse to resume a fresh generation from another tmux session. A generation has one session,
+    so the caller has a copy of its manifest, or has made a mistake. Raises Held.
     """
     if (
         before is not None
@@ -108,7 +106,7 @@ def takeover_reason(
     return "operator" if take_over else None
 
 
-def held_by(other: Agent, draft: Draft, now: datetime, survivors: list[Survivor]) -> Held:
+def held_by(other: Agent, draft: Agent, now: datetime, survivors: list[Survivor]) -> Held:
     """The error for an id or a name that a fresh generation has."""
     left_s = (other.lease_expires_at - now).total_seconds()
     where = f"tmux session {other.session_name}" if other.session_name else "no tmux session"

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from holdfast.domains.agents.records import Gateway
+from holdfast.domains.agents.records import GatewayAddress
 from holdfast.kernel.holder import Liveness, Processes
 
 
@@ -51,12 +51,12 @@ class Folders(Protocol):
 class Gateways(Protocol):
     """Gateways, probed over the network."""
 
-    def liveness(self, gateway: Gateway) -> Liveness:
+    def liveness(self, gateway: GatewayAddress) -> Liveness:
         """Does it answer? DEAD when nothing listens there, UNKNOWN for any other failure."""
         ...
 
 
-class Outside(NamedTuple):
+class AgentPorts(NamedTuple):
     """All ports together. `embedded`: the store is on this machine, and so are its processes."""
 
     processes: Processes

@@ -20,7 +20,6 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.layout import Document, FilePerRecord, Wire
 from holdfast.kernel.lease import Lease
 from holdfast.kernel.names import check_agent_name
-from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import ReadTx
 
@@ -91,7 +90,7 @@ class Terminal(Plain, frozen=True, kw_only=True):
     session_name: Text
 
 
-class Gateway(Plain, frozen=True, kw_only=True):
+class GatewayAddress(Plain, frozen=True, kw_only=True):
     """The address of the agent's gateway."""
 
     host: Text
@@ -118,7 +117,7 @@ class Agent(Record, frozen=True, kw_only=True):
     identity: Identity
     runtime: Runtime
     terminal: Terminal | None = None
-    gateway: Gateway | None = None
+    gateway: GatewayAddress | None = None
     mailbox: dict[str, Any] | None = None
     holder: Holder | None = None
     token: int = 0
@@ -183,14 +182,6 @@ def from_file(key: str, document: Document) -> Agent:
     return agent
 
 
-def _by_name(agent: Agent) -> Parts:
-    return (bare(agent.agent_name),)
-
-
-def _by_tmux_session(agent: Agent) -> Parts | None:
-    return None if agent.terminal is None else (agent.terminal.session_name,)
-
-
 def _refuse_version_1(_: Document) -> Document:
     raise ValueError("version 1 had no agent_id, and none is made up here")
 
@@ -200,7 +191,10 @@ AGENTS = Space(
     Agent,
     schema_version=VERSION,
     upgrades={1: _refuse_version_1},
-    indexes={"name": _by_name, "tmux_session": _by_tmux_session},
+    indexes={
+        "name": lambda agent: (bare(agent.agent_name),),
+        "tmux_session": lambda agent: (agent.session_name,) if agent.session_name else None,
+    },
     layout=FilePerRecord("agents", "live_agents/{key}/record.json", Wire(to_file, from_file)),
 )
 

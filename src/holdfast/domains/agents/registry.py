@@ -4,20 +4,18 @@ import uuid
 from datetime import datetime
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.domains.agents import control, liveness, ownership, resolution
-from holdfast.domains.agents.cleanup import Cleanup, Report
+from holdfast.domains.agents.cleanup import Cleanup, CleanupReport
 from holdfast.domains.agents.control import Target
-from holdfast.domains.agents.draft import Draft, check_backend, check_draft, check_fields
-from holdfast.domains.agents.liveness import Parts
+from holdfast.domains.agents.liveness import AgentLiveness
 from holdfast.domains.agents.ownership import incarnation_of, record_of, topic_of
-from holdfast.domains.agents.ports import Outside
+from holdfast.domains.agents.ports import AgentPorts
 from holdfast.domains.agents.records import (
     AGENTS,
     Agent,
-    Gateway,
+    GatewayAddress,
     Identity,
     Runtime,
     Terminal,
@@ -28,6 +26,7 @@ from holdfast.domains.agents.records import (
     lease_of,
 )
 from holdfast.domains.agents.resolution import Resolution
+from holdfast.domains.agents.validation import check_backend, check_draft, check_fields
 from holdfast.kernel import lease as leases
 from holdfast.kernel.clock import aware, render
 from holdfast.kernel.errors import InvalidValue, NotFound
@@ -53,7 +52,7 @@ class Agents:
         self,
         store: Store,
         journal: Journal,
-        outside: Outside,
+        ports: AgentPorts,
         settings: AgentSettings | None = None,
         *,
         debris: Debris | None = None,
@@ -62,7 +61,7 @@ class Agents:
         self.store = store
         self._steady = steady_clock(store)
         self._journal = journal
-        self._outside = outside._replace(embedded=store.embedded)
+        self._ports = ports._replace(embedded=store.embedded)
         self._debris = debris
         self._exclusive = self.settings.names == "exclusive"
 
@@ -76,7 +75,7 @@ class Agents:
         session_name: str | None = None,
         session_root: str | None = None,
         agent_def_dir: str | None = None,
-        gateway: Gateway | None = None,
+        gateway: GatewayAddress | None = None,
         holder: Holder | None = None,
         agent_id: str | None = None,
         generation_id: str | None = None,
@@ -101,8 +100,12 @@ class Agents:
             agent_id = id_of(canonical_name)
         else:
             inner(agent_id, "agent id")
+        until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
+        length_s = self.settings.lease_s if lease_s is None else lease_s
+        now = self.store.now()
+        # The transaction that publishes it gives it its token and its times.
         draft = check_draft(
-            Draft(
+            Agent(
                 agent_id=agent_id,
                 agent_name=canonical_name,
                 generation_id=str(uuid.uuid4()) if generation_id is None else generation_id,
@@ -115,10 +118,11 @@ class Agents:
                 terminal=None if session_name is None else Terminal(session_name=session_name),
                 gateway=gateway,
                 holder=holder,
+                published_at=now,
+                lease_expires_at=until or leases.grant(now, length_s).expires_at,
+                lease_s=length_s if until is None else None,
             )
         )
-        until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
-        length_s = self.settings.lease_s if lease_s is None else lease_s
         self._steady.compare()
         # tmux and /proc are probed before the transaction, which must not wait for them. Inside, a
         # probe counts only for the very incarnation that it saw.
@@ -130,27 +134,20 @@ class Agents:
             ],
             scope=[AGENTS],
         )
-        gone = {incarnation_of(one) for one in others if liveness.is_gone(one, self._outside)}
+        gone = {incarnation_of(one) for one in others if liveness.is_gone(one, self._ports)}
         survivors = {
             incarnation_of(one): liveness.survivors_of(
-                one, self._outside.processes, embedded=self.store.embedded
+                one, self._ports.processes, embedded=self.store.embedded
             )
             for one in others
         }
 
         def body(tx: Tx) -> Agent:
-            if until is not None and until <= tx.now:
-                raise InvalidValue(
-                    f"lease_expires_at {render(until)} is past already: give a later one",
-                    field="lease_expires_at",
-                )
-            lease = leases.grant(tx.now, length_s)
-            agent = Agent(
-                **msgspec.structs.asdict(draft),
+            agent = replace(
+                draft,
                 published_at=tx.now,
-                lease_expires_at=lease.expires_at if until is None else until,
+                lease_expires_at=until or leases.grant(tx.now, length_s).expires_at,
                 token=tx.revision,
-                lease_s=length_s if until is None else None,
             )
             before, damaged = record_of(tx, draft.agent_id)
             now = self._steady.without_jump(tx.now)
@@ -185,7 +182,7 @@ class Agents:
 
         return self.store.transact(body, scope=[AGENTS])
 
-    def _rivals(self, tx: ReadTx, draft: Draft, before: Agent | None) -> list[Agent]:
+    def _rivals(self, tx: ReadTx, draft: Agent, before: Agent | None) -> list[Agent]:
         """Another generation of the id and, where names are exclusive, the fresh agents that have
         the name under another id.
         """
@@ -230,7 +227,9 @@ class Agents:
         # Where names are exclusive, the other records of the name are read too.
         return self.store.transact(body, scope=[AGENTS if self._exclusive else rows(AGENTS)])
 
-    def attach_gateway(self, agent_id: str, generation_id: str, gateway: Gateway | None) -> Agent:
+    def attach_gateway(
+        self, agent_id: str, generation_id: str, gateway: GatewayAddress | None
+    ) -> Agent:
         """Record where the gateway of a generation listens; None: it has no gateway. Raises as
         `refresh` does.
         """
@@ -362,20 +361,20 @@ class Agents:
         """
         return control.control_target(
             self.store,
-            self._outside,
+            self._ports,
             name_or_id,
             self.settings.prefix,
             agent_def_dir=agent_def_dir,
             needs_agent_def_dir=needs_agent_def_dir,
         )
 
-    def liveness(self, agent: Agent) -> Parts:
+    def liveness(self, agent: Agent) -> AgentLiveness:
         """What is known of its lease, process, tmux session and gateway, each by itself."""
-        return liveness.probe_parts(agent, self._outside, self.store.now())
+        return liveness.probe_parts(agent, self._ports, self.store.now())
 
     def cleanup(
         self, *, grace_s: float = AGENT_GRACE_S, dry_run: bool = False, tmux_check: bool = True
-    ) -> Report:
+    ) -> CleanupReport:
         """Remove what dead agents left: damaged records, records that expired longer ago than the
         grace, folders without a record and, with `tmux_check`, records whose process is dead and
         whose tmux session is gone. `clear_after` runs for each removed record.
@@ -384,7 +383,7 @@ class Agents:
         that comes in between. One failure does not stop the rest. Raises InvalidValue for a
         negative grace.
         """
-        is_gone = partial(liveness.is_gone, outside=self._outside) if tmux_check else None
+        is_gone = partial(liveness.is_gone, ports=self._ports) if tmux_check else None
         cleanup = Cleanup(self.store, self._journal, self._debris, grace_s=grace_s, is_gone=is_gone)
         return cleanup.run(dry_run=dry_run, after_removal=self.clear_after)
 
@@ -393,8 +392,8 @@ class Agents:
         The folder stays if the agent may be alive, or if a person named it.
         """
         root = agent.runtime.session_root
-        if root is not None and liveness.is_dead(agent, self._outside):
-            self._outside.folders.remove(root, agent.agent_id, agent.generation_id)
+        if root is not None and liveness.is_dead(agent, self._ports):
+            self._ports.folders.remove(root, agent.agent_id, agent.generation_id)
 
 
 def _check_limit(limit: int) -> None:

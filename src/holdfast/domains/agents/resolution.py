@@ -51,8 +51,8 @@ class Resolution(Plain, frozen=True, kw_only=True):
 
 
 class _Found(NamedTuple):
-    """One consistent read: what lies under the id; if that is no fresh record, the records of the
-    name; and if there are none, what lies under the id that is derived from the name.
+    """One consistent read: what is stored under the id; if that is not a fresh record, the records
+    of the name; and if there are none, what is stored under the id that is derived from the name.
     """
 
     by_id: Agent | Corrupt | None

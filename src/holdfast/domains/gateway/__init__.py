@@ -18,19 +18,19 @@ from holdfast.domains.gateway.adapter import (
     Surface,
     spec_of_manifest,
 )
-from holdfast.domains.gateway.delivery import Worker
+from holdfast.domains.gateway.delivery import DeliveryWorker
 from holdfast.domains.gateway.gateway import Gateway
-from holdfast.domains.gateway.records import Status
+from holdfast.domains.gateway.records import GatewayStatus
 
 __all__ = [
     "Adapter",
     "AdapterSpec",
     "Answer",
     "Delivery",
+    "DeliveryWorker",
     "Gateway",
+    "GatewayStatus",
     "Sighting",
-    "Status",
     "Surface",
-    "Worker",
     "spec_of_manifest",
 ]

@@ -35,7 +35,7 @@ _NOT_READY_S = 0.1
 _log = logging.getLogger("holdfast.gateway")
 
 
-class Worker:
+class DeliveryWorker:
     """Carries out what a gateway has accepted. `on_lost` is called when another gateway has taken
     over.
     """
@@ -146,7 +146,8 @@ class Worker:
         """Carry out one request. Returns a pause when there is nothing to do."""
         self._undo_unanswered(express=False)
         head = self._gateway.queue.head()
-        if head.accepted == head.express or head.slot is not None or self._gateway.reconciling:
+        nothing_waits = head.accepted == head.express
+        if nothing_waits or head.slot is not None or self._gateway.attachment.reconciling:
             return self._inspect_every_s
         seen = self._gateway.look()
         if seen.instance_id is None:
@@ -178,8 +179,8 @@ class Worker:
             raise
 
     def _undo_unanswered(self, *, express: bool) -> None:
-        """Put back a claim that was committed and not answered: it would keep the slot for ever.
-        Each thread does so for its own lane, when it has nothing running in it.
+        """Put back a claim whose commit was not answered: it would keep the slot for ever. Each
+        thread does so for its own lane, while nothing of that lane runs.
         """
         if express in self._unanswered:
             self._gateway.put_back_unknown(express=express)
@@ -194,7 +195,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - an adapter's failure fails one request only
                 outcome = failed_by(error, delivered="yes")
         with self._terminal:
-            # From here on an interrupt learns that the request it was meant to stop has ended.
+            # From here on, an interrupt for this request is a no-op: the request has ended.
             self._current, interrupted = None, self._interrupted
         if outcome is None:
             self._persist(partial(self._gateway.put_back, request))
@@ -236,7 +237,7 @@ class Worker:
         return delivery
 
     def _meant_for(self, request: Request, seen: Sighting) -> bool:
-        return seen.instance_id is not None and self._gateway.epoch == request.epoch
+        return seen.instance_id is not None and self._gateway.attachment.epoch == request.epoch
 
     def _end(self, request: Request, answer: Answer, interrupted: bool) -> None:
         faults.reach("gateway.end.before")
@@ -262,14 +263,14 @@ class Worker:
     def _interrupt_step(self) -> float | None:
         """Send all waiting interrupts as one. Returns a pause when there is none."""
         self._undo_unanswered(express=True)
-        if not self._gateway.queue.head().express or self._gateway.reconciling:
+        if not self._gateway.queue.head().express or self._gateway.attachment.reconciling:
             return self._inspect_every_s
         with self._terminal:
             first = self._claim(express=True)
             if first is None:
                 return self._inspect_every_s
             adjacent: list[Request] = []
-            # The claimed interrupts are sent, though the store went away before the next claim.
+            # The interrupts that were claimed are sent even if the store goes away now.
             with contextlib.suppress(Unavailable):
                 adjacent.extend(iter(lambda: self._claim(express=True), None))
             result, error = self._interrupt(first)

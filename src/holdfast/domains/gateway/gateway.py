@@ -12,11 +12,11 @@ from holdfast.domains.gateway.records import (
     ATTACHMENTS,
     INTERRUPTED_BY_RESTART,
     LOST_TO_A_RESTART,
-    Action,
     Attachment,
+    GatewayStatus,
+    ReconcileAction,
     Reconciled,
     Server,
-    Status,
     attachment_in,
     status_of,
 )
@@ -29,17 +29,8 @@ from holdfast.domains.gateway.request import (
     served_by,
     with_owner,
 )
-from holdfast.kernel import faults
+from holdfast.kernel import errors, faults
 from holdfast.kernel import lease as leases
-from holdfast.kernel.errors import (
-    Corrupt,
-    Fenced,
-    Held,
-    HoldfastError,
-    InvalidValue,
-    Refused,
-    Unavailable,
-)
 from holdfast.kernel.holder import Liveness, Processes, probe
 from holdfast.kernel.limits import GATEWAY_GLANCE_S, GATEWAY_LEASE_S
 from holdfast.kernel.space import rows
@@ -62,11 +53,11 @@ class Gateway:
 
     Guaranteed: accepted requests begin in order, one at a time, and only at the instance that they
     were accepted for; another instance blocks admission until an operator decides; a second gateway
-    of the same agent is refused, and a gateway that was taken for dead changes nothing any more.
+    of the same agent is refused, and a gateway that counted as dead changes nothing any more.
 
-    Not guaranteed: that the agent does what it is asked, or that a prompt did not arrive whose
-    gateway was killed while it ran. Such a prompt is never delivered again, and its end says that
-    the delivery is unknown.
+    Not guaranteed: that the agent does what it is asked; and whether a prompt arrived when the
+    gateway was killed while the prompt ran. Such a prompt is never delivered again, and its end
+    says that the delivery is unknown.
     """
 
     def __init__(
@@ -87,26 +78,13 @@ class Gateway:
         self._processes = processes
         self._lease_s = lease_s
         self._token = 0
-        # Guards `_seen` and `_attachment`, so that an epoch is recorded by one look at a time.
+        # Guards the next two, so that an epoch is recorded by one look at a time.
         self._looking = threading.Lock()
-        self._seen = _NOT_LOOKED
-        self._attachment = Attachment()
+        self.seen = _NOT_LOOKED
+        """What the last inspection found."""
+        self.attachment = Attachment()
+        """What is recorded of the agent, as far as this process knows."""
         self._unsure = False
-
-    # As far as this process knows: what the last inspection found.
-
-    @property
-    def seen(self) -> Sighting:
-        return self._seen
-
-    @property
-    def epoch(self) -> int:
-        return self._attachment.epoch
-
-    @property
-    def reconciling(self) -> bool:
-        """Must an operator decide first?"""
-        return self._attachment.reconciling
 
     def attach(self, owner: str | None = None) -> list[Request]:
         """Become the gateway that serves this agent. Fails the requests that another gateway left
@@ -140,9 +118,9 @@ class Gateway:
                 code=INTERRUPTED_BY_RESTART, detail=LOST_TO_A_RESTART
             )
 
-        self._attachment, ended = self._change(body)
-        assert self._attachment.server is not None
-        self._token = self._attachment.server.token
+        self.attachment, ended = self._change(body)
+        assert self.attachment.server is not None
+        self._token = self.attachment.server.token
         return ended
 
     def detach(self) -> None:
@@ -156,7 +134,7 @@ class Gateway:
 
         try:
             self._change(body)
-        except Fenced:
+        except errors.Fenced:
             _log.warning("detach after another took over agent=%s", self.agent)
 
     def renew(self) -> None:
@@ -200,34 +178,34 @@ class Gateway:
     def glance(self) -> Sighting:
         """Look at the agent; while another look takes long, return the last result."""
         if not self._looking.acquire(timeout=GATEWAY_GLANCE_S):
-            return self._seen
+            return self.seen
         try:
             return self._look()
         finally:
             self._looking.release()
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Request | HoldfastError]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Request | errors.HoldfastError]:
         """Accept requests in one durable commit. Each gets its own result: Full, Blocked, Refused
         (another epoch), Collision (its key) and UpstreamUnavailable are values here. Raises Fenced
         when another gateway serves.
         """
-        seen = self._seen
+        seen = self.seen
         named = [(one, new_id()) for one in submissions]
 
-        def body(tx: Tx, line: QueueTransaction) -> list[Request | HoldfastError]:
+        def body(tx: Tx, line: QueueTransaction) -> list[Request | errors.HoldfastError]:
             attachment = self._own(tx)
-            answers: list[Request | HoldfastError] = []
+            answers: list[Request | errors.HoldfastError] = []
             for (draft, expected_epoch), request_id in named:
                 try:
-                    # First of all: a retry gets the answer of its first try, whatever happened
-                    # since.
+                    # Before the admission check: a retry gets the answer of its first try, even if
+                    # admission is blocked by now.
                     if (known := line.known(draft)) is None:
                         check_admission(self.agent, attachment, seen, expected_epoch)
                         known = line.accept(draft, request_id, epoch=attachment.epoch)
                     answers.append(known)
-                except (Refused, Unavailable, Corrupt) as error:
-                    # A damaged request concerns only the request with its key, and no other one in
-                    # the same commit.
+                except (errors.Refused, errors.Unavailable, errors.Corrupt) as error:
+                    # A damaged stored request fails only the new request with the same key, not the
+                    # others of this commit.
                     answers.append(error)
             return answers
 
@@ -271,7 +249,7 @@ class Gateway:
             return attachment
 
         with self._looking:
-            self._attachment = self._change(body)
+            self.attachment = self._change(body)
 
     def delivered(self, request: Request) -> None:
         """Record that a request was delivered. Not durable by itself: a loss makes only a later
@@ -287,11 +265,13 @@ class Gateway:
     def fail(
         self, request: Request, code: str, detail: str, result: Mapping[str, Any] | None = None
     ) -> Request:
-        key, token, end = request.request_id, request.token or 0, {"code": code, "detail": detail}
-        return self._change(lambda _, line: line.fail(key, token, result=result, **end))
+        key, token = request.request_id, request.token or 0
+        return self._change(
+            lambda _, line: line.fail(key, token, code=code, detail=detail, result=result)
+        )
 
     def reconcile(
-        self, action: Action, *, epoch: int, requests: Sequence[str] | None = None
+        self, action: ReconcileAction, *, epoch: int, requests: Sequence[str] | None = None
     ) -> Reconciled:
         """Decide what becomes of the waiting requests of earlier epochs: all, or the given ones.
 
@@ -301,8 +281,8 @@ class Gateway:
         not wait for a decision.
         """
         if action not in ("replay", "discard"):
-            raise InvalidValue(
-                f"{action!a} is no way to reconcile: use replay or discard", field="action"
+            raise errors.InvalidValue(
+                f"{action!a} is not a way to reconcile: use replay or discard", field="action"
             )
 
         def body(tx: Tx, line: QueueTransaction) -> Reconciled:
@@ -342,24 +322,20 @@ class Gateway:
     def _decide(self, body: Callable[[Tx, QueueTransaction], T]) -> T:
         with self._looking:
             done = self._change(body)
-            self._attachment = self._recorded()
+            self.attachment = self._recorded()
         self.on_change()
         return done
 
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         """The status of gateway and agent, by the last look."""
-        status = status_of(
-            self.agent, self.adapter.backend, self._attachment, self._seen, self.queue.head()
-        )
-        if self.served_at is None:
-            return status
-        return replace(status, gateway_host=self.served_at[0], gateway_port=self.served_at[1])
+        backend, head = self.adapter.backend, self.queue.head()
+        return status_of(self.agent, backend, self.attachment, self.seen, head, self.served_at)
 
     def _change(self, body: Callable[[Tx, QueueTransaction], T], *, durable: bool = True) -> T:
         try:
             return self.queue.change(body, also=[rows(ATTACHMENTS)], durable=durable)
-        except Unavailable:
-            # It may have been committed all the same: the next look reads the attachment again.
+        except errors.Unavailable:
+            # The change may have been committed: the next look reads the attachment again.
             self._unsure = True
             raise
 
@@ -372,18 +348,18 @@ class Gateway:
 
     def _look(self) -> Sighting:
         if self._unsure:
-            self._attachment = self._recorded()
+            self.attachment = self._recorded()
             self._unsure = False
-        before, seen = self._seen, self._inspect()
-        rebound = seen.instance_id not in (None, self._attachment.instance_id)
+        before, seen = self.seen, self._inspect()
+        rebound = seen.instance_id not in (None, self.attachment.instance_id)
         if rebound:
-            self._attachment = self._rebind(str(seen.instance_id))
+            self.attachment = self._rebind(str(seen.instance_id))
         if (seen.instance_id is None) != (before.instance_id is None) and before is not _NOT_LOOKED:
             gone = seen.instance_id is None
             kind = "gateway.agent_unavailable" if gone else "gateway.agent_returned"
             detail = seen.detail[:1000]
             self._change(lambda tx, _: self._append(tx, kind, detail=detail), durable=False)
-        self._seen = seen
+        self.seen = seen
         if rebound or seen != before:
             self.on_change()
         return seen
@@ -391,8 +367,8 @@ class Gateway:
     def _inspect(self) -> Sighting:
         try:
             return self.adapter.inspect()
-        except HoldfastError as error:
-            if isinstance(error, Held) and self._seen is _NOT_LOOKED:
+        except errors.HoldfastError as error:
+            if isinstance(error, errors.Held) and self.seen is _NOT_LOOKED:
                 raise
             return Sighting(None, detail=error.message)
         except Exception as error:  # noqa: BLE001 - the gateway survives every error of an adapter
@@ -410,8 +386,8 @@ class Gateway:
             kind, after = "gateway.instance_seen", replace(before, instance_id=instance_id)
             if before.instance_id is not None:
                 kind = "gateway.instance_replaced"
-                # When nothing waits there is nothing to decide. A running request may be put back;
-                # that asks for a decision then.
+                # When nothing waits, there is nothing to decide. If a running request is put back
+                # later, `put_back` asks for a decision.
                 waiting = line.head.accepted > 0
                 after = replace(after, epoch=before.epoch + 1, reconciling=waiting)
             tx.put(ATTACHMENTS, self.agent, after)

@@ -1,9 +1,9 @@
 """How a gateway proves its identity before a client sends it the token.
 
-Another program may listen by now where a gateway listened, and a client that trusts an old note
-would hand it the token. So the client sends a challenge first, and the gateway answers with an HMAC
-that needs the token. The port is part of it: a program at the old port cannot relay the challenge
-to the gateway at its new port.
+Another program may now listen where a gateway listened before. A client that trusts the old address
+would send it the token. So the client sends a challenge first, and the gateway answers with an HMAC
+that needs the token. The HMAC covers the port, so a program at the old port cannot relay the
+challenge to the gateway at its new port.
 """
 
 import hmac

@@ -58,7 +58,7 @@ LOST_TO_A_RESTART = {
 }
 """The detail of a request that ran when its gateway ended, by how far it got."""
 
-Action = Literal["replay", "discard"]
+ReconcileAction = Literal["replay", "discard"]
 
 
 class Reconciled(Value, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Reconciled(Value, frozen=True, kw_only=True):
     admission stays blocked.
     """
 
-    action: Action
+    action: ReconcileAction
     epoch: int
     requests: list[str]
     left: list[str]
@@ -78,7 +78,7 @@ Recovery = Literal["idle", "awaiting_rebind", "reconciliation_required"]
 Admission = Literal["open", "blocked_unavailable", "blocked_reconciliation"]
 
 
-class Status(Value, frozen=True, kw_only=True):
+class GatewayStatus(Value, frozen=True, kw_only=True):
     """A gateway and the agent behind it. A healthy gateway says nothing about its agent."""
 
     schema_version: int = 1
@@ -109,11 +109,17 @@ def admission_of(attachment: Attachment, seen: Sighting) -> Admission:
 
 
 def status_of(
-    agent: str, backend: str, attachment: Attachment, seen: Sighting, head: Head
-) -> Status:
+    agent: str,
+    backend: str,
+    attachment: Attachment,
+    seen: Sighting,
+    head: Head,
+    served_at: tuple[str, int] | None,
+) -> GatewayStatus:
+    host, port = served_at or (None, None)
     there = seen.instance_id is not None
     recovery: Recovery = "idle" if there else "awaiting_rebind"
-    return Status(
+    return GatewayStatus(
         agent=agent,
         managed_agent_connectivity="connected" if there else "unavailable",
         managed_agent_recovery="reconciliation_required" if attachment.reconciling else recovery,
@@ -122,13 +128,15 @@ def status_of(
         active_execution="running" if head.running else "idle",
         queue_depth=head.depth,
         backend=backend,
+        gateway_host=host,
+        gateway_port=port,
         managed_agent_instance_epoch=attachment.epoch,
         managed_agent_instance_id=attachment.instance_id,
         detail=seen.detail,
     )
 
 
-def left_by(last: Status) -> Status:
+def left_by(last: GatewayStatus) -> GatewayStatus:
     """What remains true of the last status when the gateway has stopped: nothing is admitted, and
     nobody looks at the agent. Epoch, instance, queue and a due reconciliation stay as recorded.
     """

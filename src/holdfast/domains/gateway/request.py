@@ -1,4 +1,4 @@
-"""Which requests are valid and admitted, and the errors of those that are not."""
+"""Which requests are valid and admitted, and the errors for the others."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.domains.gateway.adapter import Sighting
 from holdfast.domains.gateway.records import Attachment, Server, admission_of
-from holdfast.kernel.errors import (
-    AgentGone,
-    Blocked,
-    Fenced,
-    Held,
-    InvalidValue,
-    NotFound,
-    Refused,
-    UpstreamUnavailable,
-)
+from holdfast.kernel import errors
 from holdfast.kernel.limits import PROMPT_BYTES_MAX
 from holdfast.kernel.text import hidden_in
 from holdfast.primitives.queue import Draft
@@ -48,23 +39,23 @@ def draft_of(
     """
     if kind == "submit_prompt":
         if set(payload) - {"prompt"}:
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 f"a prompt's payload has `prompt` alone, not {_names(payload)}", field="payload"
             )
         prompt = payload.get("prompt")
         if not isinstance(prompt, str):
-            raise InvalidValue('a prompt\'s payload is {"prompt": "..."}', field="prompt")
+            raise errors.InvalidValue('a prompt\'s payload is {"prompt": "..."}', field="prompt")
         check_prompt(prompt)
         check(prompt)
     elif kind == "interrupt":
         if payload:
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 f"an interrupt has no payload, not even {_names(payload)}: leave it empty",
                 field="payload",
             )
     else:
-        raise InvalidValue(
-            f"{kind[:40]!a} is no kind of request: use submit_prompt or interrupt", field="kind"
+        raise errors.InvalidValue(
+            f"{kind[:40]!a} is not a kind of request: use submit_prompt or interrupt", field="kind"
         )
     draft = Draft(
         kind=kind,
@@ -85,9 +76,9 @@ def check_prompt(prompt: str) -> None:
     has control characters other than tab and newline.
     """
     if not prompt.strip():
-        raise InvalidValue("the prompt is empty: write what is to be done", field="prompt")
+        raise errors.InvalidValue("the prompt is empty: write what is to be done", field="prompt")
     if (found := _FORBIDDEN.search(prompt)) is not None:
-        raise InvalidValue(
+        raise errors.InvalidValue(
             f"the prompt has the control character {found[0]!a} at {found.start()}: only tab and "
             "newline can be delivered, as a terminal would obey the others",
             field="prompt",
@@ -95,7 +86,7 @@ def check_prompt(prompt: str) -> None:
         )
     if (hidden := hidden_in(prompt)) is not None:
         at, character = hidden
-        raise InvalidValue(
+        raise errors.InvalidValue(
             f"the prompt hides text from people: its character {at + 1} is U+{ord(character):04X}, "
             "which the agent reads and nobody at its terminal sees. Remove it and those behind it",
             field="prompt",
@@ -103,7 +94,7 @@ def check_prompt(prompt: str) -> None:
         )
     size = len(prompt.encode())
     if size > PROMPT_BYTES_MAX:
-        raise InvalidValue(
+        raise errors.InvalidValue(
             f"the prompt has {size} bytes and may have {PROMPT_BYTES_MAX}: put the text into a "
             "file and name the file",
             field="prompt",
@@ -119,7 +110,7 @@ def check_admission(
     """
     admission = admission_of(attachment, seen)
     if admission == "blocked_reconciliation":
-        raise Blocked(
+        raise errors.Blocked(
             f"the agent behind {agent} was replaced: decide first what becomes of the waiting "
             f"requests, with `holdfast gateway reconcile {agent} replay|discard --epoch "
             f"{attachment.epoch}`",
@@ -129,7 +120,7 @@ def check_admission(
     if admission == "blocked_unavailable":
         raise away(agent, seen, request_admission=admission)
     if expected_epoch is not None and expected_epoch != attachment.epoch:
-        raise Refused(
+        raise errors.Refused(
             f"epoch {expected_epoch} was expected and it is {attachment.epoch}: the agent was "
             "replaced since; look at it first",
             request_admission=admission,
@@ -138,17 +129,17 @@ def check_admission(
         )
 
 
-def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
+def away(agent: str, seen: Sighting, **fields: str) -> errors.UpstreamUnavailable:
     """The error for an absent agent: AgentGone when its terminal is there without its process."""
     if seen.reason:
-        return AgentGone(
+        return errors.AgentGone(
             f"nothing is sent to {agent}: {seen.detail}",
             reason=seen.reason,
             outcome="none",
             **fields,
         )
     why = seen.detail or "it does not answer"
-    return UpstreamUnavailable(
+    return errors.UpstreamUnavailable(
         f"the agent behind {agent} is not there ({why}): try again when it is back",
         outcome="none",
         **fields,
@@ -158,14 +149,14 @@ def away(agent: str, seen: Sighting, **fields: str) -> UpstreamUnavailable:
 def check_reconcilable(attachment: Attachment, epoch: int) -> None:
     """Refuse a decision about another epoch, or when there is nothing to decide. Raises Refused."""
     if epoch != attachment.epoch:
-        raise Refused(
+        raise errors.Refused(
             f"the decision is about epoch {epoch} and it is {attachment.epoch}: look at the "
             "status, and decide about that epoch",
             epoch=attachment.epoch,
             expected_epoch=epoch,
         )
     if not attachment.reconciling:
-        raise Refused(
+        raise errors.Refused(
             "there is nothing to reconcile: no replaced agent blocks admission",
             epoch=attachment.epoch,
         )
@@ -177,7 +168,7 @@ def choose_stale(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
     """
     for request_id in chosen:
         if request_id not in stale:
-            raise NotFound(
+            raise errors.NotFound(
                 f"request {request_id[:60]} does not wait for a decision: only requests of earlier "
                 "epochs that were not begun do",
                 request_id=request_id[:128],
@@ -190,7 +181,7 @@ def with_owner(attachment: Attachment, agent: str, owner: str | None) -> Attachm
     another agent.
     """
     if attachment.owner is not None and owner not in (None, attachment.owner):
-        raise Held(
+        raise errors.Held(
             f"the queue under {agent} is that of the agent with the {attachment.owner}, and not "
             f"of the one with the {owner}: start the gateway again, and it gets its own queue",
             agent=agent,
@@ -199,10 +190,9 @@ def with_owner(attachment: Attachment, agent: str, owner: str | None) -> Attachm
     return attachment if owner is None else replace(attachment, owner=owner)
 
 
-def served_by(agent: str, server: Server) -> Held:
-    """The error for an agent that another gateway serves."""
+def served_by(agent: str, server: Server) -> errors.Held:
     process = server.process
-    return Held(
+    return errors.Held(
         f"a gateway of {agent} runs already, as pid {process.pid} on {process.host_id}: use it, "
         f"or stop it with `holdfast gateway detach {agent}`",
         agent=agent,
@@ -214,7 +204,7 @@ def served_by(agent: str, server: Server) -> Held:
 def check_serving(attachment: Attachment, agent: str, token: int) -> Attachment:
     """The attachment, if the gateway with this token still serves. Raises Fenced."""
     if attachment.server is None or attachment.server.token != token:
-        raise Fenced(
+        raise errors.Fenced(
             f"another gateway serves {agent} now: this one must end", agent=agent, token=token
         )
     return attachment

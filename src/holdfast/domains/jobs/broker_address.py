@@ -28,7 +28,6 @@ class BrokerAddress(Discreet, Plain, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """Host and port, for messages."""
         return f"{self.host}:{self.port}"
 
 

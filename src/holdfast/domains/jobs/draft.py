@@ -104,6 +104,7 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
                 f"there is a job {job_id} already: choose another id or leave it out", job_id=job_id
             )
         job_id = _new_id(tx.now)
+    key = os.urandom(AUTH_TOKEN_BYTES)
     job = replace(
         draft,
         job_id=job_id,
@@ -111,7 +112,7 @@ def new_job(tx: Tx, draft: Job, *, signed: bool) -> Job:
         updated_at=tx.now,
         arrival=tx.revision,
         topic_prefix=draft.topic_prefix or default_prefix(job_id),
-        auth_token=_new_key() if signed else None,
+        auth_token=urlsafe_b64encode(key).rstrip(b"=").decode() if signed else None,
     )
     if (size := json_bytes(job)) > JOB_REGISTERED_BYTES_MAX:
         prompt, artifacts = json_bytes(job.prompt), json_bytes(job.expected_artifacts)
@@ -184,10 +185,6 @@ def _new_id(now: datetime) -> str:
     rest = (moment & 0x3FFFF).to_bytes(3, "big") + os.urandom(3)
     # Six bytes are eight characters. The first has the bits above those 18, which are all zero.
     return first + b64encode(rest).translate(_IN_ORDER)[1:].decode()
-
-
-def _new_key() -> str:
-    return urlsafe_b64encode(os.urandom(AUTH_TOKEN_BYTES)).rstrip(b"=").decode()
 
 
 def _check_number(field: str, value: float, most: float) -> None:

@@ -31,7 +31,7 @@ from holdfast.domains.jobs.events import (
 )
 from holdfast.domains.jobs.leftovers import Leftovers
 from holdfast.domains.jobs.records import JOBS, Job, JobStatus
-from holdfast.domains.jobs.registry import Also
+from holdfast.domains.jobs.registry import ExtraChange
 from holdfast.domains.jobs.transitions import LateRefusal, Verdict
 from holdfast.kernel.codec import json_bytes, to_plain
 from holdfast.kernel.errors import Corrupt, ImpossibleTransition, InvalidName
@@ -122,9 +122,11 @@ class JobEvents:
             raise published.error
         return published
 
-    def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> Also:
+    def with_step(self, event: EventKind, *, detail: str = "", data: Any = None) -> ExtraChange:
         """The event of a step of the registry, for its `also`: stored in the same transaction."""
-        return Also(_SCOPE, lambda tx, job: self._store_event(tx, job, event, detail, data)[0])
+        return ExtraChange(
+            _SCOPE, lambda tx, job: self._store_event(tx, job, event, detail, data)[0]
+        )
 
     def of_job(self, job_id: str, *, after_seq: int = 0) -> list[Event]:
         """The stored events of a job behind a number. Damaged ones are skipped."""
@@ -137,9 +139,9 @@ class JobEvents:
         return [row.record.event for row in found]
 
     def ended_by_event(self, attempt: Job) -> bool:
-        """Did an event of this very attempt report the job's end? Then its command may have sent it
-        and may finish. False for a job that was cancelled, by an event too: its worker must stop.
-        Raises Corrupt for a damaged record.
+        """Did an event of this very attempt report the job's end? Then the command may have sent
+        it, and may finish. False for a cancelled job, even if an event cancelled it: its worker
+        must stop. Raises Corrupt for a damaged record.
         """
 
         def read(tx: ReadTx) -> bool:
@@ -167,19 +169,18 @@ class JobEvents:
             yield page
 
     def unsent_count(self) -> int:
-        """How many events wait for a broker."""
         return self._store.read(lambda tx: tx.count(JOB_EVENTS, "unsent"), scope=[JOB_EVENTS])
 
     def sendable(self, environment: Mapping[str, str]) -> bool:
-        """Did anybody choose a broker for events that wait? Reads the first thousand.
-        Other events are only kept: nobody expects them at a broker.
+        """Did anybody choose a broker for events that wait? Reads the first thousand. Events
+        without a chosen broker are only kept: no receiver expects them.
         """
         waiting = next(self.unsent_pages(), [])
         jobs = {one.job.job_id: one.job for one in waiting}
         return any(chosen(job.broker, environment) for job in jobs.values())
 
     def sent(self, events: Sequence[Event]) -> None:
-        """Record that the broker has these."""
+        """Record that the broker has these events."""
 
         def body(tx: Tx) -> None:
             for event in events:
@@ -193,13 +194,13 @@ class JobEvents:
             self._store.transact(body, scope=[rows(JOB_EVENTS)], durable=False)
 
     def receive(self, payload: bytes, *, topic: str | None = None) -> Received:
-        """Take an event that arrived. Dropped, and logged, are: what is no event, of another
-        version, of a job that is not here or on a topic that is not its own, without a genuine
-        signature, or with a number that was there before.
+        """Take an event that arrived. A message is dropped and logged if it is not an event, has
+        another version, names an unknown job, came on the topic of another job, has no genuine
+        signature, or repeats a number.
 
-        A genuine one that this registry did not know moves the job as publishing it would. Without
-        a key nothing can be verified, so such an event changes nothing. Never raises for the
-        content of a message.
+        A genuine event that this registry did not know moves the job as publishing it would. The
+        event of a job without a key cannot be verified, so it changes nothing. Never raises for
+        the content of a message.
         """
         document = _document(payload)
         if isinstance(document, str):
@@ -208,7 +209,7 @@ class JobEvents:
             event = msgspec.convert(document, Event, str_keys=True)
             row = self._store.get(JOBS, check_job_id(event.job_id))
         except (msgspec.ValidationError, InvalidName, Corrupt):
-            return _drop("?", "it is no event of a job")
+            return _drop("?", "it is not a job event")
         if row is None:
             return _drop(event.job_id, "there is no such job here")
         job = row.record
@@ -219,7 +220,7 @@ class JobEvents:
         if not genuine(document, job.auth_token):
             return _drop(event.job_id, "its signature is missing or not genuine")
         if json_bytes(event) > JOB_EVENT_BYTES_MAX + SIGNATURE_BYTES_MAX or event.seq > SEQ_MAX:
-            # A few characters may stand for a long number.
+            # Checked again after decoding: a short text such as 1e99 may stand for a long number.
             return _drop(event.job_id, "it is too large, or its number is")
         return self._take(event)
 
@@ -244,7 +245,7 @@ class JobEvents:
             except ImpossibleTransition as error:
                 transitions.keep_late(tx, self._journal, job, None, verdict)
                 return _drop(event.job_id, error.message)
-            after = replace(after, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now)
+            after = _noted(after, event, tx)
             _put(tx, JobEvent(event=event, sent=True))
             self._journal.append(
                 tx, kind="job.received", subject=event.job_id, data=to_plain(event)
@@ -281,11 +282,7 @@ class JobEvents:
         event = signed(bounded(event), job)
         _put(tx, JobEvent(event=event))
         self._journal.append(tx, kind="job.published", subject=job.job_id, data=to_plain(event))
-        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
-        after = replace(
-            job, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits
-        )
-        return after, event
+        return _noted(job, event, tx), event
 
     def _write(self, tx: Tx, before: Job, after: Job) -> Job:
         if after.status is before.status:
@@ -293,8 +290,8 @@ class JobEvents:
             return after
         after = transitions.write(tx, self._journal, before, after)
         if after.status is JobStatus.CANCELLED:
-            # Its worker ends the command at once. Other ends may be the command's own report: it
-            # may finish.
+            # The worker ends the command at once. After any other end the command may finish: it
+            # may have reported that end itself.
             tx.notify(transitions.job_topic(after.job_id))
         return after
 
@@ -338,7 +335,6 @@ def _verdict(kind: EventKind, detail: str) -> Verdict:
 
 
 def _moved(job: Job, kind: EventKind, verdict: Verdict, tx: Tx, *, by_operator: bool) -> Job:
-    """The job after an event. Raises ImpossibleTransition."""
     if kind not in MOVES or verdict.status is job.status is JobStatus.RUNNING:
         if job.status.ended:
             raise ImpossibleTransition(
@@ -347,9 +343,16 @@ def _moved(job: Job, kind: EventKind, verdict: Verdict, tx: Tx, *, by_operator: 
                 status=job.status.value,
                 wanted=kind.value,
             )
-        waits = tx.now if kind is EventKind.PERMISSION_REQUIRED else None
-        return replace(job, waiting_since=waits)
+        return job
     return transitions.moved(job, verdict, now=tx.now, token=tx.revision, by_operator=by_operator)
+
+
+def _noted(job: Job, event: Event, tx: Tx) -> Job:
+    """The job with the number of an event taken, and the event as its last sign of life."""
+    waits = tx.now if event.event is EventKind.PERMISSION_REQUIRED else None
+    return replace(
+        job, last_seq=event.seq, last_event_at=tx.now, updated_at=tx.now, waiting_since=waits
+    )
 
 
 def _document(payload: bytes) -> dict[str, Any] | str:
@@ -361,7 +364,7 @@ def _document(payload: bytes) -> dict[str, Any] | str:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return "it cannot be decoded"
     if not isinstance(document, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     version = document.get("schema_version")
     if version != WIRE_VERSION or isinstance(version, bool):
         return "its schema version is not known"

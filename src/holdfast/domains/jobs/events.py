@@ -19,7 +19,6 @@ from holdfast.kernel.codec import Instant, Plain, Record, cut, json_bytes, to_pl
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import JOB_EVENT_BYTES_MAX
 from holdfast.kernel.names import check_text
-from holdfast.kernel.order import Parts
 from holdfast.kernel.space import Space
 
 WIRE_VERSION = 1
@@ -70,11 +69,13 @@ class JobEvent(Record, frozen=True, kw_only=True):
     sent: bool = False
 
 
-def _unsent(stored: JobEvent) -> Parts | None:
-    return None if stored.sent else (stored.event.job_id, stored.event.seq)
-
-
-JOB_EVENTS = Space("job_events", JobEvent, indexes={"unsent": _unsent})
+JOB_EVENTS = Space(
+    "job_events",
+    JobEvent,
+    indexes={
+        "unsent": lambda stored: None if stored.sent else (stored.event.job_id, stored.event.seq)
+    },
+)
 
 
 def event_key(job_id: str, seq: int) -> str:
@@ -89,7 +90,7 @@ def kind_named(value: EventKind | str) -> EventKind:
     except ValueError:
         possible = ", ".join(kind.value for kind in EventKind)
         raise InvalidValue(
-            f"{ascii(value)[:60]} is no event of a job: use one of {possible}", field="event"
+            f"{ascii(value)[:60]} is not a job event: use one of {possible}", field="event"
         ) from None
 
 
@@ -117,7 +118,6 @@ def bounded(event: Event) -> Event:
 
 
 def signed(event: Event, job: Job) -> Event:
-    """The event with its signature, if the job has a key."""
     if job.auth_token is None:
         return event
     return msgspec.structs.replace(event, sig=signature(to_plain(event), job.auth_token))
@@ -131,7 +131,6 @@ def signature(document: Mapping[str, Any], key: str) -> str:
 
 
 def genuine(document: Mapping[str, Any], key: str) -> bool:
-    """Was this event, as it arrived, signed with the key?"""
     sig = document.get("sig")
     return isinstance(sig, str) and hmac.compare_digest(
         sig.encode(), signature(document, key).encode()

@@ -1,10 +1,10 @@
 """Processes of past attempts that live on this machine, and how they are ended.
 
 The reaper puts a job back when the tree of its dead worker is gone. But an operator may put a job
-back, or have it tried again, while processes of an earlier attempt still work: a live worker needs
-time to end them, a stopped worker cannot, and a command that reported its own end may still clean
-up. Two attempts at one job must not run side by side. So a pick on the same machine skips such
-a job until they are gone. Other machines cannot see them.
+back, or retry it, while processes of an earlier attempt still work: a live worker needs time to end
+them, a stopped worker cannot end them, and a command that reported its own end may still clean up.
+Two attempts at one job must not run side by side. So a pick on the same machine skips such a job
+until those processes are gone. Other machines cannot see them.
 
 A pick does not sleep for the grace: the first one sends SIGTERM, and the first one after the grace
 sends SIGKILL, in any process. This is done outside of transactions; only `old_trees` may be called
@@ -20,9 +20,9 @@ from holdfast.kernel.limits import JOBS_TREE_AGAIN_S, TREE_GRACE_S
 
 
 class OldTree(NamedTuple):
-    """The process tree of a past attempt. `here` is true if it is in this process's pid namespace:
-    of others only the FIFO is visible, and they cannot be ended from here. `taken_away` is true if
-    the attempt ended without a verdict of its worker.
+    """The process tree of a past attempt. `here` is true if it is in this process's pid namespace.
+    A tree in another namespace shows only its FIFO, and cannot be ended from here. `taken_away` is
+    true if the attempt ended without a verdict of its worker.
     """
 
     id: str
@@ -72,8 +72,8 @@ class Leftovers:
             again_s = self.ask_or_kill(old.id) if old.here else None
             if again_s is None and not self._lives(old):
                 continue
-            # One that cannot be ended from here is watched. That may miss its end, as when no
-            # descriptor is left.
+            # A tree that cannot be ended from here is watched. The watch may miss its end, for
+            # example when no descriptor is left, so it is also checked again later.
             alive.append(LiveTree(old.id, JOBS_TREE_AGAIN_S if again_s is None else again_s))
         return alive
 
@@ -112,7 +112,7 @@ class Leftovers:
         return probe(holder, self._processes, embedded=self._embedded)
 
     def _lives(self, old: OldTree) -> bool:
-        # A worker removes the FIFO of an attempt before its verdict. So /proc is searched only
-        # where there was none.
+        # A worker removes the FIFO of an attempt before it gives its verdict. So /proc, which is
+        # slow to search, is searched only for attempts that ended without a verdict.
         in_sight = old.here and old.taken_away
         return self._processes.tree_liveness(old.id, in_sight=in_sight) is Liveness.ALIVE

@@ -1,7 +1,7 @@
 """The pick: claims the next pending job of a label, at once or when one comes.
 
-A pick skips a job that is damaged, that has no room for a claim, or of whose past attempts
-processes live on this machine. None of these holds up the jobs behind it.
+A pick skips a damaged job, a job whose record has no room for a claim, and a job whose past
+attempts left live processes on this machine. None of these delays the jobs behind it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class NoRoom(NamedTuple):
 
 
 class HasOldTrees(NamedTuple):
-    """A pending job of which processes of a past attempt may live on this machine. They were
+    """A pending job whose past attempts may have left live processes on this machine. They were
     not probed yet.
     """
 
@@ -50,9 +50,9 @@ Begun = Job | NoRoom | HasOldTrees
 class UnconfirmedClaims:
     """The claims that this process may have made on one store without an answer to their commit.
 
-    Their worker lives and does not know of them, so nobody would work on the job until its time was
-    over. This process puts them back once the store answers. Only claims that name a process: any
-    other may be somebody else's by now.
+    The worker lives and does not know of such a claim, so its job would wait until its time limit.
+    This process puts the job back once the store answers. It does so only for claims that name a
+    process: another worker may have the others.
     """
 
     def __init__(self, store: Store, journal: Journal) -> None:
@@ -171,8 +171,8 @@ class Picker:
         old: list[LiveTree],
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> Job | None:
-        """Claim the next job. `old` gets the live trees of past attempts, for which jobs were
-        skipped.
+        """Claim the next job. `old` is filled with the live trees of past attempts that made this
+        pick skip a job.
         """
         old.clear()
         damaged: Damage = []
@@ -202,8 +202,8 @@ class Picker:
     def begin(
         self, tx: Tx, pending: Job, holder: Holder | None, gone: Collection[str] = ()
     ) -> Begun:
-        """Claim a job, inside a transaction. Nothing is changed if its record has no room, or if
-        processes of a past attempt may live: in all trees but those that are known to be `gone`.
+        """Claim a job, inside a transaction. Changes nothing if its record has no room, or if
+        processes of a past attempt may live. The trees in `gone` are known to have ended.
         """
         if any(tree.id not in gone for tree in self._leftovers.old_trees(pending)):
             return HasOldTrees(pending)
@@ -216,13 +216,12 @@ class Picker:
             return NoRoom(pending)
 
     def warn_of(self, damaged: Damage) -> None:
-        """Warn of damaged jobs that were skipped."""
         for error in damaged:
             self._warn(f"skipped space=jobs key={error.fields.get('key')}: {error.message}")
 
     def _end_without_room(self, pending: Job) -> None:
-        """End a job in error that can never be claimed, so that people see why. If not even that
-        can be written, it stays, each pick skips it, and `holdfast doctor` names it.
+        """End a job in error that can never be claimed, so that people see why. If even that has
+        no room, the job stays: each pick skips it, and `holdfast doctor` names it.
         """
 
         def body(tx: Tx) -> None:
@@ -238,5 +237,4 @@ class Picker:
 
 
 def claimed(begun: Begun | None) -> Job | None:
-    """The job, if it was claimed."""
     return begun if isinstance(begun, Job) else None

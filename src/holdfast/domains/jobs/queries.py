@@ -1,8 +1,8 @@
 """Jobs in the order they arrived, read from the newest on and no further than needed.
 
-No index has all jobs: each would be written three times in a job's life. Pending jobs are in the
-order of their turn, by label and priority; within each, and among those that ended, they are in the
-order of arrival. So a list merges a few streams, each read backwards in pages.
+No index has all jobs: it would be written three times in a job's life. Pending jobs are indexed by
+label and priority, ended jobs by group; within each of these the order is that of arrival. So a
+list merges a few streams, each read backwards in pages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,11 @@ from holdfast.kernel.store import Damage, ReadTx
 _LAST = (1 << 63) - 1
 """The lowest of all priorities, as the index has it."""
 
-Place = tuple[int, str]
+Arrival = tuple[int, str]
 """The place of a job among all: its arrival, then its id."""
 
 
-def place_of(job: Job) -> Place:
-    """The place of a job."""
+def place_of(job: Job) -> Arrival:
     return (job.arrival, job.job_id)
 
 
@@ -34,7 +33,7 @@ def newest(
     agent_session: str | None,
     limit: int,
     damaged: Damage | None,
-    before: Place | None = None,
+    before: Arrival | None = None,
 ) -> list[Job]:
     """The newest `limit` jobs that match, of those before a place, oldest first."""
     streams: list[Iterator[Job]] = []
@@ -113,8 +112,8 @@ def _pending(
         found = tx.find(JOBS, "turn", match, start=start, limit=1, damaged=bad)
         if not bad and not found:
             return [_backwards(tx, "turn", group, damaged, stop) for group in groups]
-        # The group of a damaged job is unknown, and the index has nothing behind the lowest
-        # priority to go on from: then all are read.
+        # The group of a damaged job is unknown, and behind the lowest priority the index has no
+        # place to go on from. In both cases all jobs are read and sorted.
         if bad or -found[0].record.priority == _LAST:
             return [_sorted(tx, "turn", match, damaged)]
         group = (found[0].record.agent_session, -found[0].record.priority)
@@ -123,7 +122,6 @@ def _pending(
 
 
 def _sorted(tx: ReadTx, index: str, match: Parts, damaged: Damage | None) -> Iterator[Job]:
-    """All jobs of an index, newest first."""
     bad: Damage | None = None if damaged is None else []
     found = [row.record for row in tx.find(JOBS, index, match, damaged=bad)]
     _add_damage(damaged, bad)
@@ -146,8 +144,8 @@ def _backwards(
         last = page[-1].arrival if page else 0
         whole = [job for job in page if job.arrival != last] if full else page
         if full and not whole:
-            # More jobs of one arrival than a page holds, as of a folder that another program filled
-            # within a second.
+            # One arrival has more jobs than a page holds: another program filled the folder within
+            # a second.
             size *= 2
             continue
         yield from whole

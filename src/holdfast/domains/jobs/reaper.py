@@ -90,7 +90,7 @@ _NO_PROCESS = _Worker(
     Liveness.UNKNOWN, Holder(host_id="", boot_id="", pid_ns=0, pid=0, start_ticks=0)
 )
 
-Known = dict[Holder, _Worker]
+ProbedWorkers = dict[Holder, _Worker]
 """Each worker is probed once in a sweep."""
 
 
@@ -116,11 +116,11 @@ class Reaper:
 
     def sweep(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sweep:
         """Find running jobs that must be reaped, page by page, and reap them, each page within
-        `timeout_s`. Reads those that are overdue, those of dead processes, and a few of each live
-        process: there may be many.
+        `timeout_s`. Reads the overdue jobs, all jobs of dead processes, and only a few of each live
+        process, which may have many.
         """
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
-        known: Known = {}
+        known: ProbedWorkers = {}
         reaped = [
             job
             for suspects in self._suspects(known)
@@ -158,7 +158,7 @@ class Reaper:
             for fd in open_fds:
                 os.close(fd)
 
-    def _suspects(self, known: Known, *, ends: bool = True) -> Iterator[list[Job]]:
+    def _suspects(self, known: ProbedWorkers, *, ends: bool = True) -> Iterator[list[Job]]:
         """Running jobs that must be reaped, page by page; a job may come twice. With `ends`, the
         trees of dead workers are asked to end, and killed after the grace.
         """
@@ -166,8 +166,8 @@ class Reaper:
         worker_of = partial(self._worker_of, known=known, ends=ends)
 
         def behind(job: Job) -> Parts:
-            """Where the next page begins. Of a dead process all jobs are wanted, of any other no
-            more.
+            """Where the next page begins. All jobs of a dead process are read. Of a live one this
+            page was enough: only its death matters.
             """
             assert job.claimed_by is not None
             *place, ticks = job.claimed_by.parts[len(match) :]
@@ -187,8 +187,8 @@ class Reaper:
     def _pages(
         self, index: str, match: Parts, size: int, behind: Callable[[Job], Parts]
     ) -> Iterator[tuple[datetime, list[Job]]]:
-        """Running jobs by an index, in pages, each with the time of its reading. Of the index
-        "running", which is in the order of due times, only those that are overdue.
+        """Running jobs in the order of an index, in pages, each with the store's time when it was
+        read. The index "running" is in the order of due times and is read only up to that time.
         """
         start: Parts | None = None
         limit = size
@@ -200,8 +200,8 @@ class Reaper:
             found = tx.find(
                 JOBS, index, match, start=start, stop=stop, limit=limit, damaged=damaged
             )
-            # An older program on the same store does not know the index "worker", and leaves in it
-            # what it ended.
+            # An older program on the same store does not know the index "worker": jobs that it
+            # ended stay in that index.
             jobs = [row.record for row in found if index != "worker" or row.record.claimed_by]
             return tx.now, jobs, len(found) + len(damaged) == limit
 
@@ -209,11 +209,11 @@ class Reaper:
             now, jobs, full = self._store.read(read, scope=[JOBS])
             yield now, jobs
             following = behind(jobs[-1]) if jobs else start
-            # More jobs in one place than a page holds would be read for ever.
+            # A place with more jobs than a page holds would be read again for ever.
             limit = 2 * limit if following == start else size
             start = following
 
-    def _worker_of(self, job: Job, known: Known, *, ends: bool = False) -> _Worker:
+    def _worker_of(self, job: Job, known: ProbedWorkers, *, ends: bool = False) -> _Worker:
         holder = job.claimed_by
         if holder is None:
             return _NO_PROCESS
@@ -226,8 +226,8 @@ class Reaper:
             return _Worker(self._probe(holder), holder)
         leader = self._probe(holder.leader)
         if leader is Liveness.ALIVE:
-            # The leader's death is watched, not that of the whole tree: what it leaves must be
-            # ended at once.
+            # Watch the leader and not the whole tree: when the leader dies, what it leaves behind
+            # must be ended at once.
             return _Worker(leader, holder.leader)
         whole = self._probe(holder)
         if leader is not Liveness.DEAD or whole is not Liveness.ALIVE:
@@ -243,7 +243,7 @@ class Reaper:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job], known: Known, timeout_s: float) -> list[Job]:
+    def _reap(self, suspects: Sequence[Job], known: ProbedWorkers, timeout_s: float) -> list[Job]:
         # In the order of their keys, as every transaction that latches several records.
         seen = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
         reaped: list[Job] = []
@@ -280,7 +280,7 @@ class Reaper:
 
     def _verdict(self, job: Job, worker: _Worker, now: datetime) -> Job | None:
         """What becomes of a running job; None when it goes on. A clock that was just set forward
-        ends none. While its tree is being ended, the job waits for that: limits do not end it.
+        ends no job. While its tree is being ended, the job waits for that, whatever its limits.
         """
         if worker.ending:
             return None
@@ -294,8 +294,8 @@ class Reaper:
             if lease_end is not None and lease_end < without_jump(now, since=sign):
                 why = f"its worker gave no sign of life since {render(sign)} and cannot be seen"
                 return _after_death(job, now, f"{why} from here")
-        # A time limit may be long, and nothing renews it: what the clock was set forward by is left
-        # out for as long.
+        # A time limit may be long, and nothing renews it: so a jump of the clock is left out for
+        # longer here than for a lease.
         begun = job.started_at or job.updated_at
         limit_now = without_jump(now, since=begun, after_s=RETENTION_JUMP_IGNORED_S)
         if (limit_now - begun).total_seconds() > job.timeout_sec:

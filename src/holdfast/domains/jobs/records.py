@@ -279,10 +279,6 @@ def _turn(job: Job) -> Parts | None:
     return (job.agent_session, -job.priority, job.arrival)
 
 
-def _running(job: Job) -> Parts | None:
-    return due_place(job) if job.status is JobStatus.RUNNING else None
-
-
 def _worker(job: Job) -> Parts | None:
     if job.claimed_by is None or job.status is not JobStatus.RUNNING:
         return None
@@ -311,7 +307,12 @@ def _read(key: str, document: dict[str, Any]) -> Job:
 JOBS = Space(
     "jobs",
     Job,
-    indexes={"turn": _turn, "running": _running, "ended": _ended, "worker": _worker},
+    indexes={
+        "turn": _turn,
+        "running": lambda job: due_place(job) if job.status is JobStatus.RUNNING else None,
+        "ended": _ended,
+        "worker": _worker,
+    },
     layout=FilePerRecord("jobs", "{key}.json", Wire(_write, _read), lock=".lock"),
 )
 """Indexes: pending jobs in the order of their turn, running ones by when they are due and by their

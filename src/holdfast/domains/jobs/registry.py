@@ -20,16 +20,6 @@ from holdfast.domains.jobs.records import (
     JobStatus,
     TimeLimits,
 )
-from holdfast.domains.jobs.transitions import (
-    LateRefusal,
-    Verdict,
-    check_verdict,
-    existing,
-    job_topic,
-    queue_topic,
-    status_named,
-    write,
-)
 from holdfast.kernel.codec import cut
 from holdfast.kernel.errors import (
     HoldfastError,
@@ -58,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Also(NamedTuple):
+class ExtraChange(NamedTuple):
     """What else belongs to a step: `do` gets the job after it, inside its transaction over `scope`,
     and returns the job to be written.
     """
@@ -81,10 +71,10 @@ class Jobs:
     token counts only while that attempt is the current one. A dead worker's job is pending again at
     the next pick, once no process of its tree is left; a job past its limits ends in error. A job
     that is damaged, or too large to be claimed, holds up no other. Not promised: that work is done
-    once; a job that was put back is done again.
+    only once, since a job that was put back is done again.
 
-    `warn` gets what is no error and should be known; it logs unless it is set. `limits` are the
-    time limits of a new job whose registrant names none.
+    `warn` is called with problems that are not errors of the caller; it logs unless it is set.
+    `limits` are the time limits of a new job whose registrant names none.
     """
 
     def __init__(
@@ -114,8 +104,8 @@ class Jobs:
         )
         self.warn: Callable[[str], None] = _log
         self.unlogged = False
-        """Did this change jobs, other than by a pick, since the audit log was last brought up to
-        date? A pick must start and end fast, so it leaves the log to the next process.
+        """True if this object changed jobs since the audit log was last brought up to date. A pick
+        does not count: it must start and end fast, and leaves the log to the next process.
         """
 
     def register_job(
@@ -172,7 +162,7 @@ class Jobs:
             self._journal.append(
                 tx, kind="job.registered", subject=job.job_id, data={"agent_session": agent_session}
             )
-            tx.notify(queue_topic(agent_session))
+            tx.notify(transitions.queue_topic(agent_session))
             return job
 
         job = self._change(body)
@@ -180,7 +170,7 @@ class Jobs:
             try:
                 self.prune()
             except HoldfastError as error:
-                # The job is registered: this is no error of its registrant.
+                # The job is registered, so its registrant gets no error.
                 self.warn(f"not pruned: {error.message}")
         return job
 
@@ -204,7 +194,7 @@ class Jobs:
 
         A job is skipped while processes of an earlier attempt at it live on this machine. They
         are asked to end, and killed after the grace; a pick that waits gets the job when they are
-        gone. Raises InvalidName, InvalidValue for a `wait_s` that is no number, and LockTimeout
+        gone. Raises InvalidName, InvalidValue for a `wait_s` that is not a number, and LockTimeout
         when another writer kept the store shut until its end.
         """
         check_label(agent_session, "agent session")
@@ -225,7 +215,7 @@ class Jobs:
         result: str | None = None,
         error: str | None = None,
         error_code: str | None = None,
-        also: Also | None = None,
+        also: ExtraChange | None = None,
     ) -> Job:
         """Move a job to another status and return it.
 
@@ -238,34 +228,34 @@ class Jobs:
         words of a verdict that came too late are kept as `late_result`, and the error says so.
         """
         check_job_id(job_id)
-        verdict = Verdict(status_named(status), result, error, error_code)
-        verdict.check()
+        verdict = transitions.verdict_of(status, result, error, error_code)
         wanted = verdict.status
         steady_clock(self._store).compare()
         taken_from: list[Job] = []
 
-        def body(tx: Tx) -> Job | LateRefusal:
-            job = existing(tx, job_id)
+        def body(tx: Tx) -> Job | transitions.LateRefusal:
+            job = transitions.existing(tx, job_id)
             running, operator = job.status is JobStatus.RUNNING, token is None
             is_taken = running and (operator or wanted is JobStatus.CANCELLED)
             taken_from[:] = [job] if is_taken else []
-            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+            late = transitions.check_verdict(tx, self._journal, job, token, verdict)
+            if late is not None:
                 return late
             after = transitions.moved(
                 job, verdict, now=tx.now, token=tx.revision, by_operator=operator
             )
             after = after if also is None else also.do(tx, after)
-            after = write(tx, self._journal, job, after)
+            after = transitions.write(tx, self._journal, job, after)
             if running and (operator or wanted is JobStatus.PENDING):
                 # Its worker must be notified. A token shows which attempt is meant, and not that
                 # its worker shows it.
-                tx.notify(job_topic(job_id))
+                tx.notify(transitions.job_topic(job_id))
             return after
 
         moved = self._change(body, also)
         for job in taken_from:
             self._leftovers.end_of_dead_worker(job)
-        if isinstance(moved, LateRefusal):
+        if isinstance(moved, transitions.LateRefusal):
             raise moved.error
         return moved
 
@@ -280,14 +270,14 @@ class Jobs:
         error: str | None = None,
         error_code: str | None = None,
         holder: Holder | None = None,
-        also: Also | None = None,
+        also: ExtraChange | None = None,
     ) -> Finished:
         """End a job and claim the next one of its label, or of `agent_session`, in one transaction:
         one sync instead of two. Both happen or neither. Raises as `update_status`, and InvalidValue
         for a status that does not end a job.
         """
         check_job_id(job_id)
-        verdict = Verdict(status_named(status), result, error, error_code)
+        verdict = transitions.verdict_of(status, result, error, error_code)
         if not verdict.status.ended:
             raise InvalidValue(
                 f"{verdict.status.value} does not end a job: use completed, error or cancelled",
@@ -295,16 +285,16 @@ class Jobs:
             )
         if agent_session is not None:
             check_label(agent_session, "agent session")
-        verdict.check()
         if holder is not None:
             check_holder(holder)
         self._reaper.sweep_if_due()
         damaged: Damage = []
 
-        def body(tx: Tx) -> tuple[Job, Begun | None] | LateRefusal:
+        def body(tx: Tx) -> tuple[Job, Begun | None] | transitions.LateRefusal:
             damaged.clear()
-            job = existing(tx, job_id)
-            if (late := check_verdict(tx, self._journal, job, token, verdict)) is not None:
+            job = transitions.existing(tx, job_id)
+            late = transitions.check_verdict(tx, self._journal, job, token, verdict)
+            if late is not None:
                 return late
             # Taken before the first write: a job that was put after this transaction took its
             # revision could not be taken.
@@ -312,7 +302,7 @@ class Jobs:
             row = tx.take_first(JOBS, "turn", (queue,), damaged=damaged)
             done = transitions.ended(job, verdict, tx.now)
             done = done if also is None else also.do(tx, done)
-            done = write(tx, self._journal, job, done)
+            done = transitions.write(tx, self._journal, job, done)
             return done, None if row is None else self._picker.begin(tx, row.record, holder)
 
         finished = self._picker.claims.claim(
@@ -320,7 +310,7 @@ class Jobs:
         )
         self.unlogged = True
         self._picker.warn_of(damaged)
-        if isinstance(finished, LateRefusal):
+        if isinstance(finished, transitions.LateRefusal):
             raise finished.error
         done, begun = finished
         if begun is not None and claimed(begun) is None:
@@ -337,12 +327,13 @@ class Jobs:
         """
 
         def give_up(tx: Tx) -> Job | None:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             if job.status is not JobStatus.ERROR:
                 return None
             why = None if reason is None else cut(reason, JOB_PAST_ERROR_BYTES_MAX)
             facts = {"why": "given_up", "reason": why}
-            return write(tx, self._journal, job, transitions.given_up(job, tx.now), facts=facts)
+            after = transitions.given_up(job, tx.now)
+            return transitions.write(tx, self._journal, job, after, facts=facts)
 
         seen = self.peek(job_id)
         if seen is not None and seen.status is JobStatus.ERROR:
@@ -368,9 +359,9 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             after = transitions.retried(job, tx.now)
-            return write(tx, self._journal, job, after, facts={"why": "retried"})
+            return transitions.write(tx, self._journal, job, after, facts={"why": "retried"})
 
         return self._change(body)
 
@@ -385,7 +376,7 @@ class Jobs:
         return them, the newest first. One that another process retried meanwhile is skipped.
         Raises InvalidValue for a status that cannot be retried, and as `list_jobs`.
         """
-        wanted = status_named(status)
+        wanted = transitions.status_named(status)
         if wanted not in transitions.RETRIED:
             raise InvalidValue(
                 f"jobs that are {wanted.value} cannot be retried: use error or cancelled",
@@ -476,7 +467,7 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> Job:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             transitions.check_token(job, token)
             alive = replace(job, last_event_at=tx.now)
             tx.put(JOBS, job_id, alive)
@@ -493,7 +484,7 @@ class Jobs:
         check_job_id(job_id)
 
         def body(tx: Tx) -> int:
-            job = existing(tx, job_id)
+            job = transitions.existing(tx, job_id)
             tx.put(JOBS, job_id, replace(job, last_seq=job.last_seq + 1, updated_at=tx.now))
             return job.last_seq + 1
 
@@ -576,7 +567,7 @@ class Jobs:
         """
         from holdfast.domains.jobs.queries import newest
 
-        wanted = None if status is None else status_named(status)
+        wanted = None if status is None else transitions.status_named(status)
         if agent_session is not None:
             check_label(agent_session, "agent session")
         if limit < 0:
@@ -609,7 +600,7 @@ class Jobs:
 
         return self._store.read(counts, scope=[JOBS])
 
-    def _change(self, body: Callable[[Tx], T], also: Also | None = None) -> T:
+    def _change(self, body: Callable[[Tx], T], also: ExtraChange | None = None) -> T:
         changed = self._store.transact(body, scope=JOBS_ALONE if also is None else also.scope)
         # Only after a commit: a store that refuses the change gets no log beside it.
         self.unlogged = True
@@ -627,8 +618,8 @@ class Jobs:
         self.warn(text)
 
 
-def _picked(finished: tuple[Job, Begun | None] | LateRefusal) -> Job | None:
-    return None if isinstance(finished, LateRefusal) else claimed(finished[1])
+def _picked(finished: tuple[Job, Begun | None] | transitions.LateRefusal) -> Job | None:
+    return None if isinstance(finished, transitions.LateRefusal) else claimed(finished[1])
 
 
 def _log(warning: str) -> None:

@@ -76,14 +76,14 @@ def _remove(store: Store, journal: Journal, jobs: Sequence[Job]) -> int:
         for job in jobs:
             row = tx.get(JOBS, job.job_id)
             if row is None or row.record != job:
-                # Another process was quicker, and its id may be that of a new job by now.
+                # Another process removed it first, and a new job may have its id.
                 continue
             for event in tx.range(JOB_EVENTS, prefix=f"{job.job_id}/", damaged=[]):
                 tx.delete(JOB_EVENTS, event.key)
             tx.delete(JOBS, job.job_id)
             removed += 1
             if is_adopted(job):
-                # No other entry may mention it.
+                # Another program registered it: this may be its only entry in the journal.
                 facts = {
                     "status": job.status.value,
                     "agent": job.agent,

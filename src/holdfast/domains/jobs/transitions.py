@@ -3,7 +3,8 @@ is written.
 
 A verdict that comes too late changes no status, but its words are kept in the job's `late_result`.
 It is late if it shows the token of an attempt that was taken away, or if an operator gives it
-without a token on a job whose worker was too slow or counted as dead. Nobody else can leave one.
+without a token on a job whose worker was too slow or counted as dead. Every other late verdict is
+refused and forgotten.
 """
 
 from collections.abc import Mapping
@@ -55,16 +56,22 @@ class Verdict(NamedTuple):
     error: str | None = None
     error_code: str | None = None
 
-    def check(self) -> None:
-        """Raises InvalidValue for words that no encoding can carry, and InvalidName for a code that
-        is no label. Words may have any length: see `draft.fitted`.
-        """
-        if self.result is not None:
-            check_text(self.result, "result")
-        if self.error is not None:
-            check_text(self.error, "error")
-        if self.error_code is not None:
-            check_label(self.error_code, "error code")
+
+def verdict_of(
+    status: JobStatus | str, result: str | None, error: str | None, error_code: str | None
+) -> Verdict:
+    """A caller's verdict. Raises InvalidValue for an unknown status and for words that no encoding
+    can carry, and InvalidName for a code that is not a label. Words may have any length: see
+    `draft.fitted`.
+    """
+    wanted = status_named(status)
+    if result is not None:
+        check_text(result, "result")
+    if error is not None:
+        check_text(error, "error")
+    if error_code is not None:
+        check_label(error_code, "error code")
+    return Verdict(wanted, result, error, error_code)
 
 
 class LateRefusal(NamedTuple):
@@ -74,12 +81,12 @@ class LateRefusal(NamedTuple):
 
 
 def queue_topic(agent_session: str) -> str:
-    """What wakes those who wait for a job of a label."""
+    """The topic that wakes the workers that wait for a job of a label."""
     return f"jobs/{agent_session}"
 
 
 def job_topic(job_id: str) -> str:
-    """What wakes the worker of a job that was taken away from it."""
+    """The topic that wakes a worker whose job was taken away."""
     return f"job/{job_id}"
 
 
@@ -276,8 +283,9 @@ def check_verdict(
 def keep_late(
     tx: Tx, journal: Journal, job: Job, token: int | None, verdict: Verdict
 ) -> int | None:
-    """Keep the words of a late verdict and return its attempt. None when they are not kept: it is a
-    stranger's, a later attempt's are kept already, or the record has no room.
+    """Keep the words of a late verdict and return its attempt. None when they are not kept: no
+    attempt that was taken away has its token, the words of a later attempt are kept already, or the
+    record has no room.
     """
     if token is None:
         too_slow = job.status is JobStatus.ERROR and job.error_code in (TIMED_OUT, WORKER_DIED)
@@ -318,14 +326,13 @@ def status_named(value: JobStatus | str) -> JobStatus:
     except ValueError:
         possible = ", ".join(status.value for status in JobStatus)
         raise InvalidValue(
-            f"{ascii(value)[:60]} is no status of a job: use one of {possible}", field="status"
+            f"{ascii(value)[:60]} is not a job status: use one of {possible}", field="status"
         ) from None
 
 
 def no_such(job_id: str) -> NotFound:
-    """The error for an id that no job has."""
     return NotFound(
-        f"there is no job {job_id}: `holdfast jobs list` shows those there are", job_id=job_id
+        f"there is no job {job_id}: `holdfast jobs list` shows the existing ones", job_id=job_id
     )
 
 

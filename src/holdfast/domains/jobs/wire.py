@@ -35,7 +35,7 @@ def write(job: Job) -> Document:
 
 
 def read(key: str, document: Document) -> Job:
-    """The job of a document. Raises ValueError for one that is no job, or whose id is not its
+    """The job of a document. Raises ValueError for one that is not a job, or whose id is not its
     file's name.
 
     A job that another program registered has no arrival. It gets the place of its `created_at`

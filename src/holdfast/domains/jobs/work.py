@@ -58,7 +58,7 @@ def checked_task(task: Sequence[str] | Handler) -> tuple[str, ...] | Handler:
     words = tuple(task) if isinstance(task, list | tuple) else ()
     if not words or not all(isinstance(word, str) for word in words):
         raise InvalidValue(
-            "the task is no command: give a list of words, or a function that takes the job",
+            "the task is not a command: give a list of words, or a function that takes the job",
             field="task",
         )
     return words

@@ -27,7 +27,7 @@ def normal_ip(text: str, field: str = "primary_ip") -> str:
         address = ip_interface(text if isinstance(text, str) else "").ip
     except ValueError:
         raise InvalidValue(
-            f"{_shown(text)} is no IP address: write it as 10.1.2.3, 10.1.2.3/24 or fe80::1/64",
+            f"{_shown(text)} is not an IP address: write it as 10.1.2.3, 10.1.2.3/24 or fe80::1/64",
             field=field,
         ) from None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -39,7 +39,8 @@ def normal_mac(text: str) -> str:
     lower = text.lower() if isinstance(text, str) else ""
     if not _MAC.match(lower):
         raise InvalidValue(
-            f"{_shown(text)} is no MAC address: write it as 02:00:00:00:00:01", field="mac_address"
+            f"{_shown(text)} is not a MAC address: write it as 02:00:00:00:00:01",
+            field="mac_address",
         )
     digits = re.sub("[:.-]", "", lower)
     return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
@@ -50,7 +51,7 @@ def check_job_type(value: str) -> str:
     if value in JOB_TYPES:
         return value
     raise InvalidValue(
-        f"{_shown(value)} is no job type: use {' or '.join(JOB_TYPES)}", field="job_type"
+        f"{_shown(value)} is not a job type: use {' or '.join(JOB_TYPES)}", field="job_type"
     )
 
 
@@ -59,7 +60,7 @@ def check_dscp(value: int | None) -> int | None:
     number = isinstance(value, int) and not isinstance(value, bool)
     if value is None or (number and 0 <= value <= DSCP_MAX):
         return value
-    raise InvalidValue(f"{_shown(value)} is no DSCP: use 0 to {DSCP_MAX}, or none", field="dscp")
+    raise InvalidValue(f"{_shown(value)} is not a DSCP: use 0 to {DSCP_MAX}, or none", field="dscp")
 
 
 def check_batch(
@@ -70,7 +71,7 @@ def check_batch(
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise InvalidValue(
-            f"{_shown(items)} is no batch of {field}: give a list of objects", field=field
+            f"{_shown(items)} is not a batch of {field}: give a list of objects", field=field
         )
     batch = list(islice(items, BATCH_MAX + 1))
     if len(batch) > BATCH_MAX:

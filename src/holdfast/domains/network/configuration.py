@@ -28,7 +28,7 @@ class RegistryConfig(NetworkSettings, frozen=True, kw_only=True):
         for name in ("registry_dir", "lock_dir", "transaction_log_path"):
             value = getattr(self, name)
             if value is not None and (not value or "\0" in value):
-                raise InvalidValue(f"{name} is no path: give one, or leave it out", field=name)
+                raise InvalidValue(f"{name} is not a path: give one, or leave it out", field=name)
         if self.lock_dir is not None and self.registry_dir is None:
             raise InvalidValue(
                 "lock_dir goes with a registry_dir: without one no files show the locks",
@@ -52,7 +52,7 @@ def configured(config: Mapping[str, Any]) -> RegistryConfig:
     inner = config.get(SECTION) if isinstance(config, Mapping) and SECTION in config else config
     if not isinstance(inner, Mapping):
         raise InvalidValue(
-            f"the registry's configuration is no object: give a dict, or one under {SECTION}",
+            f"the registry's configuration is not an object: give a dict, or one under {SECTION}",
             field=SECTION,
         )
     try:

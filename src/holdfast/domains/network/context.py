@@ -5,22 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from holdfast.kernel.errors import (
-    Corrupt,
-    DeadlockDetected,
-    HoldfastError,
-    LeaseLost,
-    LockTimeout,
-    NotFound,
-    RegistryCorruption,
-    RegistryDeadlock,
-    RegistryError,
-    RegistryLockTimeout,
-    RegistryLost,
-    RegistryNotFound,
-    RegistryUnavailable,
-    StoreUnavailable,
-)
+from holdfast.kernel import errors
 from holdfast.kernel.holder import Holder, Processes, ThisProcess
 from holdfast.kernel.settings import NetworkSettings
 from holdfast.kernel.store import Store
@@ -31,12 +16,12 @@ T = TypeVar("T")
 Pid = int | ThisProcess | None
 """Whose death ends a claim: this process, another, or none."""
 
-_REGISTRY_ERRORS: dict[type[HoldfastError], type[RegistryError]] = {
-    LockTimeout: RegistryLockTimeout,
-    Corrupt: RegistryCorruption,
-    StoreUnavailable: RegistryUnavailable,
-    DeadlockDetected: RegistryDeadlock,
-    LeaseLost: RegistryLost,
+_REGISTRY_ERRORS: dict[type[errors.HoldfastError], type[errors.RegistryError]] = {
+    errors.LockTimeout: errors.RegistryLockTimeout,
+    errors.Corrupt: errors.RegistryCorruption,
+    errors.StoreUnavailable: errors.RegistryUnavailable,
+    errors.DeadlockDetected: errors.RegistryDeadlock,
+    errors.LeaseLost: errors.RegistryLost,
 }
 
 
@@ -45,7 +30,7 @@ def registry_errors() -> Iterator[None]:
     """Turn errors of the store and the locks into the registry's, with the same text and fields."""
     try:
         yield
-    except RegistryError:
+    except errors.RegistryError:
         raise
     except tuple(_REGISTRY_ERRORS) as error:
         kind = next(new for old, new in _REGISTRY_ERRORS.items() if isinstance(error, old))
@@ -69,7 +54,7 @@ class NetworkContext(NamedTuple):
     def check_enabled(self) -> None:
         """Raises RegistryError when the registry is switched off. Comes before other checks."""
         if not self.enabled:
-            raise RegistryError(
+            raise errors.RegistryError(
                 "the registry is switched off by its configuration: set enabled to true to use it"
             )
 
@@ -80,8 +65,8 @@ class NetworkContext(NamedTuple):
             return self.processes.current(label)
         try:
             return None if pid is None else self.processes.of(pid, label)
-        except NotFound as error:
-            raise RegistryNotFound(error.message, **error.fields) from None
+        except errors.NotFound as error:
+            raise errors.RegistryNotFound(error.message, **error.fields) from None
 
     def read(self, body: Callable[[], T]) -> T:
         """Run a body, with the registry's errors. Runs it again when the store could not be reached
@@ -93,15 +78,15 @@ class NetworkContext(NamedTuple):
                 for _ in range(self.settings.retry_attempts - 1):
                     try:
                         return body()
-                    except StoreUnavailable as error:
-                        # A store that has tried as often itself is not tried again, nor is one
-                        # that is closed.
+                    except errors.StoreUnavailable as error:
+                        # Not again if the store itself has retried as often, if it is closed, or
+                        # if the change may have been committed.
                         final = error.fields.get("tried") or error.fields.get("closed")
                         if final or error.fields.get("outcome") != "none":
                             raise
                     self.pause(self.settings.retry_delay)
                 return body()
-        except RegistryCorruption as error:
+        except errors.RegistryCorruption as error:
             # Logged too: the caller may not be the person who repairs the store.
             self.logger.error("registry damaged: %s", error.message)
             raise

@@ -154,7 +154,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     """The information as JSON keeps it. Raises InvalidValue."""
     if not isinstance(info, Mapping):
         raise InvalidValue(
-            "additional_info is no object: give a dict, or leave it out", field="additional_info"
+            "additional_info is not an object: give a dict or nothing", field="additional_info"
         )
     try:
         plain: dict[str, Any] = to_plain(dict(info))
@@ -169,7 +169,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
 def _check_finite(value: object) -> None:
     """Raises ValueError for NaN and infinity, which JSON would lose."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no number")
+        raise ValueError(f"{value} is not a number")
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         for inner in value.values() if isinstance(value, Mapping) else value:
             _check_finite(inner)

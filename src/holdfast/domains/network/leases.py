@@ -16,7 +16,7 @@ from holdfast.domains.network.records import (
     lease_begun,
     lease_within,
 )
-from holdfast.domains.network.wire import HOSTS
+from holdfast.domains.network.wire import HOSTS, lease_document
 from holdfast.kernel import clock
 from holdfast.kernel.errors import InvalidValue, RegistryError, RegistryNotFound
 from holdfast.kernel.limits import LEASES_PER_HOST_MAX
@@ -73,7 +73,6 @@ def _check_host(tx: Tx, name: str, router_name: str) -> None:
 
 
 def no_such_host(name: str) -> RegistryNotFound:
-    """The error for a name under which no host is registered."""
     return RegistryNotFound(
         f"there is no host {name}: `holdfast network hosts list` shows the registered ones",
         host=name,
@@ -203,7 +202,6 @@ class LeaseTable:
         return () if record is None else tuple(lease.by for lease in record.leases)
 
     def remove(self, tx: Tx, key: str) -> None:
-        """End every lease on a key."""
         row = tx.get(self._space, key)
         if row is not None:
             tx.delete(self._space, key)
@@ -214,21 +212,14 @@ class LeaseTable:
 
     def count(self, key: str | None = None) -> int:
         """How many leases count, on one key or in all; damaged records of others are skipped."""
-        rows = self._rows(key, damaged=[])
-        verdicts, now = self._probe(rows), self._store.now()
-        return sum(len(self._living(_leases(row), verdicts, now)) for row in rows)
+        looked, _ = self._look(key, damaged=[])
+        return sum(len(counting) for _, counting in looked)
 
     def sweep(self) -> int:
         """Remove every lease that has ended; return how many. Skips damaged records."""
         self._clock.compare()
-        rows = self._rows(None, damaged=[])
-        verdicts = self._probe(rows)
-        now = self._store.now()
-        due = [
-            row.key
-            for row in rows
-            if len(self._living(_leases(row), verdicts, now)) < len(row.record.leases)
-        ]
+        looked, verdicts = self._look(None, damaged=[])
+        due = [row.key for row, counting in looked if len(counting) < len(row.record.leases)]
 
         def body(tx: Tx) -> int:
             swept = 0
@@ -246,28 +237,33 @@ class LeaseTable:
         `dead` marks a lease that no longer counts (its process is dead or its time is over); the
         next change of its record removes it. A damaged record raises, or is added to `damaged`.
         """
-        rows = self._rows(key, damaged)
-        verdicts = self._probe(rows)
-        now = self._store.now()
         found = {}
-        for row in rows:
-            counted = {lease.by for lease in self._living(_leases(row), verdicts, now)}
-            shown = [
-                {**_show(self._limited(lease)), "dead": lease.by not in counted}
-                for lease in _leases(row)
-            ]
+        for row, counting in self._look(key, damaged)[0]:
+            shown = []
+            for lease in _leases(row):
+                limited = self._limited(lease).lease
+                expires_at = clock.render(limited.expires_at) if limited.explicit else None
+                dead = lease not in counting
+                shown.append({**lease_document(lease), "expires_at": expires_at, "dead": dead})
             record = {name: getattr(row.record, name) for name in fields}
             found[row.key] = {**row.record.more, **record, "leases": shown}
         return found
 
-    def _rows(self, key: str | None, damaged: Damage | None) -> list[Row[Any]]:
+    def _look(
+        self, key: str | None, damaged: Damage | None
+    ) -> tuple[list[tuple[Row[Any], tuple[RunLease, ...]]], Verdicts]:
+        """The records of one key, or all, each with the leases that count; and the verdicts."""
         if key is not None:
             # One key alone: damaged records of others do not matter.
             row = self._store.get(self._space, key)
-            return [] if row is None else [row]
-        return self._store.read(
-            lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space]
-        )
+            rows = [] if row is None else [row]
+        else:
+            rows = self._store.read(
+                lambda tx: tx.range(self._space, damaged=damaged), scope=[self._space]
+            )
+        verdicts = self._probe(rows)
+        now = self._store.now()
+        return [(row, self._living(_leases(row), verdicts, now)) for row in rows], verdicts
 
     def _limited(self, lease: RunLease) -> RunLease:
         """The lease with the end that `lease_ttl_s` gives it."""
@@ -311,15 +307,3 @@ class LeaseTable:
 
 def _leases(row: Row[Any]) -> tuple[RunLease, ...]:
     return cast("tuple[RunLease, ...]", row.record.leases)
-
-
-def _show(lease: RunLease) -> Info:
-    use = {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
-    return {
-        **lease.more,
-        "run_id": lease.by,
-        "pid": lease.pid,
-        **use,
-        "allocated_at": lease.allocated_at,
-        "expires_at": clock.render(lease.lease.expires_at) if lease.lease.explicit else None,
-    }

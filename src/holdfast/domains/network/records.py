@@ -18,7 +18,7 @@ from holdfast.kernel.limits import HOLD_LEASE_S
 from holdfast.primitives.holds import Hold
 
 Moment = int | float | str | None
-"""A time as the file has it: seconds since 1970, or a text. It is kept, and decides nothing."""
+"""A time as the file has it: seconds since 1970, or a text. It is kept, but no rule reads it."""
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 """The end of a lease that only its release ends."""
@@ -72,7 +72,9 @@ class NeighborLeases(Record, frozen=True, kw_only=True):
 
 
 def lease_begun(now: datetime, process: Holder | None, ttl_s: float | None) -> Lease:
-    """A lease from now on, which ends by its time to live, with its process, or by its release."""
+    """A lease from now on. It ends after its time to live, else with its process, else only by its
+    release.
+    """
     if ttl_s is not None:
         return leases.grant(now, ttl_s, explicit=True)
     return lease_until_released(now) if process is None else leases.grant(now, HOLD_LEASE_S)
@@ -83,8 +85,8 @@ def lease_until_released(granted_at: datetime) -> Lease:
 
 
 def lease_within(lease: Lease, limit_s: float | None) -> Lease:
-    """The lease under the setting `lease_ttl_s`: one that only its release ends, as other programs
-    write them, ends so long after its beginning. It goes on where that is not known.
+    """The lease under the setting `lease_ttl_s`. A lease without an end, as other programs write
+    it, ends that long after its beginning; it goes on if its beginning is not known.
     """
     if limit_s is None or lease.expires_at != NEVER or lease.granted_at == LONG_AGO:
         return lease

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from holdfast.domains.network.address import check_batch, normal_ip
 from holdfast.domains.network.context import NetworkContext, Pid, registry_errors
@@ -19,7 +19,7 @@ from holdfast.domains.network.leases import (
     no_such_host,
 )
 from holdfast.domains.network.records import NeighborLeases, neighbor_key
-from holdfast.domains.network.routers import LockOptions, RouterLocks
+from holdfast.domains.network.routers import RouterLockOptions, RouterLocks
 from holdfast.domains.network.wire import (
     CORE_FIELDS,
     HOST_LEASES,
@@ -78,8 +78,8 @@ def _changes(
 ) -> Callable[Concatenate["Registry", P], T]:
     """The same for a method that changes something.
 
-    None of them calls another, as both would retry; none takes an iterator, which a first try
-    would use up.
+    No such method calls another one, since both would retry. None takes an iterator: the first try
+    would use it up.
     """
 
     @functools.wraps(method)
@@ -94,17 +94,18 @@ class Registry:
     and safe after fork.
 
     Promised: each call takes effect whole or not at all, whatever is killed; names, addresses and
-    MACs are unique; a count is the number of runs that hold and are not known to be gone; sets of
-    routers cannot deadlock. It tracks and coordinates: no interface, route or namespace is touched.
+    MACs are unique; a count is the number of runs that hold a lease and are not known to be dead;
+    sets of routers cannot deadlock. It only tracks and coordinates: it touches no interface, route
+    or namespace.
 
     Every call raises RegistryError when the registry is switched off, RegistryLockTimeout when the
     store was busy for too long, RegistryUnavailable and RegistryCorruption when the store fails,
     InvalidName and InvalidValue (both ValueErrors) for wrong arguments.
 
-    A claim (a lease or a router lock) ends with the process that took it, which is this one unless
-    `pid` names another or is None. `detached=True` is for a caller that ends, or forgets the claim,
-    before the claim does: nobody renews it, so a claim of a process that other machines cannot see
-    also needs a `ttl_s` (InvalidValue).
+    A claim (a lease or a router lock) ends with its process: this one, unless `pid` names another
+    or is None. `detached=True` is for a caller that ends, or forgets the claim, before the claim
+    ends. No process renews such a claim, so it needs a `ttl_s` if other machines cannot see its
+    process (InvalidValue).
     """
 
     def __init__(
@@ -258,15 +259,15 @@ class Registry:
         """Lease a source host for a run; return how many runs lease it now. Taking it again is one
         lease.
 
-        The run is a job of the routers: the lease is refused (RegistryHeld) while another job holds
-        the router exclusively, and with `require_router_lock` also when this run does not hold it.
-        That is checked just before the lease is written; only a run that holds the router itself is
-        sure that no other job took it in between. Raises RegistryNotFound, a ValueError, when the
+        The lease is refused (RegistryHeld) while another job than this run holds the router
+        exclusively, and with `require_router_lock` also when this run does not hold it. That is
+        checked just before the lease is written: only a run that holds the router itself is sure
+        that no other job acquired it in between. Raises RegistryNotFound, a ValueError, when the
         host is not registered.
         """
-        self._context.check_enabled()
-        request = lease_request(host_name, job_type, router_name, dscp)
-        return self._lease(run_id, [request], pid, ttl_s)[host_name]
+        lease = {"host_name": host_name, "job_type": job_type, "router_name": router_name}
+        leases = [{**lease, "dscp": dscp}]
+        return self.acquire_source_host_leases(run_id, leases, pid=pid, ttl_s=ttl_s)[host_name]
 
     def acquire_source_host_leases(
         self,
@@ -389,14 +390,14 @@ class Registry:
         may be removed.
 
         (count, False) when only other runs have a lease. Raises RegistryNotFound, a ValueError,
-        when nobody has one.
+        when no run has one.
         """
         check_label(run_id, "run id")
         key, _ = _neighbor(host_name, neighbor_ip)
         count, held = self._neighbor_leases.drop(key, run_id)
         if not held and not count:
             raise RegistryNotFound(
-                f"nobody has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
+                f"no run has a lease on neighbour {neighbor_ip} of host {host_name}: there is "
                 "nothing to release",
                 run_id=run_id,
                 host=host_name,
@@ -419,90 +420,62 @@ class Registry:
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
-        stop_fd: int | None = None,
-        detached: bool = False,
+        **options: Unpack[RouterLockOptions],
     ) -> Grant:
         """Lock all of the routers, and with them all of their hosts, in one step, or none; return
         the grant. Nothing is held while waiting, so no order of names can deadlock.
 
         A job that has them already gets its own grant; one release frees it. `timeout` 0 is a
         single try; the default is `lock_timeouts.router_lock` for one router, and
-        `router_lock_atomic` for several. Quick jobs share a router by `mode="shared"`. A higher
-        `priority` goes first; the default is that of the `job_type` in `job_priorities`. `on_wait`
-        is called with the jobs ahead when a wait begins. A wait also ends, as if its time had
-        passed, when the descriptor `stop_fd` becomes readable.
+        `router_lock_atomic` for several. `RouterLockOptions` has the options: `mode`, `priority`,
+        `job_type`, `ttl_s`, `pid`, `on_wait`, `stop_fd` and `detached`.
 
         Raises RegistryLockTimeout, whose fields name the holders; RegistryDeadlock when the wait
         would never end; RegistryLost when the lock was taken away before this process could wake;
         RegistryNotFound when `pid` is not a live process.
         """
-        options = LockOptions(
-            mode, priority, job_type, ttl_s, pid, on_wait, stop_fd, detached=detached
-        )
         if timeout is None and len(router_names) == 1:
             timeout = self._times.router_lock
-        return self._lock(router_names, job_id, timeout, options)
+        return self._lock(router_names, job_id, timeout, **options)
 
     @_changes
     def _lock(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
+        self,
+        names: Sequence[str],
+        job_id: str,
+        timeout: float | None,
+        **options: Unpack[RouterLockOptions],
     ) -> Grant:
         timeout = self._times.router_lock_atomic if timeout is None else timeout
-        # Nothing may raise after this call: nobody else knows of the grant.
-        return self._routers.lock(names, job_id, timeout, options)
+        # Nothing may raise after this call: the grant would be held, and nobody would know of it.
+        return self._routers.lock(names, job_id, timeout, **options)
 
     def acquire_router_lock(
         self,
         router_name: str,
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> bool:
         """Lock a router as `lock_routers` does; False when it could not be acquired in time."""
         timeout = self._times.router_lock if timeout is None else timeout
-        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
-        return self._try_lock([router_name], job_id, timeout, options)
+        return self.acquire_all_router_locks_atomic([router_name], job_id, timeout, **options)
 
     def acquire_all_router_locks_atomic(
         self,
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-        pid: Pid = THIS_PROCESS,
-        on_wait: OnWait | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> bool:
         """The same for several routers, all or none."""
-        options = LockOptions(mode, priority, job_type, ttl_s, pid, on_wait)
-        return self._try_lock(router_names, job_id, timeout, options)
-
-    def _try_lock(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
-    ) -> bool:
         try:
-            self._lock(names, job_id, timeout, options)
+            self._lock(router_names, job_id, timeout, **options)
         except RegistryLockTimeout as error:
             # The caller gets a bool, so the log is the place that names the holder.
             self._logger.info("routers not locked job=%s: %s", job_id, error.message)
             return False
-        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(names))
+        self._logger.info("routers locked job=%s routers=%s", job_id, ",".join(router_names))
         return True
 
     def router_lock(
@@ -510,40 +483,25 @@ class Registry:
         router_name: str,
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
+        **options: Unpack[RouterLockOptions],
     ) -> AbstractContextManager[Grant]:
         """Lock a router for a `with` block, which gets the grant. Raises what `lock_routers` does,
         and RegistryLost at the end if the lock was taken away. In another block of the same job,
         only the outer block releases it.
         """
         timeout = self._times.router_lock if timeout is None else timeout
-        options = LockOptions(mode, priority, job_type, ttl_s)
-        return self._hold([router_name], job_id, timeout, options)
+        return self.all_router_locks([router_name], job_id, timeout, **options)
 
+    @contextmanager
     def all_router_locks(
         self,
         router_names: Sequence[str],
         job_id: str,
         timeout: float | None = None,
-        *,
-        mode: Mode | str = Mode.EXCLUSIVE,
-        priority: int | None = None,
-        job_type: str | None = None,
-        ttl_s: float | None = None,
-    ) -> AbstractContextManager[Grant]:
-        """The same for several routers, all or none."""
-        options = LockOptions(mode, priority, job_type, ttl_s)
-        return self._hold(router_names, job_id, timeout, options)
-
-    @contextmanager
-    def _hold(
-        self, names: Sequence[str], job_id: str, timeout: float | None, options: LockOptions
+        **options: Unpack[RouterLockOptions],
     ) -> Iterator[Grant]:
-        grant = self._lock(names, job_id, timeout, options)
+        """The same for several routers, all or none."""
+        grant = self._lock(router_names, job_id, timeout, **options)
 
         def leave(*raised: Any) -> None:
             try:
@@ -667,9 +625,9 @@ class Registry:
     # --- the whole registry ---
 
     def sweep(self) -> Swept:
-        """Remove the leases of dead processes and those whose time is over; return how many. The
-        next change of the same host or neighbour entry does it too. Router locks need no sweep: the
-        next job in line gets the lock of a dead one.
+        """Remove the leases of dead processes and the expired ones; return how many. The next
+        change of the same host or neighbour entry removes them too. Router locks need no sweep: the
+        next waiting job gets the lock of a dead job.
         """
         swept = Swept(
             self._context.change(self._host_leases.sweep),

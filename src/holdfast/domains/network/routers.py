@@ -5,7 +5,7 @@ everything that shows locks shows routers.
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TypedDict
 
 from holdfast.domains.network.address import check_job_type
 from holdfast.domains.network.context import NetworkContext, Pid
@@ -20,17 +20,23 @@ from holdfast.primitives.locks.wait import OnWait
 _GRANTS_MAX = 1024
 
 
-class LockOptions(NamedTuple):
-    """How to lock routers; see `Registry.lock_routers`."""
+class RouterLockOptions(TypedDict, total=False):
+    """How every call that locks routers may lock them."""
 
     mode: Mode | str
+    """Exclusive, unless it is "shared": quick jobs share a router."""
     priority: int | None
+    """Higher goes first. The default is that of the `job_type` in `job_priorities`."""
     job_type: str | None
     ttl_s: float | None
-    pid: Pid = THIS_PROCESS
-    on_wait: OnWait | None = None
-    stop_fd: int | None = None
-    detached: bool = False
+    pid: Pid
+    """The process whose death ends the lock: this one, unless it names another or is None."""
+    on_wait: OnWait | None
+    """Called with the jobs ahead when a wait begins."""
+    stop_fd: int | None
+    """When this descriptor becomes readable, a wait ends as if its time had passed."""
+    detached: bool
+    """The caller ends, or forgets the lock, before the lock ends: see `Registry`."""
 
 
 class RouterLocks:
@@ -51,8 +57,8 @@ class RouterLocks:
         """Check that this run may lease hosts of these routers. Raises RegistryHeld when another
         job holds one exclusively, or when the run does not hold one whose lock is required.
 
-        It was so just before the lease is written. Only a run that holds the router itself is sure
-        that no other job took it in between.
+        This is checked before the lease is written. Only a run that holds the router itself is sure
+        that no other job acquired it in between.
         """
         for name in dict.fromkeys(names):
             holds = [hold for hold in self._locks.status(name).holds if not hold.reclaimable]
@@ -77,10 +83,21 @@ class RouterLocks:
                 )
 
     def lock(
-        self, names: Sequence[str], job_id: str, timeout_s: float, options: LockOptions
+        self,
+        names: Sequence[str],
+        job_id: str,
+        timeout_s: float,
+        *,
+        mode: Mode | str = Mode.EXCLUSIVE,
+        priority: int | None = None,
+        job_type: str | None = None,
+        ttl_s: float | None = None,
+        pid: Pid = THIS_PROCESS,
+        on_wait: OnWait | None = None,
+        stop_fd: int | None = None,
+        detached: bool = False,
     ) -> Grant:
         """Lock all of the routers. Raises LockTimeout, DeadlockDetected and LeaseLost."""
-        pid, job_type, priority = options.pid, options.job_type, options.priority
         if job_type is not None:
             check_job_type(job_type)
         if priority is None:
@@ -88,14 +105,14 @@ class RouterLocks:
         grant = self._locks.acquire(
             names,
             by=job_id,
-            mode=options.mode,
+            mode=mode,
             timeout_s=timeout_s,
             priority=priority,
-            ttl_s=options.ttl_s,
+            ttl_s=ttl_s,
             process=pid if isinstance(pid, ThisProcess) else self._context.holder(pid, job_id),
-            on_wait=options.on_wait,
-            stop_fd=options.stop_fd,
-            detached=options.detached,
+            on_wait=on_wait,
+            stop_fd=stop_fd,
+            detached=detached,
         )
         self._check_process()
         with self._mutex:
@@ -116,7 +133,7 @@ class RouterLocks:
         with self._mutex:
             found = [self._grants.pop((job_id, name), None) for name in wanted]
         for grant in {grant.id: grant for grant in found if grant is not None}.values():
-            # A set of which only a part is released stays with the lock manager.
+            # A grant can only be released whole. A part of one is freed by name, below.
             if set(grant.taken) <= set(wanted) and self._locks.release(grant):
                 freed += grant.taken
         if rest := [name for name in wanted if name not in freed]:

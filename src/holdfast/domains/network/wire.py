@@ -1,11 +1,11 @@
 """The registry in plain files: `hosts.json`, `host_leases.json`, `neighbor_leases.json` and one
 file a router that shows who holds it; and the spaces of the first three.
 
-Times stay as they were found, and members of other programs survive. What the format has no place
-for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
+Times are kept as they were written, and so are members of other programs. What the format has no
+place for (the exact process, the end of a lease) is in a member of its own, `holdfast`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -58,10 +58,7 @@ def read_host(_: str, document: Document) -> Host:
 
 
 def write_host_leases(leases: HostLeases) -> Document:
-    written = [
-        _write_lease(lease, {"job_type": lease.job_type, "dscp": lease.dscp})
-        for lease in leases.leases
-    ]
+    written = [_write_lease(lease) for lease in leases.leases]
     return {**leases.more, "router": leases.router, "leases": written}
 
 
@@ -73,7 +70,7 @@ def read_host_leases(_: str, document: Document) -> HostLeases:
 
 def write_neighbor_leases(leases: NeighborLeases) -> Document:
     entry = {"host_name": leases.host_name, "neighbor_ip": leases.neighbor_ip}
-    return {**leases.more, **entry, "leases": [_write_lease(lease, {}) for lease in leases.leases]}
+    return {**leases.more, **entry, "leases": [_write_lease(lease) for lease in leases.leases]}
 
 
 def read_neighbor_leases(_: str, document: Document) -> NeighborLeases:
@@ -103,20 +100,25 @@ class _OwnMember(msgspec.Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
 
 
-def _write_lease(lease: RunLease, use: Mapping[str, Any]) -> Document:
-    own: Document = {}
-    if lease.process is not None:
-        own["process"] = to_plain(lease.process)
-    if lease.lease != _plain_lease(lease.allocated_at):
-        own["lease"] = to_plain(lease.lease)
+def lease_document(lease: RunLease) -> Document:
+    """A lease as the file has it, without what only Holdfast knows of it."""
+    use = {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
     return {
         **lease.more,
         "run_id": lease.by,
         "pid": lease.pid,
         **use,
         "allocated_at": lease.allocated_at,
-        **({OWN_MEMBER: own} if own else {}),
     }
+
+
+def _write_lease(lease: RunLease) -> Document:
+    own: Document = {}
+    if lease.process is not None:
+        own["process"] = to_plain(lease.process)
+    if lease.lease != _plain_lease(lease.allocated_at):
+        own["lease"] = to_plain(lease.lease)
+    return {**lease_document(lease), **({OWN_MEMBER: own} if own else {})}
 
 
 def _read_lease(document: Any, kind: type[L], use: tuple[str, ...]) -> L:
@@ -135,7 +137,7 @@ def _read_lease(document: Any, kind: type[L], use: tuple[str, ...]) -> L:
 
 
 def _plain_lease(allocated_at: Moment) -> Lease:
-    """The lease of a claim of which the file says only when it began."""
+    """The lease of a claim when the file says only when it began."""
     try:
         if isinstance(allocated_at, int | float):
             return lease_until_released(datetime.fromtimestamp(allocated_at, UTC))
@@ -159,26 +161,27 @@ ROUTER_SIGN = Sign(LOCKS_FOLDER, "router_{key}", show_router)
 """Written for readers only: the lock table decides."""
 
 
-def ip_place(host: Host) -> Parts:
-    """The index key of a host's address. An invalid one, which another program wrote, is indexed
-    by its text.
+def _address_place(normal: Callable[[str], str], address: str) -> Parts:
+    """The index key of an address. An invalid one, which another program wrote, is indexed by its
+    text.
     """
     try:
-        return (normal_ip(host.primary_ip),)
+        return (normal(address),)
     except InvalidValue:
-        return (host.primary_ip[:LABEL_CHARS_MAX],)
-
-
-def mac_place(host: Host) -> Parts:
-    """The same of its MAC."""
-    try:
-        return (normal_mac(host.mac_address),)
-    except InvalidValue:
-        return (host.mac_address[:LABEL_CHARS_MAX],)
+        return (address[:LABEL_CHARS_MAX],)
 
 
 # A transaction latches spaces in the order of their ranks. The lock table of the routers is between
 # the last two; no transaction has both, since locks are of one boot.
-HOSTS = Space("hosts", Host, rank=10, indexes={"ip": ip_place, "mac": mac_place}, layout=HOSTS_FILE)
+HOSTS = Space(
+    "hosts",
+    Host,
+    rank=10,
+    indexes={
+        "ip": lambda host: _address_place(normal_ip, host.primary_ip),
+        "mac": lambda host: _address_place(normal_mac, host.mac_address),
+    },
+    layout=HOSTS_FILE,
+)
 HOST_LEASES = Space("host_leases", HostLeases, rank=20, layout=HOST_LEASES_FILE)
 NEIGHBOR_LEASES = Space("neighbor_leases", NeighborLeases, rank=40, layout=NEIGHBOR_LEASES_FILE)

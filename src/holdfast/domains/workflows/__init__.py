@@ -23,7 +23,7 @@ from holdfast.domains.workflows.records import (
     Workflow,
 )
 from holdfast.domains.workflows.registration import Registered
-from holdfast.domains.workflows.registry import Reconciled, SwapStatus, Workflows
+from holdfast.domains.workflows.registry import ReconciledMarker, SwapStatus, Workflows
 from holdfast.domains.workflows.swap import Swap
 from holdfast.domains.workflows.work import Work
 
@@ -32,7 +32,7 @@ __all__ = [
     "Phase",
     "Policy",
     "Preempt",
-    "Reconciled",
+    "ReconciledMarker",
     "Registered",
     "Swap",
     "SwapEvent",

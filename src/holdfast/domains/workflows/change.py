@@ -1,8 +1,8 @@
 """One transaction over the workflows: how it begins, and the steps it is made of.
 
-Every change begins with the same two steps, so that no decision depends on the dead: ended
-workflows are swept, and an orphaned swap marker is cleared. Both happen under the latch and are
-written to the journal.
+Every change begins with the same two steps, so that no decision depends on dead processes: it
+sweeps ended workflows, and clears an orphaned swap marker. Both steps happen under the latch and
+are written to the journal.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Change:
 
     `spare` is name and token of a workflow that is not swept: its owner is ending it.
 
-    damaged     unreadable records of workflows: nobody knows whether those live
+    damaged     unreadable records of workflows, which may be live
     swept       the ended workflows that were removed at the beginning
     orphan      the orphaned marker that was cleared at the beginning
     abandoned   the process of the swap is dead, so only processes of its load are left
@@ -118,14 +118,13 @@ class Change:
                 self._sweep(workflow, verdicts)
         if self.marker is not None and _is_orphaned(self.marker, verdicts, swap_lock, unseen):
             self._clear_orphan(self.marker, verdicts)
-        # A process that was dead before this transaction began cannot complete its swap any more.
+        # The process was dead before this transaction began, so it cannot complete its swap.
         self.abandoned = (
             self.marker is not None and verdicts.get(self.marker.holder.leader) is Liveness.DEAD
         )
         self.unseen = self.marker is not None and unseen.left_s(self.marker.token) is not None
 
     def log(self, kind: str, subject: str, data: Mapping[str, object]) -> None:
-        """Write an entry to the journal."""
         self._journal.append(self.tx, kind=kind, subject=subject, data=data)
 
     # --- workflows ---
@@ -135,7 +134,6 @@ class Change:
         self.tx.put(WORKFLOWS, workflow.name, workflow)
 
     def add(self, workflow: Workflow) -> None:
-        """Write a new workflow."""
         self.put(workflow)
         self._log_workflow("workflow.registered", workflow, preemptible=workflow.preemptible)
         self.tx.notify(CHANGED)
@@ -180,7 +178,6 @@ class Change:
         self.tx.notify(topic_of(asked.name))
 
     def accept(self, workflow: Workflow) -> None:
-        """The workflow yields."""
         self.cleared.append(workflow)
         if workflow.preempt in ASKED_STATES:
             self._log_request(ports.YIELDED, workflow)
@@ -210,7 +207,9 @@ class Change:
         self.tx.notify(CHANGED)
 
     def begin_wait(self, marker: SwapMarker) -> None:
-        """The swap waits for work. Notifies those who wait for the swap: the work may be theirs."""
+        """The swap waits for work. Wakes the waiters for this swap: if the work is their own, they
+        must give up, or both would wait for ever.
+        """
         if marker.phase is not Phase.WAITING:
             self._set_phase(marker, Phase.WAITING)
             self.tx.notify(CHANGED)
@@ -304,7 +303,8 @@ class Change:
                 self.cleared.append(workflow)
                 self.tx.notify(topic_of(workflow.name))
             elif workflow.preempt is Preempt.IGNORED:
-                # An operator's request stays, and the next swap gives it a new grace time.
+                # An operator made this request, so it stays. The next swap gives it a new grace
+                # time.
                 self.put(moved(workflow, Preempt.REQUESTED))
 
 
@@ -330,9 +330,10 @@ def _is_orphaned(
 ) -> bool:
     """Whether no swap and no load is behind a marker.
 
-    The lock is asked even if the holder cannot be seen: every live swap has it. The lock dies with
-    the process that swaps, but processes of its load may live longer. While one of them is seen
-    alive, the marker stays; where they cannot be seen, until their guardian must have ended them.
+    The lock is probed even if the holder cannot be seen: every live swap has it. The lock ends with
+    the process that swaps, but processes of its load may live longer. The marker stays while one of
+    them is seen alive. Where they cannot be seen, it stays until their guardian must have ended
+    them.
     """
     verdict = verdicts.get(marker.holder)
     if verdict is Liveness.DEAD:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 _WAKE_S = 1.0
 
 _AFTER_S = 0.001
-"""A lease is valid up to and including its last instant, so the look comes after it."""
+"""A lease is valid up to and including its last instant, so a waiter looks just after it."""
 
 
 class WorkflowsSnapshot(NamedTuple):
@@ -70,7 +70,7 @@ class WorkflowsSnapshot(NamedTuple):
 
 
 def _unasked(workflows: Iterable[Workflow]) -> list[tuple[Workflow, str]]:
-    """The workflows that nobody asks to yield, and the paths of their signals."""
+    """The workflows without a request to yield, and the paths of their signals."""
     return [
         (workflow, workflow.preempt_signal_path)
         for workflow in workflows
@@ -116,8 +116,8 @@ class WorkflowsContext:
         return WorkflowsSnapshot(workflows, marker, loaded, now, verdicts, damaged, self.steady)
 
     def settled(self, snapshot: WorkflowsSnapshot) -> bool:
-        """Whether nothing is to be done: nothing to sweep or reconcile, and no signal that a killed
-        swap left behind.
+        """Whether there is nothing to sweep or reconcile, and no signal that a killed swap left
+        behind.
         """
         return snapshot.clean() and not any(
             self.signals.given(path) for _, path in _unasked(snapshot.workflows)
@@ -173,8 +173,8 @@ class WorkflowsContext:
                 continue
             swap = self.signals.swap_of(path, workflow.name, workflow.token)
             under_way = 0 if change.marker is None else change.marker.token
-            # A swap that began before this change and is not under way in it was killed before it
-            # could remove its signal.
+            # The signal's swap began before this change and is not under way: it was killed before
+            # it could remove the signal.
             if 0 < swap < change.revision and swap != under_way:
                 self.signals.clear(path, workflow.name, workflow.token)
         for workflow in change.asked:
@@ -207,8 +207,8 @@ class WorkflowsContext:
                 self.signals.clear(path, workflow.name, workflow.token)
 
     def wake(self) -> None:
-        """Wake everyone who waits. Tries only for a moment: without it they look again after
-        WAIT_RECHECK_S at most.
+        """Wake all waiters. Tries only for a moment: without a wake-up they look again after at
+        most WAIT_RECHECK_S.
         """
         self.store.transact(
             lambda tx: tx.notify(CHANGED), scope=[], durable=False, timeout_s=_WAKE_S
@@ -246,17 +246,16 @@ class WorkflowsContext:
 
     # --- the load of a swap that is over ---
 
-    def is_over(self, marker: SwapMarker) -> bool:
-        """Whether the process of a swap is dead or has lost the swap lock. Then only processes of
-        its load are left.
+    def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
+        """The load of a swap whose process is dead or has lost the swap lock; None for a live swap.
+        Only processes of its load are left of such a swap.
         """
-        return (
-            self.liveness(marker.holder.leader) is Liveness.DEAD
-            or self._unseen.left_s(marker.token) is not None
-        )
+        dead = self.liveness(marker.holder.leader) is Liveness.DEAD
+        unseen = self._unseen.left_s(marker.token) is not None
+        return self.load_of(marker) if dead or unseen else None
 
-    def orphan_load(self, marker: SwapMarker) -> OrphanLoad:
-        """The load of a swap that is over."""
+    def load_of(self, marker: SwapMarker) -> OrphanLoad:
+        """The load of a swap that is known to be over."""
         tree, seen = marker.holder.tree, marker.holder.place == self.processes.here()
         survivors = self.processes.survivors(tree) if tree and seen else ()
         return OrphanLoad(marker, survivors, self._unseen.left_s(marker.token))

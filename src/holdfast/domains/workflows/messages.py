@@ -14,18 +14,8 @@ from holdfast.domains.workflows.records import (
     Workflow,
     who,
 )
-from holdfast.kernel import clock
+from holdfast.kernel import clock, errors
 from holdfast.kernel.codec import to_plain
-from holdfast.kernel.errors import (
-    DeadlockDetected,
-    EAgain,
-    Fenced,
-    Held,
-    LeaseLost,
-    LockTimeout,
-    NotFound,
-    NotLoaded,
-)
 from holdfast.kernel.holder import Holder, survivors_named
 from holdfast.kernel.text import counted
 
@@ -48,7 +38,6 @@ def describe_conflicts(conflicts: Sequence[Workflow], *, since: bool = False) ->
 
 
 def describe_loaded(loaded: Loaded) -> str:
-    """What is loaded."""
     if loaded.unknown is not None:
         return f"what is loaded is unknown, since {describe_unknown(loaded.unknown)}"
     if loaded.current is None:
@@ -61,7 +50,6 @@ def describe_loaded(loaded: Loaded) -> str:
 
 
 def describe_unknown(unknown: UnknownRecipe) -> str:
-    """The load that left the device unknown."""
     load = f"the load of {unknown.recipe}" + (f" by {unknown.by}" if unknown.by else "")
     if unknown.ended_at is None:
         words = f"{load}, begun at {_at(unknown.began_at)}, has not ended"
@@ -71,7 +59,6 @@ def describe_unknown(unknown: UnknownRecipe) -> str:
 
 
 def describe_orphan_load(orphan: OrphanLoad) -> str:
-    """The load of a swap that is over."""
     swap = f"the swap to {orphan.marker.recipe} by {who(orphan.marker.holder)}"
     if count := len(orphan.survivors):
         lives = "lives" if count == 1 else "live"
@@ -89,8 +76,8 @@ def describe_orphan_load(orphan: OrphanLoad) -> str:
 # --- errors of a registration ---
 
 
-def swept(name: str, token: int) -> LeaseLost:
-    return LeaseLost(
+def swept(name: str, token: int) -> errors.LeaseLost:
+    return errors.LeaseLost(
         f"workflow {name} is not registered any more: it was swept, since its owner was dead or "
         "its time to live had passed. Stop work that needs its recipe, and register again",
         workflow=name,
@@ -98,16 +85,16 @@ def swept(name: str, token: int) -> LeaseLost:
     )
 
 
-def no_such(name: str) -> NotFound:
-    return NotFound(
+def no_such(name: str) -> errors.NotFound:
+    return errors.NotFound(
         f"there is no workflow {name}: it was released or swept, or never registered; `holdfast "
         "workflows list` shows the registered ones",
         workflow=name,
     )
 
 
-def fenced(workflow: Workflow, token: int) -> Fenced:
-    return Fenced(
+def fenced(workflow: Workflow, token: int) -> errors.Fenced:
+    return errors.Fenced(
         f"token {token} is not that of workflow {workflow.name}, which now belongs to "
         f"{who(workflow.owner)}: stop work on it",
         workflow=workflow.name,
@@ -116,8 +103,8 @@ def fenced(workflow: Workflow, token: int) -> Fenced:
     )
 
 
-def name_held(workflow: Workflow) -> Held:
-    return Held(
+def name_held(workflow: Workflow) -> errors.Held:
+    return errors.Held(
         f"workflow {workflow.name} belongs to {who(workflow.owner)}, with recipe "
         f"{workflow.recipe}: choose another name, or wait until it is released",
         workflow=workflow.name,
@@ -126,10 +113,10 @@ def name_held(workflow: Workflow) -> Held:
     )
 
 
-def swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool) -> EAgain:
+def swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool) -> errors.EAgain:
     swap = "reload of" if marker.reload else "swap to"
     state = "was killed, and its load still runs" if abandoned else "is under way"
-    return EAgain(
+    return errors.EAgain(
         f"a {swap} {marker.recipe} by {who(marker.holder)} {state}, so nothing may begin with "
         f"{recipe}: try again when it is over, or wait for that with --wait; `holdfast swap "
         "status` shows it",
@@ -140,10 +127,10 @@ def swap_under_way(recipe: str, marker: SwapMarker, *, abandoned: bool) -> EAgai
     )
 
 
-def not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
+def not_loaded(recipe: str, loaded: Loaded) -> errors.NotLoaded:
     current, unknown = loaded
     known = current or unknown
-    return NotLoaded(
+    return errors.NotLoaded(
         f"{recipe} is not loaded: {describe_loaded(loaded)}. Load it with `holdfast swap to "
         f"{shlex.quote(recipe)} -- COMMAND`, wait until it is loaded with --wait, or begin on "
         "whatever is loaded with --any-recipe",
@@ -162,13 +149,13 @@ def not_loaded(recipe: str, loaded: Loaded) -> NotLoaded:
 
 def deadlock(
     waiter: str, recipe: str, marker: SwapMarker, own: Sequence[Workflow]
-) -> DeadlockDetected:
+) -> errors.DeadlockDetected:
     """The error for a waiter whose own work is waited for by the swap that it would wait for."""
     cycle = (
         f"{waiter} would wait for the swap to {marker.recipe} by {who(marker.holder)}, which "
         f"waits for {_named(own)}"
     )
-    return DeadlockDetected(
+    return errors.DeadlockDetected(
         f"{cycle}: that work belongs to the same process, so neither would ever go on. Release "
         "it, and try again",
         recipe=recipe,
@@ -179,9 +166,9 @@ def deadlock(
     )
 
 
-def waits_for_itself(recipe: str, own: Sequence[Workflow]) -> DeadlockDetected:
+def waits_for_itself(recipe: str, own: Sequence[Workflow]) -> errors.DeadlockDetected:
     cycle = f"the swap to {recipe} would wait for {_named(own)}"
-    return DeadlockDetected(
+    return errors.DeadlockDetected(
         f"{cycle}: that work belongs to the process that swaps, so it would wait for itself. "
         "Release it first",
         recipe=recipe,
@@ -190,8 +177,8 @@ def waits_for_itself(recipe: str, own: Sequence[Workflow]) -> DeadlockDetected:
     )
 
 
-def work_in_the_way(recipe: str, stubborn: Sequence[Workflow]) -> Held:
-    return Held(
+def work_in_the_way(recipe: str, stubborn: Sequence[Workflow]) -> errors.Held:
+    return errors.Held(
         f"no swap to {recipe}: {describe_conflicts(stubborn)}; nothing was changed. Wait for that "
         "work with --policy wait, or end it",
         recipe=recipe,
@@ -199,8 +186,8 @@ def work_in_the_way(recipe: str, stubborn: Sequence[Workflow]) -> Held:
     )
 
 
-def load_in_the_way(recipe: str, orphan: OrphanLoad) -> Held:
-    return Held(
+def load_in_the_way(recipe: str, orphan: OrphanLoad) -> errors.Held:
+    return errors.Held(
         f"no swap to {recipe}: {describe_orphan_load(orphan)}; nothing was changed. --policy wait "
         "ends that load and waits for it",
         recipe=recipe,
@@ -209,8 +196,10 @@ def load_in_the_way(recipe: str, orphan: OrphanLoad) -> Held:
     )
 
 
-def work_timeout(recipe: str, conflicts: Sequence[Workflow], timeout_s: float) -> LockTimeout:
-    return LockTimeout(
+def work_timeout(
+    recipe: str, conflicts: Sequence[Workflow], timeout_s: float
+) -> errors.LockTimeout:
+    return errors.LockTimeout(
         f"no swap to {recipe} within {timeout_s:g} s: {describe_conflicts(conflicts, since=True)}; "
         "nothing was changed. Wait for that work to end, or allow more time",
         recipe=recipe,
@@ -223,7 +212,7 @@ def work_timeout(recipe: str, conflicts: Sequence[Workflow], timeout_s: float) -
 
 def swap_timeout(
     recipe: str, marker: SwapMarker | None, orphan: OrphanLoad | None, timeout_s: float
-) -> LockTimeout:
+) -> errors.LockTimeout:
     """The error for another swap, or its load, that did not end in time."""
     limit, other = f"within {timeout_s:g} s", "another swap"
     blockers = []
@@ -236,7 +225,7 @@ def swap_timeout(
     words = f"{other} did not end {limit}"
     if orphan is not None:
         words = f"no swap to {recipe} {limit}: {describe_orphan_load(orphan)}"
-    return LockTimeout(
+    return errors.LockTimeout(
         f"{words}; nothing was changed: wait for it, or allow more time",
         recipe=recipe,
         target=None if marker is None else marker.recipe,
@@ -247,8 +236,8 @@ def swap_timeout(
     )
 
 
-def swap_lost(recipe: str, token: int) -> LeaseLost:
-    return LeaseLost(
+def swap_lost(recipe: str, token: int) -> errors.LeaseLost:
+    return errors.LeaseLost(
         f"the swap to {recipe} has lost its lock, so {recipe} does not count as loaded: stop "
         "loading, check `holdfast swap status`, and begin again",
         recipe=recipe,

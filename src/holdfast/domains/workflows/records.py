@@ -39,8 +39,8 @@ TRANSITIONS: Mapping[Preempt, frozenset[Preempt]] = {
 class Workflow(Record, frozen=True, kw_only=True):
     """One piece of work that needs a recipe on the GPU.
 
-    `preempt_swap` is the token of the swap that asked it to yield; None when an operator asked, or
-    nobody. `others` are fields of another program that shares the file; they are kept.
+    `preempt_swap` is the token of the swap that asked it to yield; None without a request, or when
+    an operator made it. `others` are fields of another program that shares the file; they are kept.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Phase(enum.StrEnum):
 
 class SwapMarker(Record, frozen=True, kw_only=True):
     """Says that a swap is under way. It counts only while its holder lives and has the swap lock.
-    If the holder has a process tree, that of the load, it counts until the tree has ended.
+    If the holder names the process tree of the load, it counts until that tree has ended.
 
     `phase` is None in the marker of a program that does not report its progress. `reload` is true
     when a loaded recipe is loaded again, so that work with this same recipe conflicts too.
@@ -101,7 +101,7 @@ class CurrentRecipe(Record, frozen=True, kw_only=True):
 
 
 class UnknownRecipe(Record, frozen=True, kw_only=True):
-    """Nobody knows what is loaded: the load of `recipe` failed, was killed, or has not ended yet.
+    """It is unknown what is loaded: the load of `recipe` failed, was killed, or has not ended yet.
 
     Stored before a load begins, so that it is true even if the swapper is killed. `ended_at` is
     None until the end of that load was seen. `before` is the last recipe known to be loaded.
@@ -192,7 +192,7 @@ over, or workflows; for work that waits for its recipe, also what is loaded inst
 
 
 def fact_of(one: Obstacle) -> tuple[str, int, str | None]:
-    """What of an obstacle is worth a new report when it changes."""
+    """The part of an obstacle that is reported again when it changes."""
     if isinstance(one, OrphanLoad):
         return one.marker.recipe, one.marker.token, "orphan"
     if isinstance(one, Workflow):

@@ -1,6 +1,5 @@
 """One registration: its terms, the swap that may block it, and the record it becomes."""
 
-import time
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from holdfast.kernel.holder import Holder
 from holdfast.kernel.limits import WORKFLOW_TTL_MAX_S
 from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.store import Listener
-from holdfast.primitives.deadline import earliest
+from holdfast.primitives.deadline import Deadline, earliest
 
 
 class Registered(NamedTuple):
@@ -61,22 +60,22 @@ class Registration:
         self._terms = terms._replace(ttl_s=float(terms.ttl_s), path=path)
 
     def run(self, wait_s: float, on_wait: OnWait | None, stop_fd: int | None) -> Registered:
-        """Register; wait so long for the end of a swap that blocks, or for the recipe to be loaded.
-        Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would not end.
+        """Register. Wait up to `wait_s` for the end of a swap that blocks, or for the recipe to be
+        loaded. Raises EAgain, Held, NotLoaded, and DeadlockDetected instead of a wait that would
+        never end.
         """
-        deadline_s = time.monotonic() + wait_s
         if not wait_s:
             return self._register(waits=False)
+        deadline = Deadline(wait_s)
         with self._context.store.listen([CHANGED]) as listener:
             while True:
                 try:
-                    return self._register(waits=time.monotonic() < deadline_s)
+                    return self._register(waits=not deadline.passed())
                 except (EAgain, NotLoaded):
-                    left_s = deadline_s - time.monotonic()
-                    if left_s <= 0:
+                    if deadline.passed():
                         raise
-                if not self._sleep(listener, left_s, on_wait, stop_fd):
-                    deadline_s = time.monotonic()
+                if not self._sleep(listener, deadline.left_s(), on_wait, stop_fd):
+                    deadline.end()
 
     def _register(self, *, waits: bool) -> Registered:
         terms = self._terms
@@ -101,7 +100,8 @@ class Registration:
 
         registered, new = self._context.change(body)
         if new and terms.path is not None:
-            # A signal that a dead workflow of that name left there does not concern this one.
+            # A dead workflow of that name may have left a signal there. Without this, the new one
+            # would yield to a request that was never made to it.
             self._context.signals.clear(terms.path, terms.name, registered.workflow.token - 1)
         return registered
 
@@ -110,7 +110,7 @@ class Registration:
         if marker.recipe != self._terms.recipe:
             return True
         if marker.reload and not same_process(marker.holder, self._terms.owner):
-            # The swap waits for work that uses the recipe, so no more of it may begin.
+            # The swap waits for work that uses this recipe: more of it would make it wait longer.
             return True
         return self._terms.loaded_only and not loaded.has(marker.recipe)
 
@@ -148,15 +148,14 @@ class Registration:
         return workflow
 
     def _sleep(
-        self, listener: Listener, left_s: float, on_wait: OnWait | None, stop_fd: int | None
+        self, listener: Listener, left_s: float | None, on_wait: OnWait | None, stop_fd: int | None
     ) -> bool:
         """Sleep until something changes, or the blocking swap dies. False when `stop_fd` became
         readable.
         """
         snapshot = self._context.look()
         marker = snapshot.marker
-        over = marker is not None and self._context.is_over(marker)
-        orphan = self._context.orphan_load(marker) if marker is not None and over else None
+        orphan = None if marker is None else self._context.orphan_load(marker)
         reason = orphan or marker or snapshot.loaded.current or snapshot.loaded.unknown
         if reason is not None and on_wait is not None:
             on_wait([reason])

@@ -34,12 +34,12 @@ from holdfast.domains.workflows.registration import (
 from holdfast.domains.workflows.swap import Swap, SwapTerms
 from holdfast.domains.workflows.wire import WORKFLOWS
 from holdfast.domains.workflows.work import OnLost, OnPreempt, Work
-from holdfast.kernel.errors import InvalidValue
+from holdfast.kernel.errors import HoldfastError, InvalidValue
 from holdfast.kernel.holder import THIS_PROCESS, Holder, Processes, ThisProcess
 from holdfast.kernel.limits import LIST_MAX, SWAP_GRACE_S, SWAP_TIMEOUT_S, WORKFLOW_TTL_S
 from holdfast.kernel.names import check_id, check_new_label
 from holdfast.kernel.space import rows
-from holdfast.kernel.store import Damage, Row, Store, Tx
+from holdfast.kernel.store import Damage, Store, Tx
 from holdfast.primitives.journal import Journal, Lag
 
 
@@ -56,7 +56,7 @@ class SwapStatus(NamedTuple):
     unknown: UnknownRecipe | None = None
 
 
-class Reconciled(NamedTuple):
+class ReconciledMarker(NamedTuple):
     """The marker of a live swap, and the orphaned marker that was cleared."""
 
     live: SwapMarker | None
@@ -66,12 +66,12 @@ class Reconciled(NamedTuple):
 class Workflows:
     """Workflows and swaps on one store.
 
-    Promised: while a swap is under way nothing begins with another recipe; no swap goes on before
-    all work with another recipe has ended, yielded, died or expired; work of a process tree that is
-    seen to live does not expire; what a dead swap left behind is cleared by the next look, once,
-    and a live swap is never broken; a recipe counts as loaded only from the end of a load that
-    succeeded to the beginning of the next. Not promised: that a program stops when its time to live
-    has passed. Its next renewal raises.
+    Promised: while a swap is under way, no work begins with another recipe. No swap goes on before
+    all work with another recipe has ended, yielded, died or expired. Work of a process tree that is
+    seen to live does not expire. The next call clears what a dead swap left behind, once, and never
+    what a live swap needs. A recipe counts as loaded only from the end of a load that succeeded to
+    the beginning of the next. Not promised: that a program stops when its time to live has passed.
+    Its next renewal raises.
 
     `within` is name and token of the workflow under whose `holdfast workflows run` this process was
     started.
@@ -134,7 +134,7 @@ class Workflows:
         """Extend a workflow from now, on the store's clock, by its time to live or by a new one,
         which it keeps.
 
-        A clock that was stepped back shortens nothing. Raises LeaseLost when the workflow was
+        A clock that was set back does not shorten the lease. Raises LeaseLost when the workflow was
         swept, Fenced when another was registered under the name since.
         """
         check_id(name, "workflow")
@@ -142,7 +142,8 @@ class Workflows:
             check_ttl(ttl_s)
 
         def body(tx: Tx) -> Workflow:
-            workflow = _own_record(tx.get(WORKFLOWS, name), name, token)
+            row = tx.get(WORKFLOWS, name)
+            workflow = _own(None if row is None else row.record, swept(name, token), token)
             renewed = replace(
                 workflow,
                 last_renewed_at=max(tx.now, workflow.last_renewed_at),
@@ -151,7 +152,7 @@ class Workflows:
             tx.put(WORKFLOWS, name, renewed)
             return renewed
 
-        # It neither sweeps nor reconciles, so single rows are enough.
+        # A renewal neither sweeps nor reconciles, so it need not latch the whole space.
         return self._context.store.transact(body, scope=[rows(WORKFLOWS)])
 
     def release(self, name: str, token: int) -> Workflow:
@@ -161,7 +162,7 @@ class Workflows:
         check_id(name, "workflow")
 
         def body(change: Change) -> Workflow:
-            workflow = _own(change, name, token)
+            workflow = _own(change.workflows.get(name), no_such(name), token)
             change.release(workflow)
             return workflow
 
@@ -214,22 +215,20 @@ class Workflows:
         LeaseLost when it was swept, Fenced when another has the name.
         """
         row = self._context.store.get(WORKFLOWS, check_id(name, "workflow"))
-        workflow = _own_record(row, name, token)
+        workflow = _own(None if row is None else row.record, swept(name, token), token)
         path = workflow.preempt_signal_path
         return workflow.preempt in ASKED_STATES or (
             path is not None and self._context.signals.given(path)
         )
 
     def clear_preempt_signal(self, name: str, token: int) -> Workflow:
-        """Say that the workflow yields: removes its signal file and writes it to the swap log.
-        Release the workflow next. Harmless when nobody asked. Raises LeaseLost, Fenced.
+        """Say that the workflow yields: removes its signal file, and notes that in the swap log.
+        Release the workflow next. Harmless without a request. Raises LeaseLost, Fenced.
         """
         check_id(name, "workflow")
 
         def body(change: Change) -> Workflow:
-            if name not in change.workflows:
-                raise swept(name, token)
-            change.accept(_own(change, name, token))
+            change.accept(_own(change.workflows.get(name), swept(name, token), token))
             return change.workflows[name]
 
         return self._context.change(body, spare=(name, token))
@@ -316,7 +315,7 @@ class Workflows:
         except ValueError:
             possible = ", ".join(policy.value for policy in Policy)
             raise InvalidValue(
-                f"{ascii(policy)[:40]} is no policy of a swap: use one of {possible}",
+                f"{ascii(policy)[:40]} is not a swap policy: use one of {possible}",
                 field="policy",
             ) from None
         me = self._context.processes.current(self._label)
@@ -325,16 +324,14 @@ class Workflows:
         return Swap(self._context, terms)
 
     def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
-        """The load of a swap whose process is dead or has lost the swap lock; None for a live
-        swap.
-        """
-        return self._context.orphan_load(marker) if self._context.is_over(marker) else None
+        """The load of a swap that is over; None for a live swap."""
+        return self._context.orphan_load(marker)
 
-    def reconcile_swap_marker(self) -> Reconciled:
+    def reconcile_swap_marker(self) -> ReconciledMarker:
         """Clear an orphaned marker; return the cleared marker, or that of the live swap."""
         if self._context.look().marker is None:
-            return Reconciled(None, None)
-        return self._context.change(lambda change: Reconciled(change.marker, change.orphan))
+            return ReconciledMarker(None, None)
+        return self._context.change(lambda change: ReconciledMarker(change.marker, change.orphan))
 
     def swap_status(self, *, damaged: Damage | None = None) -> SwapStatus:
         """What is loaded, which swap is under way and which workflows live. Sweeps, and reconciles
@@ -377,20 +374,12 @@ def _check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-def _own_record(row: Row[Workflow] | None, name: str, token: int) -> Workflow:
-    """The record of the registration with this token. Raises LeaseLost, Fenced."""
-    if row is None:
-        raise swept(name, token)
-    if row.record.token != token:
-        raise fenced(row.record, token)
-    return row.record
-
-
-def _own(change: Change, name: str, token: int) -> Workflow:
-    """The workflow with this token. Raises NotFound, Fenced."""
-    workflow = change.workflows.get(name)
+def _own(workflow: Workflow | None, missing: HoldfastError, token: int) -> Workflow:
+    """The workflow, if it is the registration with this token. Raises `missing` when there is none,
+    and Fenced.
+    """
     if workflow is None:
-        raise no_such(name)
+        raise missing
     if workflow.token != token:
         raise fenced(workflow, token)
     return workflow

@@ -19,18 +19,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from holdfast.domains.workflows import ports
+from holdfast.domains.workflows import messages, ports
 from holdfast.domains.workflows.change import Change, loaded_in
 from holdfast.domains.workflows.context import WorkflowsContext
-from holdfast.domains.workflows.messages import (
-    deadlock,
-    load_in_the_way,
-    swap_lost,
-    swap_timeout,
-    waits_for_itself,
-    work_in_the_way,
-    work_timeout,
-)
 from holdfast.domains.workflows.ports import Contender
 from holdfast.domains.workflows.records import (
     Loaded,
@@ -151,13 +142,13 @@ class Swap:
     def check(self) -> None:
         """Check that this swap is still in force. Raises LeaseLost when it is not: stop loading."""
         if self.lost.is_set():
-            raise swap_lost(self.recipe, self._token)
+            raise messages.swap_lost(self.recipe, self._token)
 
         def body(change: Change) -> None:
             if not self._pinned:
                 self._own_marker(change)
             elif not loaded_in(change.tx).has(self.recipe):
-                raise swap_lost(self.recipe, self._token)
+                raise messages.swap_lost(self.recipe, self._token)
 
         self._context.change(body)
 
@@ -191,8 +182,8 @@ class Swap:
             if self._contender is not None and self._contender.has_it():
                 if other is None:
                     return
-                # The lock was taken in a try of the transaction that was not committed. In the next
-                # try it would vouch for the marker of a dead swap.
+                # The lock was taken in a try of the transaction that was not committed. If it were
+                # kept, it would make the marker of another, dead swap look alive.
                 contender, self._contender = self._contender, None
                 contender.close()
                 self._token = 0
@@ -202,7 +193,7 @@ class Swap:
                 self._await_load(other, listener)
                 continue
             if self._deadline.passed():
-                raise swap_timeout(self.recipe, other, None, self._terms.timeout_s)
+                raise messages.swap_timeout(self.recipe, other, None, self._terms.timeout_s)
             self._report([] if other is None else [other])
             # The leader too: when it dies, its load may live on and must be ended.
             watched = [] if other is None else {other.holder, other.holder.leader}
@@ -212,11 +203,11 @@ class Swap:
         """Sleep until the load of a dead swap may have ended. A load is not work, so it is ended;
         its guardian, where that lives, does the same.
         """
-        orphan = self._context.orphan_load(marker)
+        orphan = self._context.load_of(marker)
         if self._terms.policy is Policy.REFUSE:
-            raise load_in_the_way(self.recipe, orphan)
+            raise messages.load_in_the_way(self.recipe, orphan)
         if self._deadline.passed():
-            raise swap_timeout(self.recipe, marker, orphan, self._terms.timeout_s)
+            raise messages.swap_timeout(self.recipe, marker, orphan, self._terms.timeout_s)
         self._report([orphan])
         if self._abandoned and marker.token != self._ended_load:
             self._ended_load = marker.token
@@ -234,8 +225,9 @@ class Swap:
             raise
 
     def _mark(self, change: Change) -> SwapMarker | None:
-        """Take the lock and write the marker, or neither; return the marker of another swap. Under
-        the latch, under which the lock is also probed: so no probe meets a taker.
+        """Take the lock and write the marker, or neither; return the marker of another swap. Call
+        it under the latch. The lock is also probed under the latch, so no probe can make this take
+        fail.
         """
         self._pinned = False
         self._abandoned, self._unseen = change.abandoned, change.unseen
@@ -266,7 +258,7 @@ class Swap:
             self._pinned = True
             change.log(ports.NOT_NEEDED, self.recipe, {"who": who(self._me)})
         elif mine and other.phase is Phase.WAITING and not self._deadline.passed():
-            raise deadlock(f"the swap to {self.recipe}", self.recipe, other, mine)
+            raise messages.deadlock(f"the swap to {self.recipe}", self.recipe, other, mine)
 
     def _sleep(self, watched: Iterable[Holder], listener: Listener, limit_s: float | None) -> None:
         if not self._context.sleep(watched, listener, limit_s, self._terms.stop_fd):
@@ -300,7 +292,7 @@ class Swap:
         """
         marker = self._own_marker(change)
         if change.damaged:
-            # It may be running work, and no swap happens under that by a guess.
+            # It may be running work, which a swap must not load over.
             raise change.damaged[0]
         conflicts = self._conflicts(change, marker)
         if not conflicts:
@@ -337,11 +329,11 @@ class Swap:
         """Why the swap does not wait for these conflicts; None when it does."""
         stubborn = [workflow for workflow in conflicts if not may_yield(workflow)]
         if stubborn and self._terms.policy is Policy.REFUSE:
-            return work_in_the_way(self.recipe, stubborn)
+            return messages.work_in_the_way(self.recipe, stubborn)
         if self._deadline.passed():
-            return work_timeout(self.recipe, conflicts, self._terms.timeout_s)
+            return messages.work_timeout(self.recipe, conflicts, self._terms.timeout_s)
         own = [workflow for workflow in stubborn if self._context.owns(self._me, workflow)]
-        return waits_for_itself(self.recipe, own) if own else None
+        return messages.waits_for_itself(self.recipe, own) if own else None
 
     # --- the end ---
 
@@ -351,7 +343,7 @@ class Swap:
             or change.marker.token != self._token
             or not (self._contender is not None and self._contender.has_it())
         ):
-            raise swap_lost(self.recipe, self._token)
+            raise messages.swap_lost(self.recipe, self._token)
         return change.marker
 
     def _end(self, kind: str, why: str, *, loaded: bool, exit_status: int | None = None) -> None:
@@ -387,12 +379,13 @@ class Swap:
 
     def _release(self) -> None:
         if self._contender is not None:
-            # In this order: a caller that was interrupted here can close it again.
+            # In this order: if a signal interrupts the close, the caller can close it again.
             self._contender.close()
             self._contender = None
             faults.reach("swap.released")
             with contextlib.suppress(HoldfastError):
-                # Again: a waiter that woke for the marker may have found the lock still held.
+                # A second wake-up: a waiter that woke when the marker went may have found the lock
+                # still held.
                 self._context.wake()
 
 

@@ -3,20 +3,21 @@ released at the end.
 """
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.domains.workflows.context import WorkflowsContext
 from holdfast.domains.workflows.messages import swept
 from holdfast.domains.workflows.records import Preempt, Workflow
 from holdfast.domains.workflows.registration import Registered
 from holdfast.domains.workflows.wire import WORKFLOWS, topic_of
-from holdfast.kernel import threads
 from holdfast.kernel.errors import HoldfastError, Lost, NotFound
 from holdfast.kernel.holder import Liveness
-from holdfast.kernel.store import Listener
+from holdfast.primitives.renewal import Keeper
 
 if TYPE_CHECKING:
     from holdfast.domains.workflows.registry import Workflows
@@ -26,8 +27,14 @@ OnPreempt = Callable[[], object]
 OnLost = Callable[[], object]
 """Called when the workflow was swept though its owner lives."""
 
-_STORE_LOST_S = 1.0
-_CLOSING_S = 5.0
+
+class _KeptWork(NamedTuple):
+    """Running work, as its keeper knows it."""
+
+    id: str
+    since_s: float
+    lose: Callable[[], None]
+    ends_s: float = math.inf
 
 
 class Work:
@@ -48,7 +55,7 @@ class Work:
         self._on_lost = on_lost
         self._notified = False
         self._left = False
-        self._over = threading.Event()
+        self._keeper: Keeper[_KeptWork] | None = None
         self.lost = threading.Event()
         """Set when the workflow was swept: stop work that needs its recipe."""
         self.preempted = threading.Event()
@@ -58,15 +65,21 @@ class Work:
         self._pid = os.getpid()
         self._registered = self._register()
         try:
+            name = self.workflow.name
+            self._kept = _KeptWork(name, time.monotonic(), self._lose)
             self._renewed_at = self.workflow.last_renewed_at
-            self._topic = f"{topic_of(self.workflow.name)}/{self.workflow.token}"
-            self._thread = threading.Thread(target=self._keep, name="holdfast-work", daemon=True)
-            threads.start(self._thread)
+            self._every_s = self.workflow.ttl_seconds / 3
+            self._keeper = Keeper(
+                self._context.store,
+                topic=lambda: topic_of(name),
+                renew=self._keep,
+                renew_every_s=self._every_s,
+            )
+            self._keeper.add(self._kept)
             return self
         except BaseException:
-            # `__exit__` is not called when `__enter__` raises. The thread may run already; `_over`
-            # ends it.
-            self._over.set()
+            # `__exit__` is not called when `__enter__` raises, and the thread may run already.
+            self._stop()
             with contextlib.suppress(HoldfastError):
                 self._workflows.release(self.workflow.name, self.workflow.token)
             raise
@@ -75,11 +88,7 @@ class Work:
         if self._pid != os.getpid():
             # A forked child that leaves the block ends nothing: the work is its parent's.
             return
-        self._over.set()
-        with contextlib.suppress(HoldfastError):
-            self._context.store.transact(lambda tx: tx.notify(self._topic), scope=[], durable=False)
-        if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSING_S)
+        self._stop()
         if self._left:
             return
         try:
@@ -88,6 +97,13 @@ class Work:
             self._lose()
         if self.lost.is_set() and error is None:
             raise swept(self.workflow.name, self.workflow.token)
+
+    def _stop(self) -> None:
+        if self._keeper is not None:
+            # Before the release: a renewal that is under way finds the workflow gone, and must not
+            # report that as a loss.
+            self._keeper.discard(self._kept)
+            self._keeper.close()
 
     @property
     def workflow(self) -> Workflow:
@@ -116,55 +132,40 @@ class Work:
 
     # --- in the background ---
 
-    def _keep(self) -> None:
-        every_s = self.workflow.ttl_seconds / 3
-        topics = [self._topic, topic_of(self.workflow.name)]
-        while self._goes_on():
-            try:
-                with self._context.store.listen(topics) as listener:
-                    self._keep_on(listener, every_s)
-            except (HoldfastError, OSError, MemoryError):
-                # The store does not answer, or memory ran out. Try again until the work ends.
-                self._over.wait(min(every_s, _STORE_LOST_S))
-
-    def _keep_on(self, listener: Listener, every_s: float) -> None:
-        while self._goes_on():
-            self._look()
-            since_s = (self._context.store.now() - self._renewed_at).total_seconds()
-            if not 0 <= since_s < every_s:
-                self._renew()
-                since_s = 0.0
-            if self._goes_on():
-                listener.wait(every_s - since_s)
-
-    def _goes_on(self) -> bool:
-        return not self._over.is_set() and not self.lost.is_set()
-
-    def _renew(self) -> None:
-        # Taken before the renewal, which may take long on a store that keeps failing.
-        asked_at = self._context.store.now()
+    def _keep(self, due: list[_KeptWork]) -> list[_KeptWork]:
         try:
-            self._workflows.renew(self.workflow.name, self.workflow.token)
-            self._renewed_at = asked_at
+            self._look()
+            now = self._context.store.now()
+            # By the store's clock, which may be set back. From half of the interval on: the keeper
+            # has its own clock, by which its turn may come a little too early.
+            if not 0 <= (now - self._renewed_at).total_seconds() < self._every_s / 2:
+                self._workflows.renew(self.workflow.name, self.workflow.token)
+                # The time before the renewal: on a store that keeps failing it may take long.
+                self._renewed_at = now
         except Lost:
-            self._lose()
+            if self._keeper is not None and self._keeper.keeps(self._kept):
+                # Called here too, since the keeper stops keeping the work before it calls `lose`:
+                # an error there would hide the loss. An error here is retried.
+                self._lose()
+            return due
+        return []
 
     def _lose(self) -> None:
-        """The workflow is not registered any more. If its owner has ended, that is no loss: the
-        sweep was only faster than the release.
+        """Note that the workflow was swept. That is no loss if its owner has ended: then the sweep
+        only came before the release.
         """
-        if self._context.liveness(self.workflow.owner) is Liveness.DEAD:
-            self._over.set()
-        elif not self.lost.is_set():
+        dead = self._context.liveness(self.workflow.owner) is Liveness.DEAD
+        if not dead and not self.lost.is_set():
             self.lost.set()
             if self._on_lost is not None:
                 _call(self._on_lost)
 
     def _look(self) -> None:
+        """Note whether the work is asked to yield. Raises LeaseLost when it was swept."""
         row = self._context.store.get(WORKFLOWS, self.workflow.name)
         if row is None or row.record.token != self.workflow.token:
-            self._lose()
-        elif row.record.preempt is Preempt.NONE:
+            raise swept(self.workflow.name, self.workflow.token)
+        if row.record.preempt is Preempt.NONE:
             # Nobody asks, or the swap that asked has failed.
             self.preempted.clear()
             self._notified = False

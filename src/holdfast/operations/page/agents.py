@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from holdfast.domains.agents import Agent, Agents
-from holdfast.domains.agents.liveness import Parts, process_liveness, survivors_of
+from holdfast.domains.agents.liveness import AgentLiveness, process_liveness, survivors_of
 from holdfast.domains.agents.records import bare
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import Corrupt, InvalidName, NotFound
@@ -196,7 +196,7 @@ _LIVENESS_WORDS = {
 }
 
 
-def _parts_words(parts: Parts) -> str:
+def _parts_words(parts: AgentLiveness) -> str:
     found = {
         "lease": parts.lease,
         "process": parts.process,
@@ -208,7 +208,7 @@ def _parts_words(parts: Parts) -> str:
     return f"Checked just now: {', '.join(words)}."
 
 
-def _advice(line: AgentLine, parts: Parts) -> tuple[str, ...]:
+def _advice(line: AgentLine, parts: AgentLiveness) -> tuple[str, ...]:
     if line.state == "dead" and parts.tree is Liveness.ALIVE:
         return (
             "end the processes that it left, or wait until they end",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
-from holdfast.domains.agents.cleanup import REMOVED_FOR
 from holdfast.domains.jobs.draft import no_room, too_large
 from holdfast.domains.jobs.records import Job, JobStatus
 from holdfast.domains.jobs.transitions import Verdict, ended
@@ -212,7 +211,7 @@ def _has_workflows(hf: Holdfast) -> bool:
 
 
 def _agents(hf: Holdfast) -> Iterator[Finding]:
-    planned = [item for item in hf.agents.cleanup(dry_run=True).planned if item.why in REMOVED_FOR]
+    planned = hf.agents.cleanup(dry_run=True).planned
     if planned:
         first = f"{planned[0].agent_id} ({planned[0].why.value})"
         yield warn(

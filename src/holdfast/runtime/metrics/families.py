@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import GaugeMetricFamily
 
-    from holdfast.domains.gateway import Status
+    from holdfast.domains.gateway import GatewayStatus
 
 COUNTED = {
     "grants": "Grants of a resource.",
@@ -72,7 +72,7 @@ class GatewayReading(NamedTuple):
 
     agent: str
     up: bool
-    status: Status | None
+    status: GatewayStatus | None
 
 
 def of_gateways(readings: Sequence[GatewayReading], unasked: int) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.adapters.gateway_client import GatewayClient
-from holdfast.domains.gateway import Status
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.network import Registry
 from holdfast.kernel.errors import HoldfastError, LockTimeout, NotFound, Unavailable
 from holdfast.kernel.limits import (
@@ -228,7 +228,7 @@ def _ask(hf: Holdfast, name: str) -> families.GatewayReading:
         client = GatewayClient(
             name, root=gateway_root(hf.settings, name), timeout_s=METRICS_ASK_S, tries=1
         )
-        status = msgspec.convert(client.status(), Status)
+        status = msgspec.convert(client.status(), GatewayStatus)
     except (HoldfastError, msgspec.ValidationError, OSError):
         return families.GatewayReading(name, False, None)
     return families.GatewayReading(name, status.gateway_health == "healthy", status)

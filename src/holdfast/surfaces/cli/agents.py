@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.adapters.agent_files import ManifestFiles
 from holdfast.domains.agents import Agent, Manifest
 from holdfast.domains.agents import manifest as manifests
-from holdfast.domains.agents.cleanup import Item, Report
+from holdfast.domains.agents.cleanup import CleanupItem, CleanupReport
 from holdfast.domains.agents.control import Target
 from holdfast.domains.agents.liveness import process_liveness, survivors_of
 from holdfast.domains.agents.records import canonical
@@ -327,12 +327,12 @@ def cleanup(request: operations.Cleanup, as_json: bool) -> int:
     something could not be removed.
     """
     with connected(create=not request.dry_run) as hf:
-        report: Report = operations.cleanup(hf, request)
+        report: CleanupReport = operations.cleanup(hf, request)
     if as_json:
         json_document(report)
     else:
         done = ("planned", report.planned) if report.dry_run else ("removed", report.removed)
-        shown: list[tuple[str, Sequence[Item]]] = [
+        shown: list[tuple[str, Sequence[CleanupItem]]] = [
             done,
             ("preserved", report.preserved),
             ("failed", report.failed),

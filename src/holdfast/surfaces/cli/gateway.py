@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.adapters.gateway_client import GatewayClient
-from holdfast.domains.gateway import Status
+from holdfast.domains.gateway import GatewayStatus
 from holdfast.domains.gateway.records import Reconciled
 from holdfast.kernel.codec import to_json, to_plain
 from holdfast.kernel.errors import EXIT_DONE, STATUS, HoldfastError, InvalidValue
@@ -118,7 +118,7 @@ def _timeout_option(default: float, words: str) -> Callable[..., Any]:
 
 
 @_operation(operations.status)
-def status(found: Status, request: operations.GatewayKey) -> None:
+def status(found: GatewayStatus, request: operations.GatewayKey) -> None:
     """Show the state of a gateway and its agent."""
     hidden = ("schema_version", "protocol_version")
     facts = [

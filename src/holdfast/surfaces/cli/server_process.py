@@ -13,8 +13,8 @@ from pathlib import Path
 
 from holdfast.adapters.gateway_mirror import Mirror
 from holdfast.adapters.server_folder import ServerFolder, ServerInstance
-from holdfast.domains.agents import Gateway as Place
-from holdfast.domains.gateway import AdapterSpec, Worker
+from holdfast.domains.agents import GatewayAddress as Place
+from holdfast.domains.gateway import AdapterSpec, DeliveryWorker
 from holdfast.domains.gateway.request import away
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import Held, HoldfastError, LeaseLost, StoreUnavailable
@@ -243,7 +243,7 @@ class _GatewayRun:
         self.process = process
         self.lost = ""
         self.server: HttpServer | None = None
-        self.worker: Worker | None = None
+        self.worker: DeliveryWorker | None = None
 
     def bind(self, process: Holder | None) -> None:
         self.process = process

@@ -11,7 +11,7 @@ from litestar import delete, get, post
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter, RawBody
 from litestar.types import ASGIApp
 
-from holdfast.domains.gateway import Gateway, Status
+from holdfast.domains.gateway import Gateway, GatewayStatus
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, CHALLENGE_PATTERN, proof_of
 from holdfast.domains.gateway.records import PROTOCOL_VERSION, Reconciled
 from holdfast.domains.gateway.request import Submission, draft_of
@@ -190,7 +190,7 @@ def _status_routes(
         return Health(protocol_version=PROTOCOL_VERSION, status="ok", proof=proof)
 
     @get("/v1/status", sync_to_thread=True, **_secured(200))
-    def status() -> Status:
+    def status() -> GatewayStatus:
         """How gateway and agent are doing."""
         nonlocal glanced_s
         # A look at the agent may start a program: not for each of many clients.

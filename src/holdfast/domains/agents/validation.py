@@ -1,4 +1,4 @@
-"""An agent as its publisher describes it. Everything is checked before anything is stored."""
+"""The checks of a record before it is published: nothing wrong is stored."""
 
 import os
 from collections.abc import Iterator
@@ -9,35 +9,12 @@ import msgspec
 from holdfast.domains.agents.records import (
     HEADLESS,
     TMUX_BACKED,
-    AgentKey,
-    Gateway,
-    Identity,
-    Runtime,
-    Terminal,
+    Agent,
 )
-from holdfast.kernel.agent_adapter import Text
 from holdfast.kernel.codec import Plain
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Holder
 
 P = TypeVar("P", bound=Plain)
-
-
-class Draft(Plain, frozen=True, kw_only=True):
-    """A record without its times and its token, which the store gives."""
-
-    agent_id: AgentKey
-    agent_name: AgentKey
-    generation_id: Text
-    identity: Identity
-    runtime: Runtime
-    terminal: Terminal | None = None
-    gateway: Gateway | None = None
-    holder: Holder | None = None
-
-    @property
-    def session_name(self) -> str | None:
-        return None if self.terminal is None else self.terminal.session_name
 
 
 def check_backend(backend: str, session_name: str | None) -> str:
@@ -55,12 +32,12 @@ def check_backend(backend: str, session_name: str | None) -> str:
         return backend
     known = ", ".join(TMUX_BACKED)
     raise InvalidValue(
-        f"{backend[:40]!r} is no backend: use {known}, or another TOOL_headless", field="backend"
+        f"{backend[:40]!r} is not a backend: use {known}, or another TOOL_headless", field="backend"
     )
 
 
-def check_draft(draft: Draft) -> Draft:
-    """Return a draft that may be published. Raises InvalidValue, naming the field."""
+def check_draft(draft: Agent) -> Agent:
+    """Return a record that may be published. Raises InvalidValue, naming the field."""
     for field in draft.runtime.__struct_fields__:
         path = getattr(draft.runtime, field)
         if isinstance(path, str) and path.strip() and not os.path.isabs(path):
@@ -74,7 +51,7 @@ def check_draft(draft: Draft) -> Draft:
     for field, text in _texts(msgspec.to_builtins(check_fields(draft))):
         if not text.isprintable():
             raise InvalidValue(
-                f"{field} has control characters in it, or is no UTF-8: leave them out", field=field
+                f"{field} has control characters, or is not UTF-8: leave them out", field=field
             )
     # In a tmux target, . and : address a window or a pane of another session.
     if draft.session_name is not None and set(".:") & set(draft.session_name):
@@ -103,7 +80,6 @@ def check_fields(value: P) -> P:
 
 
 def _texts(parts: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a document, with its path."""
     for name, value in parts.items():
         if isinstance(value, dict):
             yield from _texts(value, f"{path}{name}.")
