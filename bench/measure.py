@@ -232,12 +232,12 @@ def alone(body: Callable[..., T], *args: object) -> T:
     process.start()
     send.close()
     try:
-        told: T = receive.recv()
+        reported: T = receive.recv()
     except EOFError:
         raise RuntimeError("a round came to nothing: what a process said of it is above") from None
     finally:
         process.join()
-    return told
+    return reported
 
 
 def _tell(send: Connection, body: Callable[..., object], *args: object) -> None:

@@ -77,7 +77,7 @@ class Ask:
     ended: float = NEVER
     """Answered, in whichever way."""
     end: str = ""
-    told: str = ""
+    message: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     taken: tuple[str, ...] = ()
     granted: float = NEVER
@@ -130,7 +130,7 @@ class History:
         if kind == "queued":
             ask.queued = at
         elif kind in ("granted", "timed_out", "no_turn", "deadlock", "lost", "failed"):
-            ask.ended, ask.end, ask.told = at, kind, event.get("told", "")
+            ask.ended, ask.end, ask.message = at, kind, event.get("told", "")
             if kind == "granted":
                 ask.granted, ask.tokens, ask.taken = (
                     at,
@@ -213,7 +213,7 @@ def violations(
         *idle_waits(history, rules),
         *late_wakes(history, rules, granted_at or {}),
         *false_deadlocks(history),
-        *untold_deadlocks(history),
+        *missed_deadlocks(history),
         *taken_from_the_living(history),
     ]
 
@@ -368,26 +368,26 @@ def false_deadlocks(history: History) -> Iterator[str]:
     for one in history.asks.values():
         if one.end != "deadlock":
             continue
-        steps = [match.groups() for match in _STEP.finditer(one.told)]
+        steps = [match.groups() for match in _STEP.finditer(one.message)]
         if not steps or steps[0][0] != one.by or steps[-1][2] != one.by:
-            yield f"{_shown(one)} was told of no cycle: {one.told}"
+            yield f"{_shown(one)} was told of no cycle: {one.message}"
         for waiter, name, holder in steps:
             holds = [ask for ask in of_job.get(holder, ()) if name in ask.names and ask is not one]
             if not any(
                 ask.asked <= one.ended and history.gone_by(ask) >= one.asked for ask in holds
             ):
-                yield f"{_shown(one)} was told that {holder} holds {name}, which it did not: {one.told}"
+                yield f"{_shown(one)} was told that {holder} holds {name}, which it did not: {one.message}"
             waits = [ask for ask in of_job.get(waiter, ()) if name in ask.names]
             if not any(
                 ask.asked <= one.ended and history.in_line_until(ask) >= one.asked for ask in waits
             ):
-                yield f"{_shown(one)} was told that {waiter} waits for {name}, which it did not: {one.told}"
+                yield f"{_shown(one)} was told that {waiter} waits for {name}, which it did not: {one.message}"
 
 
 _STEP = re.compile(r"(\S+) waits for (\S+), held by ([^\s;]+)")
 
 
-def untold_deadlocks(history: History) -> Iterator[str]:
+def missed_deadlocks(history: History) -> Iterator[str]:
     """Jobs that waited for each other's holds in a circle until one gave up, and none of them was
     told.
     """
@@ -458,7 +458,7 @@ def taken_from_the_living(history: History) -> Iterator[str]:
         if one.taken and not one.freed and one.released < one.lease_sure:
             yield f"{_shown(one)} was lost"
         if one.end == "failed":
-            yield f"{_shown(one)} failed: {one.told}"
+            yield f"{_shown(one)} failed: {one.message}"
 
 
 def _in_conflict(one: Ask, other: Ask) -> bool:

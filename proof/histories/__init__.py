@@ -8,8 +8,8 @@ one order of all calls that it allows and that no instant contradicts (checking.
 none, the shortest beginning of the history that shows it is told in words (telling.py).
 
     recorder = Recorder(folder / "p1.history", process="p1")
-    with recorder.call("acquire", ["router-1"], by="run-7", mode="exclusive", wait=True) as told:
-        told.answer({"tokens": dict(locks.acquire(["router-1"], by="run-7").tokens)})
+    with recorder.call("acquire", ["router-1"], by="run-7", mode="exclusive", wait=True) as pending:
+        pending.answer({"tokens": dict(locks.acquire(["router-1"], by="run-7").tokens)})
     ...
     report = check(read(folder.glob("*.history")), LockSpecification())
     assert not report.wrong, report.summary()

@@ -92,13 +92,13 @@ def _pattern(text: str) -> str:
 
 def unmakeable(mutants: Sequence[Mutant]) -> list[str]:
     """Why some of them cannot be made: their text is not there, or not once."""
-    told = []
+    reported = []
     for mutant in mutants:
         try:
             broken(mutant, (ROOT / "src" / "holdfast" / mutant.file).read_text(encoding="utf-8"))
         except (ValueError, FileNotFoundError) as error:
-            told.append(str(error))
-    return told
+            reported.append(str(error))
+    return reported
 
 
 def failing(

@@ -96,11 +96,11 @@ def _judge(hf: holdfast.Holdfast, ids: list[str], taken: list[Done]) -> None:
         job.status is JobStatus.COMPLETED and job.attempt == 1
         for job in hf.jobs.list_jobs(limit=JOBS)
     )
-    told: dict[str, list[object]] = {}
+    reported: dict[str, list[object]] = {}
     for batch in hf.log.since():
         for entry in batch.entries:
-            told.setdefault(entry.subject, []).append(entry.data.get("to"))
-    assert told == {job_id: [None, "running", "completed"] for job_id in ids}
+            reported.setdefault(entry.subject, []).append(entry.data.get("to"))
+    assert reported == {job_id: [None, "running", "completed"] for job_id in ids}
 
 
 def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(
     assert [one.event.seq for one in hf.job_events.unsent()] == list(range(1, 10))
 
 
-def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
+def test_a_refused_topic_is_reported_after_the_rest_was_sent(
     hf: holdfast.Holdfast, brokers: Brokers
 ) -> None:
     spoil(hf, "a")
@@ -96,7 +96,7 @@ def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 
 
-def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
+def test_a_worker_reports_such_a_topic_once_and_goes_on(
     hf: holdfast.Holdfast, brokers: Brokers
 ) -> None:
     spoil(hf, "a")

@@ -174,11 +174,11 @@ def _killed_at_every_point(url: str, verb: str) -> None:
                 continue
         assert exit_status_of(partial(_change_dying, url, verb, agent, at)) in (0, KILLED)
         with holdfast.connect(url) as hf:
-            told = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
-            assert told in ([], TOLD[verb])
-            happened.add(bool(told))
+            logged = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
+            assert logged in ([], TOLD[verb])
+            happened.add(bool(logged))
             after = {one.agent_id: one for one in hf.agents.list_agents()}.get(agent.agent_id)
-            if not told:
+            if not logged:
                 assert after == agent
             elif verb in ("remove", "cleanup"):
                 assert after is None
@@ -197,7 +197,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
     with agent_bench(tmp_path, url) as bench:
         process, pid = bench.hold("gpu", "--lease", "2")
         first = bench.hf.agents.get(GPU)
-        bench.told("agent.refreshed", GPU)
+        bench.until_logged("agent.refreshed", GPU)
         stop_outside(process.pid, url)
         os.kill(pid, signal.SIGSTOP)
         while bench.hf.agents.resolve("gpu").record is not None:
@@ -239,4 +239,4 @@ def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death
         ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")
         assert ran.status == 4 and "not proved to be gone" in ran.err
         bench.start_agent("gpu", "--tmux-session", "other", "--take-over")
-        assert bench.told("agent.taken_over", first.agent_id).data["why"] == "operator"
+        assert bench.until_logged("agent.taken_over", first.agent_id).data["why"] == "operator"

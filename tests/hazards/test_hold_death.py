@@ -153,8 +153,8 @@ def _killed(work: Callable[[], None], at: int) -> list[str]:
         finally:
             os._exit(1)
     os.close(telling)
-    with open(hearing) as told:
-        points = told.read().split()
+    with open(hearing) as reported:
+        points = reported.read().split()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     return points
 
@@ -197,14 +197,14 @@ def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url
 def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url: str) -> None:
     """Each takes and drops until it is killed from outside, at whatever instruction that is."""
     for turn in range(10):
-        told, telling = os.pipe()
-        children = [_busy(url, f"run-{turn}-{number}", told, telling) for number in range(2)]
+        readable, telling = os.pipe()
+        children = [_busy(url, f"run-{turn}-{number}", readable, telling) for number in range(2)]
         for _ in range(1 + turn % 4):
-            assert os.read(told, 1)
+            assert os.read(readable, 1)
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        os.close(told)
+        os.close(readable)
         os.close(telling)
         outlived(hf, url)
         assert hf.holds.subjects() == {}
@@ -216,13 +216,13 @@ def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url
     assert replay(entries_of(hf)) == {}
 
 
-def _busy(url: str, by: str, told: int, telling: int) -> int:
+def _busy(url: str, by: str, readable: int, telling: int) -> int:
     child = os.fork()
     if child:
         return child
     try:
         # Without a reader, which is the parent alone, it ends.
-        os.close(told)
+        os.close(readable)
         dice, mine = Random(by), set[str]()
         connection = holdfast.connect(url)
         while True:
@@ -248,12 +248,12 @@ def test_a_forked_child_holds_for_itself_and_keeps_what_is_its_own(hf: Holdfast)
     kept, telling = os.pipe()
     renew = holds._renewer._keeper._renew
 
-    def told(mine: list) -> list:  # type: ignore[type-arg]
+    def noted(mine: list) -> list:  # type: ignore[type-arg]
         gone = renew(mine)
         os.write(telling, f"{os.getpid()} {' '.join(sorted(one.by for one in mine))}\n".encode())
         return gone
 
-    holds._renewer._keeper._renew = told
+    holds._renewer._keeper._renew = noted
     holds.take("s", by="parent")
     with open(kept, "rb") as pipe:
         _until_kept(pipe, os.getpid(), "parent")

@@ -293,11 +293,11 @@ def test_workers_killed_under_load_lose_no_job_and_do_none_twice(url: str) -> No
         jobs = hf.jobs.list_jobs()
         assert {job.job_id for job in jobs} == ids
         assert all(job.status is JobStatus.COMPLETED for job in jobs)
-        told = [entry for batch in hf.log.since() for entry in batch.entries]
+        logged = [entry for batch in hf.log.since() for entry in batch.entries]
         for job in jobs:
             steps = [
                 entry.data["to"]
-                for entry in told
+                for entry in logged
                 if entry.subject == job.job_id and entry.kind == "job.status_changed"
             ]
             assert steps.count("completed") == 1

@@ -44,14 +44,14 @@ def test_crossed_locks_asked_for_at_the_same_time(crowd: Crowd) -> None:
         ]
         for at, process in enumerate(processes):
             process.begin("acquire", names[1 - at], by=f"job{at}", timeout_s=None)
-        told = _told(processes, held)
-        granted = processes[1 - told].result()
-        assert processes[1 - told].release(granted.key)
-        assert processes[1 - told].release(held[1 - told].key)
+        reported = _refused_one(processes, held)
+        granted = processes[1 - reported].result()
+        assert processes[1 - reported].release(granted.key)
+        assert processes[1 - reported].release(held[1 - reported].key)
     assert crowd.rows() == []
 
 
-def _told(processes: list[Process], held: list[Granted]) -> int:
+def _refused_one(processes: list[Process], held: list[Granted]) -> int:
     """Which of the two was told of the deadlock; it lets go of what it holds."""
     pipes = [process.pipe for process in processes]
     while True:
@@ -112,7 +112,7 @@ def test_two_upgraders(crowd: Crowd) -> None:
     assert two.try_acquire("a", by="two", mode="shared")
 
 
-def test_the_one_that_is_told_may_have_waited_long(crowd: Crowd) -> None:
+def test_the_refused_waiter_may_have_waited_long(crowd: Crowd) -> None:
     """A grant to another process of its job closed the cycle: it is woken, and told."""
     holder, other, job, jobs_second = crowd.processes(4)
     held = holder.acquire("c", by="holder")

@@ -53,8 +53,8 @@ def _fork(actor: Actor, work: str, key: str) -> dict[str, Any]:
         finally:
             os._exit(status)
     os.close(write_fd)
-    with os.fdopen(read_fd, "rb") as told:
-        found: dict[str, Any] = json.loads(told.read())
+    with os.fdopen(read_fd, "rb") as reported:
+        found: dict[str, Any] = json.loads(reported.read())
     os.waitpid(child, 0)
     return found
 
@@ -274,7 +274,7 @@ def test_an_exception_thrown_into_a_waiting_thread_leaves_nothing_in_line(crowd:
 
 
 @pytest.mark.prove
-def test_a_waiter_whose_store_is_closed_is_told(crowd: Crowd) -> None:
+def test_a_waiter_whose_store_is_closed_gets_an_error(crowd: Crowd) -> None:
     """It would wait for ever: nobody can wake it any more."""
     hf = holdfast.connect(crowd.url)
     holder = crowd.process()

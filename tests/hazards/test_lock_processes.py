@@ -31,7 +31,7 @@ def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
 # --- the processes themselves ---
 
 
-def test_what_a_process_raises_and_how_it_ends_is_told(crowd: Crowd) -> None:
+def test_an_error_and_an_exit_status_of_a_process_are_reported(crowd: Crowd) -> None:
     one, two = crowd.processes(2)
     one.acquire("a", by="one")
     with pytest.raises(LockTimeout, match="one"):

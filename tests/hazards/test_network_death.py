@@ -160,8 +160,8 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(
     manager.close()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     with holdfast.connect() as hf:
-        told = [entry.revision for entry in entries_of(hf) if entry.kind == "host.registered"]
-        assert [line["details"]["revision"] for line in lines] == told
+        logged = [entry.revision for entry in entries_of(hf) if entry.kind == "host.registered"]
+        assert [line["details"]["revision"] for line in lines] == logged
         assert {line["details"]["subject"] for line in lines} == set(hf.network.list_all_hosts())
     assert 2 < len(lines) <= len(points) + 2
 

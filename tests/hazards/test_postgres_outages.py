@@ -41,15 +41,13 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
             server.crash() if number % 2 else server.stop()
             server.start()
             machines.progress()
-        told = machines.end()
+        reported = machines.end()
     with holdfast.connect(url) as hf:
-        check(hf, told, follower.seen)
-    assert all(one.counted >= RESTARTS for one in told)
+        check(hf, reported, follower.seen)
+    assert all(one.counted >= RESTARTS for one in reported)
 
 
-def test_who_watches_and_who_works_waits_until_the_server_is_back(
-    server: Server, tmp_path: Path
-) -> None:
+def test_watchers_and_workers_wait_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
     url = server.database()
     with holdfast.connect(url) as hf, ExitStack() as begun:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
@@ -141,8 +139,8 @@ def test_connections_cut_before_at_and_after_their_commit(server: Server) -> Non
                 until(lambda: proxy.lost)
                 machines.progress()
             proxy.lose = ""
-            told = machines.end()
+            reported = machines.end()
     with holdfast.connect(url) as hf:
-        check(hf, told, follower.seen)
+        check(hf, reported, follower.seen)
     # Every cut could be looked up, so that nobody was told of any.
-    assert not [one.errors for one in told if one.errors]
+    assert not [one.errors for one in reported if one.errors]

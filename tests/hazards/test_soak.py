@@ -14,7 +14,7 @@ import pytest
 from holdfast.kernel.errors import Unavailable
 from proof.soak import supervisor, tree_process
 from proof.soak.calls import Answer, Unheard, to_be_repeated
-from proof.soak.child import Board, Child, told
+from proof.soak.child import Board, Child, read_log
 from proof.soak.outcome import COLUMNS, Plan, Tally
 from proof.soak.parts import PARTS, cast
 from proof.soak.tree_process import overlaps
@@ -175,17 +175,17 @@ def test_a_tree_that_begins_while_another_lives_is_seen(tmp_path: Path) -> None:
         "0",
     ]
     assert subprocess.run(words).returncode == 0
-    assert told(tmp_path, "violations") == []
+    assert read_log(tmp_path, "violations") == []
     with subprocess.Popen([*words[:-1], "600"]) as other:
         try:
             until(lambda: f" {other.pid} " in (tmp_path / "trees" / "claim").read_text())
             assert subprocess.run(words).returncode == 0
         finally:
             other.kill()
-    [wrong] = told(tmp_path, "violations")
+    [wrong] = read_log(tmp_path, "violations")
     assert f"process {other.pid} of" in str(wrong["what"])
     assert subprocess.run(words).returncode == 0
-    assert len(told(tmp_path, "violations")) == 1
+    assert len(read_log(tmp_path, "violations")) == 1
 
 
 def test_a_token_that_does_not_grow_is_seen(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_token_that_does_not_grow_is_seen(tmp_path: Path) -> None:
     for token in (1, 5, 5):
         with one.witness("thing", token=token):
             pass
-    [wrong] = told(tmp_path, "violations")
+    [wrong] = read_log(tmp_path, "violations")
     assert "the tokens of thing do not grow: 5 after 5" in str(wrong["what"])
 
 

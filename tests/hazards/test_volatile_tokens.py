@@ -327,9 +327,7 @@ def test_a_file_that_cannot_be_made_in_time_is_no_damaged_log(
     assert _pair(store) > 0
 
 
-def test_a_store_that_closes_leaves_the_turn_to_those_who_are_inside(
-    path: Path, store: SqliteStore
-) -> None:
+def test_a_closing_store_lets_running_transactions_finish(path: Path, store: SqliteStore) -> None:
     """Only what is alone may count: a gate that opened while a thread is inside would let two of
     them.
     """
@@ -433,7 +431,7 @@ def test_processes_that_take_turns_get_growing_tokens(
 
 
 @pytest.mark.prove
-def test_tokens_grow_while_those_who_count_are_killed(
+def test_tokens_grow_while_their_takers_are_killed(
     path: Path, store: SqliteStore, tmp_path: Path
 ) -> None:
     """At whatever instruction that is. What a killed one still holds is taken from it by its

@@ -173,7 +173,7 @@ def test_a_kernel_that_tells_nothing(
     store.close()
 
 
-def test_what_one_thread_was_told_no_other_misses(store: FilesStore, cards: Path) -> None:
+def test_a_notice_to_one_thread_reaches_the_others(store: FilesStore, cards: Path) -> None:
     threads = 4
     begin = Barrier(threads)
 

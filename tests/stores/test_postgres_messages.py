@@ -187,14 +187,14 @@ def test_nobody_is_notified_where_nobody_listens(store: PostgresStore, postgres_
     ):
         raw.execute("LISTEN holdfast")
 
-        def told() -> list[str]:
+        def noted() -> list[str]:
             store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
             raw.execute("SELECT 1")
             return [notice.payload for notice in raw.notifies(timeout=0)]
 
-        assert told() == []
+        assert noted() == []
         with other.listen(["topic"]) as ears:
-            assert told() == ["default\ntopic"]
+            assert noted() == ["default\ntopic"]
             assert heard(ears)
 
 
@@ -253,7 +253,7 @@ def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresSt
         assert [answer.rows for answer in answers] == [[(large,)]] * 4
 
 
-def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: PostgresStore) -> None:
+def test_after_a_failure_the_rest_is_skipped_and_the_session_goes_on(store: PostgresStore) -> None:
     with closing(store.connections.connect()) as raw:
         statements = [
             messages.bound("SELECT 1 / %s::integer", (0,)),
@@ -328,7 +328,7 @@ def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with
     assert raw.closed and other.closed
 
 
-def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresStore) -> None:
+def test_a_returned_connection_goes_to_the_waiter_for_the_pool(store: PostgresStore) -> None:
     connections = store.connections
     with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
         lent = [
@@ -348,7 +348,7 @@ def _soon() -> Any:
     return Deadline.after(PATIENCE_S)
 
 
-def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_revision_too(
+def test_a_key_latched_late_after_a_new_one_gets_a_greater_revision_too(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look took a revision more, which nobody used: it hid those that others had taken between

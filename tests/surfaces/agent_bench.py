@@ -56,7 +56,7 @@ class AgentBench(CommandLine):
         # By its id, which tells of it also where its lease is over for a moment.
         return self.hf.agents.get(json.loads(ran.out)["agent_id"])
 
-    def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
+    def until_logged(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
         """Wait until the journal tells of something, with this data, so many times; return the last
         of them.
         """
@@ -78,8 +78,8 @@ class AgentBench(CommandLine):
         """
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:
-                told = (entry.kind, entry.subject) == ("agent.refreshed", agent.agent_id)
-                if told and entry.at > agent.lease_expires_at:
+                logged = (entry.kind, entry.subject) == ("agent.refreshed", agent.agent_id)
+                if logged and entry.at > agent.lease_expires_at:
                     return entry
         raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
 

@@ -65,9 +65,9 @@ class Bench(CommandLine):
 
     def waiting(self, name: str, by: str) -> None:
         """Wait until a job is in line for a resource."""
-        self.told("lock.waiting", name, by)
+        self.until_logged("lock.waiting", name, by)
 
-    def told(self, kind: str, name: str, by: str) -> None:
+    def until_logged(self, kind: str, name: str, by: str) -> None:
         """Wait until the journal tells of something, of a job or a part of it."""
         for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
             for entry in batch.entries:

@@ -49,9 +49,9 @@ class PageStage(Bench):
         self.server = self.start(
             "serve", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL
         )
-        told = json.loads(line(self.server))
-        self.port = int(told["url"].rpartition(":")[2])
-        return str(told["link"])
+        answer = json.loads(line(self.server))
+        self.port = int(answer["url"].rpartition(":")[2])
+        return str(answer["link"])
 
     def link(self) -> str:
         """One more link for a browser."""

@@ -86,7 +86,7 @@ def test_the_list_of_tools_is_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "told"),
+    ("tool", "arguments", "message"),
     [
         ("acquire", {}, "names"),
         ("acquire", {"names": []}, "names"),
@@ -113,12 +113,12 @@ def test_the_list_of_tools_is_short(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_refused_by_name(
-    agent: Agent, tool: str, arguments: dict[str, Any], told: str
+    agent: Agent, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ToolError) as refused:
         agent.call(tool, **arguments)
     assert refused.value.code in ("invalid_value", "invalid_name")
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert agent.call("whoami")["holdings"] == []
 
 
@@ -311,8 +311,8 @@ def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(
     assert agent.call("claim_job", queue="q1")["job"]["job_id"] == job_id
     agent.call("report_job", job_id=job_id, outcome="completed", detail="done")
     (logged,) = lasting.folder.glob(f"*-job-logs/{job_id}/events.ndjson")
-    told = [json.loads(line) for line in logged.read_text().splitlines()]
-    assert [(one["event"], one.get("to")) for one in told if one["event"] != "published"] == [
+    recorded = [json.loads(line) for line in logged.read_text().splitlines()]
+    assert [(one["event"], one.get("to")) for one in recorded if one["event"] != "published"] == [
         ("registered", None),
         ("status_changed", "running"),
         ("status_changed", "completed"),
@@ -464,7 +464,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     assert done.stdout.endswith(": pip install '.[mcp]' in the checkout of Holdfast\n")
 
 
-def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path: Path) -> None:
+def test_an_unusable_store_is_reported_before_the_server_listens(tmp_path: Path) -> None:
     said = CommandLine(tmp_path)("mcp", "--store", "postgresql://nobody@/nothing?host=/nonexistent")
     assert said.status == 6
     assert said.out == ""

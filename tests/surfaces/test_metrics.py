@@ -94,7 +94,7 @@ def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
     assert found["holdfast_swap_age_seconds",] == 0
 
 
-def test_a_swap_is_told_while_it_lives(hf: Holdfast) -> None:
+def test_a_swap_is_shown_while_it_lives(hf: Holdfast) -> None:
     with hf.workflows.swap("llama"):
         assert samples(hf)["holdfast_swap_age_seconds",] > 0
     assert samples(hf)["holdfast_swap_age_seconds",] == 0
@@ -201,7 +201,7 @@ def test_a_lease_that_is_over_is_less_than_nothing_and_nothing_is_swept_by_looki
         assert found["holdfast_journal_oldest_entry_age_seconds",] == 100
 
 
-def test_an_audit_log_that_is_behind_is_told_until_it_has_caught_up(hf: Holdfast) -> None:
+def test_an_audit_log_that_lags_is_reported_until_it_has_caught_up(hf: Holdfast) -> None:
     register(hf, 3)
     # Of others' entries the audit log does not tell, so it is not behind on them.
     hf.workflows.register("tuning", "llama")
@@ -281,7 +281,7 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
     assert all_parts(found) == dict.fromkeys(all_parts(found), 0) | {"store": 1, "gateways": 1}
 
 
-def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
+def test_a_blocking_writer_is_reported_and_does_not_block_reads(
     embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "METRICS_PROBE_S", 0.2)

@@ -217,8 +217,8 @@ def test_a_lease_of_a_process_ends_with_it(say: Say, hf: Holdfast) -> None:
 
 
 def test_the_help_of_a_router_names_commands_that_routers_have(say: Say) -> None:
-    told = say("network", "routers", "wait", "--help").out
-    assert "holdfast network routers wait router-1" in told and "use `lock`" in told
+    output = say("network", "routers", "wait", "--help").out
+    assert "holdfast network routers wait router-1" in output and "use `lock`" in output
     assert "holdfast locks wait router-1" in say("locks", "wait", "--help").out
 
 
@@ -383,11 +383,11 @@ def test_the_journal_tells_of_a_host(say: Say) -> None:
     add(say)
     add(say, 2)
     assert say("network", "leases", "take", "h1", "--by", "run", "--type", "quick").status == 0
-    told = [
+    logged = [
         json.loads(line)["kind"]
         for line in say("log", "--subject", "h1", "--json").out.splitlines()
     ]
-    assert told == ["host.registered", "host_lease.taken"]
+    assert logged == ["host.registered", "host_lease.taken"]
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class World:
     def queue(self, name: str) -> list[str]:
         return [request.by for request in self.locks.status(name).queue]
 
-    def told(self, *kinds: str) -> list[Entry]:
+    def logged(self, *kinds: str) -> list[Entry]:
         """The journal's entries about locks, of these kinds or of all."""
         # An entry of a database is shown once no transaction that began before it is under way, as
         # one that renews may be.

@@ -125,7 +125,7 @@ def test_the_system_clock_is_aware_utc() -> None:
     assert clock.SystemClock().now().tzinfo is UTC
 
 
-def test_the_manual_clock_moves_only_when_told_to() -> None:
+def test_the_manual_clock_moves_only_on_request() -> None:
     manual = ManualClock()
     begin = manual.now()
     assert manual.now() == begin

@@ -179,7 +179,7 @@ def test_an_agent_that_is_away_shuts_admission_until_it_returns(desk: Desk) -> N
     ]
 
 
-def test_a_replaced_agent_gets_nothing_of_what_was_meant_for_the_other(desk: Desk) -> None:
+def test_a_replacement_gets_no_prompt_meant_for_its_predecessor(desk: Desk) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     old = ask(gateway, "old")
@@ -530,7 +530,7 @@ def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: 
     assert desk.queue.get(asked.request_id).error_code == "interrupted_by_restart"
 
 
-def test_a_prompt_waits_while_nobody_knows_who_serves(
+def test_a_prompt_waits_while_its_gateway_is_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()

@@ -170,7 +170,7 @@ def test_a_late_result_leaves_the_result_of_a_newer_attempt_alone(world: World) 
     )
 
 
-def test_a_repeated_late_verdict_is_told_once_and_an_earlier_attempts_is_not_kept(
+def test_a_repeated_late_verdict_is_logged_once_and_that_of_an_earlier_attempt_dropped(
     world: World,
 ) -> None:
     before, first = late_job(world)
@@ -255,7 +255,7 @@ def test_a_job_that_failed_is_pending_again_with_its_history(world: World, ended
         "command_failed",
         "no disk",
     )
-    assert world.told()[-1] == {
+    assert world.logged()[-1] == {
         "from": ended,
         "to": "pending",
         "attempt": 1,
@@ -378,7 +378,7 @@ def test_a_new_job_has_a_day_and_no_idle_limit(world: World) -> None:
     assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
 
 
-def test_a_claim_whose_process_lives_here_is_never_idle_unless_told(world: World) -> None:
+def test_a_claim_of_a_live_local_process_is_idle_only_on_request(world: World) -> None:
     world.register()
     world.pick(world.worker(7))
     world.clock.advance(DAY_S - 1)
@@ -411,7 +411,7 @@ def test_the_job_of_a_machine_that_vanished_is_pending_again_after_the_lease(wor
             world.jobs.update_status(job.job_id, "completed", token=token, result=str(attempt))
         if attempt == 1:
             assert (reaped.status, reaped.deaths, reaped.error_code) == (JobStatus.PENDING, 1, None)
-            assert world.told()[-1]["why"] == "worker_died"
+            assert world.logged()[-1]["why"] == "worker_died"
         else:
             assert (reaped.status, reaped.deaths, reaped.error_code) == (
                 JobStatus.ERROR,

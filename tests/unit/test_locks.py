@@ -539,7 +539,7 @@ def test_a_look_before_the_next_in_line_sees_the_moment_between(world: World, lo
     waiting.result()
 
 
-def test_a_look_that_closes_a_cycle_is_told(world: World, locks: Locks) -> None:
+def test_a_wait_that_closes_a_cycle_is_a_deadlock(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
@@ -551,7 +551,7 @@ def test_a_look_that_closes_a_cycle_is_told(world: World, locks: Locks) -> None:
     waiting.result()
 
 
-def test_a_cycle_that_is_closed_through_a_look_is_told(world: World, locks: Locks) -> None:
+def test_a_cycle_closed_by_a_wait_without_a_grant_is_a_deadlock(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     looking = world.look("b", by="one")
@@ -606,22 +606,22 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
     locks.acquire("a", by="holder")
     first = world.line_up("a", by="first", locks=world.process(7))
     second = world.line_up(["b", "a"], by="second")
-    told: list[str] = []
+    reported: list[str] = []
 
     def run_out(ahead: Sequence[Ahead]) -> None:
-        told.extend(one.by for one in ahead)
+        reported.extend(one.by for one in ahead)
         watches.run_out()
 
     with pytest.raises(LockTimeout) as caught:
         locks.acquire("a", by="job", on_wait=run_out)
     # Whom it watched is the nearest alone.
-    assert told == ["second"]
+    assert reported == ["second"]
     fields = caught.value.fields
     assert [one["by"] for one in fields["holders"]] == ["holder"]
     assert (fields["position"], [one["by"] for one in fields["ahead"]]) == (3, ["first", "second"])
     assert fields["ahead"][1]["names"] == ["b", "a"]
     assert "2 waiters ahead" in caught.value.message
-    assert world.told("lock.timed_out")[0].data["held_by"] == ["holder"]
+    assert world.logged("lock.timed_out")[0].data["held_by"] == ["holder"]
     seen = locks.obstruction("a", by="first")
     assert ([one.by for one in seen.holders], seen.position) == (["holder"], 1)
     assert locks.obstruction("a", by="new").position == 3
@@ -747,7 +747,7 @@ def test_whoever_waits_is_told_when_another_comes_to_be_ahead(world: World, lock
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job")
     urgent = world.line_up("a", by="urgent", priority=1)
-    waiting.until_told(2)
+    waiting.until_reported(2)
     locks.release(held)
     locks.release(urgent.result())
     waiting.result()

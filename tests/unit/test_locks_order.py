@@ -242,7 +242,7 @@ def test_backfill_happens_at_a_release_too(world: World, locks: Locks) -> None:
     head.result()
 
 
-def test_a_release_lets_everyone_go_who_may(world: World, locks: Locks) -> None:
+def test_a_release_grants_every_waiter_that_can_go(world: World, locks: Locks) -> None:
     held = locks.acquire(["a", "b", "c"], by="holder")
     waiting = [
         world.line_up(["a", "b"], by="ab"),
@@ -338,7 +338,7 @@ def test_no_order_of_names_makes_two_sets_deadlock(world: World, locks: Locks) -
 # --- real cycles ---
 
 
-def test_crossed_locks_are_a_deadlock_told_to_the_younger_at_once(
+def test_crossed_locks_are_a_deadlock_that_the_younger_gets_at_once(
     world: World, locks: Locks
 ) -> None:
     locks.acquire("a", by="one")

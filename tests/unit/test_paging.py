@@ -49,7 +49,7 @@ def test_jobs_before_a_job_are_the_rest_of_the_list(hf: Holdfast) -> None:
     assert hf.jobs.list_jobs(status="running", before=place_of(first)) == []
 
 
-def test_jobs_of_one_arrival_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_jobs_that_arrive_together_are_ordered_by_their_ids(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     from holdfast.domains.jobs.records import JOBS
@@ -127,7 +127,7 @@ def test_locks_behind_a_name_are_the_rest_of_what_is_held(hf: Holdfast) -> None:
         hf.locks.page(limit=-1)
 
 
-def test_who_waits_is_drawn_and_what_nobody_waits_for_is_not(hf: Holdfast) -> None:
+def test_waited_for_locks_are_drawn_and_others_are_not(hf: Holdfast) -> None:
     hf.locks.acquire("a", by="one")
     hf.locks.acquire("b", by="two")
     seen = []

@@ -57,7 +57,7 @@ class Made:
         assert request is not None and request.token is not None
         return request, request.token
 
-    def told(self, request_id: str) -> list[str]:
+    def logged(self, request_id: str) -> list[str]:
         return [
             e.kind
             for batch in self.journal.since()
@@ -189,7 +189,7 @@ def test_a_request_put_back_keeps_its_place(made: Made) -> None:
     again, later = made.claim()
     assert again.request_id == first.request_id
     assert later > token
-    assert made.told(first.request_id) == [
+    assert made.logged(first.request_id) == [
         "request.accepted",
         "request.running",
         "request.readmitted",
@@ -282,7 +282,7 @@ def test_pruning_takes_what_ended_long_ago_with_its_key_and_tells(made: Made) ->
     assert made.queue.prune(keep_s=4 * DAY_S) == 0
     assert made.queue.prune(keep_s=2 * DAY_S) == 3
     assert [r.payload["prompt"] for r in made.queue.list()] == ["young", "runs", "waits"]
-    assert made.told("gpu") == ["request.pruned"]
+    assert made.logged("gpu") == ["request.pruned"]
     assert made.accept("young", key="kyoung").request_id == young
     assert made.accept("runs", key="r").request_id == runs.request_id
     assert made.accept("0", key="k0").request_id not in old
@@ -345,12 +345,12 @@ def test_pruning_passes_by_what_ended_late_in_whatever_place(
     assert [r.request_id for r in made.queue.list()] == late
 
 
-def test_trimming_by_itself_is_told_too(made: Made) -> None:
+def test_automatic_trimming_is_logged_too(made: Made) -> None:
     _done(made, "a")
     made.queue.change(lambda _, line: line.trim())
-    assert made.told("gpu") == []
+    assert made.logged("gpu") == []
     made.queue.change(lambda _, line: line.trim(keep=0))
-    assert made.told("gpu") == ["request.pruned"]
+    assert made.logged("gpu") == ["request.pruned"]
 
 
 def test_lists_are_in_order_and_cut_to_the_newest(made: Made) -> None:
@@ -399,7 +399,7 @@ def test_a_queue_that_could_take_nothing_is_refused(made: Made) -> None:
         Queue(made.store, made.journal, "gpu", depth_max=0)
 
 
-def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_damaged_request_is_skipped_and_reported(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "queue.sqlite"
