@@ -43,7 +43,7 @@ class Actor(Protocol):
 
 Cast = Callable[[Path, int], Actor]
 """Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a
-process can be told it.
+process can be given it.
 """
 
 

@@ -64,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What surrounds a run leads no test elsewhere, and least of all to the store of whoever runs
+    """What surrounds a run leads no test elsewhere, and least of all to the store of the user who runs
     it.
     """
     with pytest.MonkeyPatch.context() as patch:

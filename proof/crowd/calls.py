@@ -78,7 +78,7 @@ _UNHEARD = {"store_unavailable", "lock_timeout"}
 def locks(player: Player, key: str) -> None:
     draw = player.draw
     wait = draw.random() < 0.5
-    # Those who wait have names of their own: whoever does not wait may be refused for a waiter's
+    # Those who wait have names of their own: a request without a wait may be refused for a waiter's
     # sake.
     names = draw.sample(
         [f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2])

@@ -259,7 +259,7 @@ def unattended(job: Job) -> None:
 
 
 def held(job: Job) -> None:
-    """By the call that is meant for a `with` block; its waiting is not told of."""
+    """By the call that is meant for a `with` block; its waiting is not reported."""
     if job.ask(job.some_names(3), mode=job.mode(), held=True):
         job.work()
 

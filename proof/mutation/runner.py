@@ -158,7 +158,7 @@ def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
 
 def _write(path: Path, code: str) -> None:
     path.write_text(code, encoding="utf-8")
-    # What was compiled is told by time and size, and two mutants may have the same of both.
+    # Python knows a compiled file by time and size, and two mutants may have the same of both.
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
 

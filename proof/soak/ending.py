@@ -88,7 +88,7 @@ def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
 
 
 def _locks(hf: Holdfast) -> Iterator[str]:
-    """Whoever comes gets everything, and then there is nothing."""
+    """The next worker gets everything, and then there is nothing."""
     names = [*lock_parts.NAMES, *(f"leased-{number}" for number in range(3))]
     hf.locks.release(hf.locks.acquire(names, by="end", timeout_s=_PATIENCE_S))
     if not hf.network.acquire_all_router_locks_atomic(

@@ -167,7 +167,7 @@ class Supervisor:
                 self._wrong(str(error))
 
     def _revive(self, url: str, beside: list[Program]) -> None:
-        """Whoever was struck last has a successor too: what it left is everybody's to clear."""
+        """The last one that was struck has a successor too: every process may clear what it left."""
         while not self._violations():
             self._tend(beside)
             self._look_after(url)

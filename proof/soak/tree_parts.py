@@ -1,7 +1,7 @@
 """Commands under claims: `holdfast locks run` and `holdfast jobs run`, and kills among all
 processes of their trees.
 
-A claim must last as long as any process of the tree, whoever else was killed. Wrappers and
+A claim must last as long as any process of the tree, whatever else was killed. Wrappers and
 guardians are also stopped, and later continued or killed. That may delay others, and must not let
 them in. `tree_process.py` is the command, and its own witness.
 """

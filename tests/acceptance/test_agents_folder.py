@@ -242,7 +242,7 @@ def bound(path: Path) -> Iterator[None]:
 def test_a_record_that_cannot_be_removed_is_reported_as_failed_and_stops_no_other(
     tree: Tree, fixed: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
-    """It was told as removed, it stayed, and after that nobody could change anything."""
+    """It was reported as removed, stayed, and blocked every later change."""
     stuck, other = record("stuck", ends_in_s=-HOUR_S), record("other", ends_in_s=-HOUR_S)
     tree.write(stuck)
     tree.write(other)
@@ -262,7 +262,7 @@ def test_a_record_that_cannot_be_removed_is_reported_as_failed_and_stops_no_othe
         assert [entry["subject"] for entry in logged if entry["kind"] == "agent.cleaned"] == [
             other["agent_id"]
         ]
-        # Nor can it be replaced, and that is told too.
+        # Nor can it be replaced, and the error says so.
         ran = tree("agents", "publish", "stuck", *PUBLISH)
         assert ran.status == 6 and str(path) in ran.err
         assert tree("agents", "publish", "tpu", *PUBLISH).status == 0

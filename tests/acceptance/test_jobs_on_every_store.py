@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import JobStatus
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.prove
@@ -22,11 +23,7 @@ LABELS = ("tmux:a", "tmux:b")
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 Done = list[tuple[str, int, str]]

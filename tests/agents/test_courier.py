@@ -14,6 +14,7 @@ from holdfast.domains.jobs import Broker, event_stream
 from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.domains.jobs.records import HOST, JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 
 
@@ -91,7 +92,7 @@ def test_a_refused_topic_is_reported_after_the_rest_was_sent(
     spoil(hf, "a")
     register(hf, "z", "there")
     hf.job_events.publish("z", "progress")
-    with pytest.raises(InvalidValue, match="give job a another topic_prefix") as raised:
+    with raises(InvalidValue, field="topic_prefix", job_id="a") as raised:
         EventSender(hf.job_events, {}).send()
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 

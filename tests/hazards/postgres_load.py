@@ -34,7 +34,7 @@ from tests.harness.timeouts import PATIENCE_S, until
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"
 CALL_S = 4.0
-"""The time limit of a count: shorter than some outages, so that callers are told of them."""
+"""The time limit of a count: shorter than some outages, so that callers get errors from them."""
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one machine was told."""
+    """The answers that one machine got."""
 
     name: str
     counted: int
@@ -192,7 +192,7 @@ class Peer:
         self._last: Any = None
 
     def hear(self) -> Any:
-        """The next that it says; a machine that is silent, gone or in error is told of."""
+        """The next that it says; a machine that is silent, gone or in error fails the test."""
         assert self.pipe.poll(PATIENCE_S), f"a machine says nothing: {self.state()}"
         try:
             self._last = self.pipe.recv()

@@ -1,4 +1,4 @@
-"""What the power-loss workload writes, and what a store must then hold: records told by the journal
+"""What the power-loss workload writes, and what a store must then hold: records in the journal
 alone.
 
 Every change appends one entry, and commits are in the order of their revisions. So a store after a

@@ -22,6 +22,7 @@ from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
 from holdfast.runtime.gateway_host import open_gateway
 from holdfast.system import access
+from tests.harness.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +206,7 @@ def test_a_store_that_is_there_stays_as_it_was_made(
 ) -> None:
     connect(f"sqlite:{tmp_path}/store.sqlite").close()
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
-    # Whoever is not of the group can give nothing to it, and is refused by the system.
+    # The system refuses a user outside the group.
     for name in ("chown", "fchown"):
         monkeypatch.setattr(os, name, refused)
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
@@ -215,7 +216,7 @@ def test_a_store_that_is_there_stays_as_it_was_made(
 
 def test_a_missing_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP", "no-such-group-here")
-    with pytest.raises(InvalidValue, match="no group"):
+    with raises(InvalidValue, field="group"):
         connected(load_settings(store=f"sqlite:{tmp_path}/store.sqlite"))
 
 

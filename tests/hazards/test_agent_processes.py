@@ -24,6 +24,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.harness.children import KILLED, exit_status_of
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
@@ -35,11 +36,7 @@ GPU = id_of("HOLDFAST-gpu")
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -214,7 +211,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
         assert (last.kind, last.data["generation_id"]) == (
             "agent.published",
             second.generation_id,
-        ), "its late refresh is not told"
+        ), "its late refresh is not logged"
         with pytest.raises(LeaseLost):
             bench.hf.agents.refresh(GPU, first.generation_id)
 

@@ -138,7 +138,7 @@ def _read_everything(path: Path) -> None:
     try:
         for i in range(200):
             if store.get(THINGS, f"k{i:03}") is None:
-                pytest.fail("a record is gone and nobody was told")
+                pytest.fail("a record is gone without an error")
         if wrong := store.administration.check([THINGS]):
             raise StoreCorrupt(str(wrong))
     finally:
@@ -625,7 +625,7 @@ def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> N
 
 
 def test_opening_a_store_on_a_full_disk_says_so(tmp_path: Path) -> None:
-    """SQLite calls it an I/O error, and whoever read that looked for another disk."""
+    """SQLite calls it an I/O error, and that message sent its reader to look for another disk."""
     with mounted(tmp_path / "small", "size=3m") as mount:
         small, filler = mount / "store.sqlite", mount / "filler"
         store = _open(small)
@@ -927,7 +927,7 @@ def test_a_checkpoint_during_close_does_not_fail_the_change_before_it(
 def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had changed something was given an error of the system's own, and none that says what
+    """The caller got an error of the system's own, and none that says what
     became of it.
     """
     monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1)
@@ -946,7 +946,7 @@ def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
 def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for a disk to be free again tries for as long as that takes."""
+    """A caller that waits for disk space tries for as long as that takes."""
 
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")

@@ -32,6 +32,7 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from holdfast.stores.sqlite.maintenance import SqliteAdministration
 from tests.harness.disk import mounted
+from tests.harness.errors import raises
 from tests.stores.files_spaces import (
     ALL,
     CARDS,
@@ -299,7 +300,7 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
         put(store, DEEP, "a", ip="2")
     with pytest.raises(StoreUnavailable, match="link"):
         store.transact(lambda tx: tx.delete(DEEP, "a"), scope=[DEEP])
-    # What was refused is not tried again by whoever comes next.
+    # The next caller does not repeat what was refused.
     put(store, DEEP, "b")
     assert (root / "lab" / "live" / "a").is_symlink()
     hosts = root / "lab" / "hosts.json"
@@ -714,12 +715,12 @@ def test_a_folder_of_two_stores_is_refused_and_its_owner_named(root: Path, tmp_p
     shared.mkdir()
     with closing(open_files(root, folders={"lab": shared})) as first:
         put(first, HOSTS, "a")
-        with pytest.raises(Held, match=f"files:{root}"):
+        with raises(Held, holder=f"files:{root}"):
             open_files(tmp_path / "other", folders={"lab": shared})
         # The folder of another store, and one that is itself a store.
         put(first, CARDS, "c")
         for inner in (root / "cards", root):
-            with pytest.raises(Held, match=f"files:{root}"):
+            with raises(Held, holder=f"files:{root}"):
                 open_files(tmp_path / "other", folders={"lab": inner})
     with closing(open_files(root, folders={"lab": shared})) as first:
         assert keys(first, HOSTS) == ["a"]

@@ -254,7 +254,8 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
         asking = pool.submit(gate.client.prompt, "long")
         until(lambda: state_of(pid) == "T")
         interrupting = pool.submit(gate.client.interrupt, wait_s=PATIENCE_S)
-        # Sent while it stands still: it lies in the socket, and is the first thing to be read.
+        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads. No
+        # event reports that a request lies in the socket of a stopped process.
         time.sleep(0.3)
         gate.process.send_signal(signal.SIGCONT)
         done, long = interrupting.result(PATIENCE_S), str(asking.result(PATIENCE_S)["request_id"])

@@ -18,7 +18,9 @@ from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.harness.children import Child
+from tests.harness.errors import raises
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.postgres_sessions import outlived
 from tests.unit.hold_world import BRISK_S, names, replay
@@ -28,9 +30,7 @@ SUBJECTS = ("s", "t", "u")
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, verb: str) -> None:
     """It has happened whole or not at all, and the journal says which."""
     url = f"sqlite:{tmp_path}/store.sqlite"
     with holdfast.connect(url) as hf:
-        # The holder is the test, so that what was taken can be told from what died with its taker.
+        # The holder is the test, so that a released hold differs from one that died with its holder.
         holder = hf.processes.current()
 
         def change(connected: Holdfast, by: str, verb: str = verb) -> None:
@@ -291,9 +291,9 @@ def test_a_child_that_closes_takes_nothing_from_its_parent(hf: Holdfast) -> None
 
 
 def test_a_child_may_drop_what_its_parent_holds_once(hf: Holdfast) -> None:
-    """Whoever says the same name is the same holder."""
+    """The same name is the same holder."""
     hf.holds.take("s", by="run")
     Child(lambda: hf.holds.drop("s", by="run")).kill()
     assert names(hf.holds) == []
-    with pytest.raises(NotFound, match="nobody holds it"):
+    with raises(NotFound, subject="s", by="run", count=0):
         hf.holds.drop("s", by="run")

@@ -20,6 +20,7 @@ from holdfast.domains.jobs.work import WorkRequest
 from holdfast.kernel.errors import Fenced, StoreUnavailable
 from holdfast.runtime.attempt import Attempt
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
 pytestmark = pytest.mark.prove
@@ -38,11 +39,7 @@ time.sleep(600)
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 class Worker:

@@ -21,6 +21,7 @@ from holdfast.kernel.errors import LeaseLost, LockTimeout, StoreUnavailable
 from holdfast.kernel.limits import TRANSACT_TIMEOUT_S
 from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.records import LOCK_WAITS
+from tests.harness.errors import raises
 from tests.harness.processes import Used, used_by, used_since
 from tests.harness.stopped_processes import wait_until_stopped
 from tests.harness.timeouts import PATIENCE_S
@@ -283,7 +284,7 @@ def test_a_waiter_whose_store_is_closed_gets_an_error(crowd: Crowd) -> None:
         lambda waits: hf.locks.acquire("a", by="waiter", timeout_s=None, on_wait=waits)
     )
     hf.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with raises(StoreUnavailable, closed=True):
         waiting.result()
 
 

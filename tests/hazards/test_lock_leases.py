@@ -59,7 +59,7 @@ def test_a_holder_stopped_past_its_time_to_live_has_lost_it(crowd: Crowd) -> Non
     new = waiter.acquire("a", by="waiter", timeout_s=PATIENCE_S)
     assert new.token > old.token
     stopped.go_on()
-    # It is told without asking; and whatever it does with the old grant is refused.
+    # It learns so without asking, and the old grant is refused for everything.
     assert stopped.lost(old.key)
     with pytest.raises(Fenced):
         stopped.check_token("a", old.token)

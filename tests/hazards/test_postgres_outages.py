@@ -71,10 +71,10 @@ def test_watchers_and_workers_wait_until_the_server_is_back(server: Server, tmp_
         )
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
-        # Each has been seen at work, since who begins while the server is away is told so and ends.
+        # Each has been seen at work, since a process that starts while the server is away gets an error and ends.
         assert (worker.stdout.readline(), quiet.stdout.readline()) == ("fine\n", "fine\n")
         # And has nothing left to do, not even to write down: what an outage keeps from the audit
-        # log is told of, quiet or not.
+        # log is reported, quiet or not.
         for job, folder in ((first, tmp_path / "t"), (second, tmp_path / "u")):
             _written_down(folder / "logs", job)
         server.stop()
@@ -100,7 +100,7 @@ def test_watchers_and_workers_wait_until_the_server_is_back(server: Server, tmp_
 
 
 def _written_down(logs: Path, job_id: str) -> None:
-    """Wait until the end of a job is in an audit log, and whoever wrote it there is done."""
+    """Wait until the end of a job is in an audit log, and its writer is done."""
     status = logs / job_id / "status.json"
     until(lambda: status.exists() and json.loads(status.read_bytes())["status"] == "completed")
     with (logs / ".lock").open() as lock:

@@ -58,7 +58,7 @@ def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
             if entry.kind == "step"
         ]
         assert logged[-1] == value, "the journal tells something else"
-        assert logged == sorted(set(logged)), "a step was told twice"
+        assert logged == sorted(set(logged)), "a step was logged twice"
         old = store.read(
             lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]]
         )

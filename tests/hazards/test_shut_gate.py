@@ -21,6 +21,7 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
+from tests.harness.errors import raises
 from tests.harness.stopped_processes import StoppedInside
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import be_patient
@@ -242,5 +243,5 @@ def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path
     gate = Gate(tmp_path / "gate", PRIVATE)
     thread = gate._started_thread()
     gate.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with raises(StoreUnavailable, closed=True):
         thread.run(lambda: None, 600.0, lambda: LockTimeout("never"))

@@ -24,6 +24,7 @@ from holdfast.runtime.paths import signal_folder_of
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
 from tests.harness.children import Child
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 
 READERS = 8
@@ -36,12 +37,8 @@ _KEPT: list[object] = []
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Signal files of a database's workflows lie below the home.
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/files"
-    return str(request.getfixturevalue("postgres_url"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_the_guide_shows_every_option_of_serve() -> None:
     from holdfast.surfaces.cli.gateway_serve import serve
 
     page = _page("gateway.md")
-    # What every server and command has is told elsewhere.
+    # What every server and command has is on another page.
     common = {"--store", "--namespace", "--port", "--log-json"}
     options = {
         name for parameter in serve.params for name in parameter.opts if name.startswith("--")

@@ -137,7 +137,7 @@ class LockMachine(RuleBasedStateMachine):
         self.processes = [self.new_process(slot) for slot in range(SLOTS)]
         self.dead: set[Holder] = set()
         self.drafts: dict[str, Waiter] = {}
-        """Those that wait or were told something."""
+        """Those that wait or got a notice."""
         self.known: dict[str, list[Ahead]] = {}
         """Whom each waiter knows to be just ahead of it."""
         self.awaited: dict[str, Waiter] = {}
@@ -347,7 +347,7 @@ class LockMachine(RuleBasedStateMachine):
         return [] if kind is None else [(kind, name, draft.by) for name in draft.names]
 
     def check_cycle(self, draft: Waiter, steps: Sequence[policy.CycleStep]) -> None:
-        """What a job is told of its deadlock is true: each waits for what the next holds, and the
+        """The cycle in a job's deadlock error is true: each waits for what the next holds, and the
         last for its own.
         """
         assert steps[0].waiter.by == draft.by
@@ -381,7 +381,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.listening())
     @rule(at=which)
     def collect(self, at: int) -> None:
-        """A waiter reads what it was told, and asks again where that was it."""
+        """A waiter reads its notice, and asks again where the notice says so."""
         self.read_outcome(self.pick(self.listening(), at))
 
     def read_outcome(self, request_id: str) -> None:

@@ -43,6 +43,7 @@ from holdfast.testing.conformance import (
     put,
     take_all,
 )
+from tests.harness.errors import raises
 from tests.harness.timeouts import NEVER_S, until
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
@@ -194,7 +195,7 @@ def test_a_process_that_stood_still_has_what_it_leases_for_the_whole_time(
 
 def test_an_unset_clock_is_not_guessed(store: PostgresStore) -> None:
     store.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with raises(StoreUnavailable, closed=True):
         store.now()
 
 
@@ -486,7 +487,7 @@ def _names_the_limit(error: StoreUnavailable) -> bool:
 def test_a_role_that_lost_connect_gets_an_error_that_says_so(
     limited_url: str, postgres_url: str
 ) -> None:
-    """It was told that the server does not answer, and to check that it runs."""
+    """The error said that the server does not answer, and to check that it runs."""
     _limit(postgres_url, 0)
     with pytest.raises(StoreUnavailable) as caught:
         open_postgres(limited_url)
@@ -510,7 +511,7 @@ def test_a_store_whose_role_lost_connect_gets_an_error_that_says_so(
 def test_roles_that_may_connect_and_not_use_the_store_are_known(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    """Advisory locks are of a database, and whoever may connect to it can take any: so it can stop
+    """Advisory locks are of a database, and every role that may connect to it can take any: so it can stop
     all writers.
     """
     with psycopg.connect(postgres_url, autocommit=True) as connection:

@@ -3,7 +3,6 @@ a commit.
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -25,7 +24,7 @@ from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
-from tests.harness.timeouts import NEVER_S
+from tests.harness.timeouts import NEVER_S, until
 from tests.stores.harnesses_postgres import be_patient
 
 pytestmark = pytest.mark.prove
@@ -155,7 +154,7 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
-        # Whoever finds nothing looks once for the dead and for the overdue.
+        # A worker that finds nothing looks once for the dead and for the overdue.
         assert len(sent) == 6
 
 
@@ -269,7 +268,7 @@ def test_after_a_failure_the_rest_is_skipped_and_the_session_goes_on(store: Post
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
 def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None:
-    """Also where the server takes a backslash for an escape unless told otherwise."""
+    """Also where the server takes a backslash for an escape by default."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         raw.execute(
@@ -335,8 +334,7 @@ def test_a_returned_connection_goes_to_the_waiter_for_the_pool(store: PostgresSt
             all_of_them.enter_context(Lent(connections, _soon())) for _ in range(CONNECTIONS_MAX)
         ]
         waiting = pool.submit(store.get, THINGS, "warm")
-        while not connections._asking:
-            time.sleep(0)
+        until(lambda: connections._asking)
         all_of_them.close()
         assert waiting.result(PATIENCE_S) is not None
         assert len(set(lent)) == CONNECTIONS_MAX

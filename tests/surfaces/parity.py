@@ -175,7 +175,7 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
 def same(
     case: Case, library: Answer, http: Answer, ran: Ran | None, mcp: Answer | None = None
 ) -> None:
-    """The same result, or the same error, whoever was asked."""
+    """The same result, or the same error, on every surface."""
     for other in (http,) if mcp is None else (http, mcp):
         assert library.code == other.code == case.code, (library, other)
         if case.code is None:

@@ -276,7 +276,7 @@ def test_a_password_is_not_among_the_words_of_any_process(
     url = postgres_url.replace("holdfast@", "holdfast:s3cret@")
     with agent_bench(tmp_path, url) as bench:
         words = bench.folder / "words"
-        # A tmux that writes down what it was told.
+        # A tmux that records its arguments.
         program = bench.folder / "bin" / "tmux"
         program.parent.mkdir()
         program.write_text(

@@ -851,7 +851,7 @@ def a_listener() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-# --- what is left, and what is yet to be told ---
+# --- what is left, and what is yet to be sent ---
 
 
 def test_what_the_dead_left(clinic: Clinic) -> None:
@@ -873,7 +873,7 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         Verdict.WARN
     }
     notes = [one for one in clinic.look("leftovers") if one.verdict is Verdict.OK]
-    # Nobody asks for it, and whoever does gets it: nothing to see to.
+    # Nobody asks for it, and a caller that does gets it: nothing to report.
     assert [one.says for one in notes] == [
         "1 lock is still in the name of the dead, such as router-9: the next one that asks gets it"
     ]

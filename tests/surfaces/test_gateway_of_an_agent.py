@@ -41,7 +41,7 @@ def bench(tmp_path: Path) -> Iterator[AgentBench]:
 
 @pytest.fixture
 def served(bench: AgentBench) -> Iterator[Process]:
-    """A gateway before an agent in tmux, of which it is told nothing but the name."""
+    """A gateway before an agent in tmux, started with the agent's name alone."""
     bench.start_agent("gpu", command=SHELL)
     begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT)
     assert line(begun).startswith("gateway of gpu at http://127.0.0.1:")
@@ -108,7 +108,7 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(
 def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_nothing_up(
     bench: AgentBench,
 ) -> None:
-    """The gateway waited for ever for whoever would write to a FIFO in its place."""
+    """The gateway waited for ever for a writer of a FIFO in the file's place."""
     manifest = Path(in_session(bench, "claude").runtime.manifest_path)
     manifest.unlink()
     for code in ("manifest_missing", "manifest_invalid"):
@@ -271,7 +271,7 @@ def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(
     with serving(bench, "gpu", *before_it):
         bench.hf.agents.refresh(agent.agent_id, agent.generation_id, lease_s=2)
         until(lambda: expired(bench))
-        # Whoever publishes the new one is told of and kept, at once.
+        # The publisher of the new one is logged and recorded, at once.
         again = bench.hf.agents.publish("gpu", lease_s=1.5, **facts)  # type: ignore[arg-type]
         bench.until_logged(
             "agent.refreshed", again.agent_id, times=2, generation_id=again.generation_id

@@ -460,7 +460,7 @@ def test_a_lost_lock_whose_command_is_left_alone(locks: Bench) -> None:
 def test_a_lock_lost_just_before_the_end_is_still_reported(locks: Bench) -> None:
     """Also when the end of the command comes before the news."""
     process, pid = locks.hold("a", "--by", "job-1")
-    # It can neither be told nor tell until it goes on.
+    # It can neither receive nor send until it goes on.
     stop_outside(process.pid, locks.url)
     assert locks("locks", "kick", "a", "--why", "it hangs").status == 0
     os.kill(pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ def agent(lasting: Agents) -> Agent:
     return lasting("tmux:claude-a", "--queue", "q1", "--queue", "q2")
 
 
-# --- what a client is told of the tools ---
+# --- the descriptions of the tools ---
 
 
 LIST_BYTES_MAX = 15_000
@@ -498,5 +498,5 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
         assert raw.process.returncode == 0
         server.start()
         with holdfast.connect(url) as hf:
-            # Its death is seen by whoever asks.
+            # Every reader sees its death.
             hf.locks.acquire(names, by="next", timeout_s=PATIENCE_S).release()

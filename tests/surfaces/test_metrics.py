@@ -28,6 +28,7 @@ from holdfast.runtime.metrics.sources import Metrics
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.server.application import status_routes
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.surfaces.command import CommandLine
@@ -39,12 +40,7 @@ Samples = dict[tuple[str, ...], float]
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
-    places = {
-        "memory": "memory:",
-        "sqlite": f"sqlite:{tmp_path}/store.sqlite",
-        "files": f"files:{tmp_path}/state",
-    }
-    return places.get(request.param) or str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.surfaces.command import CommandLine, Say
 from tests.surfaces.locking import a_dead_process
 
@@ -23,9 +24,7 @@ HOST = ("--ip", "10.1.1.1/24", "--router", "router-1", "--mac", "02:00:00:00:00:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def test_leases(say: Say, hf: Holdfast) -> None:
     assert shown(say, "leases", "list") == hf.network.list_host_leases()
     assert list(shown(say, "leases", "list", "h2")) == ["h2"]
     first = hf.network.list_host_leases("h1")["h1"]["leases"][0]
-    # One-shot commands record no process unless told, and without a time a lease lasts until it is
+    # One-shot commands record no process by default, and without a time a lease lasts until it is
     # dropped.
     assert (first["pid"], first["expires_at"], first["dscp"]) == (None, None, 46)
     rows = [line.split("\t") for line in say("network", "leases", "list").out.splitlines()]

@@ -274,7 +274,7 @@ def test_a_log_out_whose_answer_comes_late_clears_every_tab(
 def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
     browser: Browser, made: PageStage
 ) -> None:
-    """The page asked again by itself, with the secret, whoever answered."""
+    """The page asked again by itself, with the secret, to any server."""
     visit = Visit(browser, made.serve())
     secret = _secret(visit.page)
     made.kill_server()

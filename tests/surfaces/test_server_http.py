@@ -35,6 +35,7 @@ from holdfast.surfaces.http.access import served_hosts
 from holdfast.surfaces.http.events import event_id
 from holdfast.surfaces.http.http_server import BoundedConnection, Crowd
 from holdfast.surfaces.http.server.sessions import Sessions
+from tests.harness.stores import store_url
 from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
 from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
@@ -46,12 +47,7 @@ HELD = {"names": ["router-1"], "by": "first", "ttl_s": 600}
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    url = (
-        f"sqlite:{tmp_path}/store.sqlite"
-        if request.param == "sqlite"
-        else request.getfixturevalue("postgres_url")
-    )
-    with connect(url) as hf, served(hf) as world:
+    with connect(store_url(request, tmp_path)) as hf, served(hf) as world:
         yield world
 
 
@@ -401,7 +397,7 @@ def test_a_grant_to_a_client_that_hung_up_is_released(small: Served) -> None:
 
 
 class _HeldBack:
-    """Locks whose first grant is made at once and known to its taker only when told."""
+    """Locks whose first grant is made at once and reaches its taker only on request."""
 
     def __init__(self, served: Served) -> None:
         self._real = served.hf.locks.acquire
@@ -517,7 +513,7 @@ def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
         for head_s in (NEVER_S, 0.5):
             monkeypatch.setattr(BoundedConnection, "head_s", head_s)
             slow += [_slow(small.port) for _ in range(250)]
-            # The first of them are never closed, so that whoever had to wait for that would not get
+            # The first of them are never closed, so that a client that waited for that would not get
             # an answer.
             for n in range(20):
                 assert acquire(small, f"job-{n}", names=[f"free-{n}-{head_s}"]).status_code == 200
@@ -553,7 +549,7 @@ def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(
 def test_authenticated_connections_survive_a_crowd_of_strangers(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that had been idle longest was closed, whoever it was."""
+    """The one that had been idle longest was closed, with a token or not."""
     monkeypatch.setattr(BoundedConnection, "connections_max", 10)
     monkeypatch.setattr(BoundedConnection, "head_s", NEVER_S)
     ask = f"GET /v1/locks HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -576,7 +572,7 @@ def test_authenticated_connections_survive_a_crowd_of_strangers(
 def test_unauthenticated_clients_that_read_no_answer_are_dropped(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They counted as being answered, for a minute each, and whoever had a token was turned
+    """They counted as being answered, for a minute each, and clients with a token were turned
     away.
     """
     monkeypatch.setattr(BoundedConnection, "connections_max", 5)

@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -27,12 +28,7 @@ pytestmark = pytest.mark.prove
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def say(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
-    url = (
-        f"sqlite:{tmp_path}/store.sqlite"
-        if request.param == "sqlite"
-        else request.getfixturevalue("postgres_url")
-    )
-    return CommandLine(tmp_path, HOLDFAST_STORE=url)
+    return CommandLine(tmp_path, HOLDFAST_STORE=store_url(request, tmp_path))
 
 
 class Server:

@@ -150,7 +150,7 @@ def test_a_folder_that_is_too_deep_for_a_socket_is_none_for_tmux(tmp_path: Path)
 def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server that ends with its last tmux session may refuse whoever comes at that moment."""
+    """A server that ends with its last tmux session may refuse a client that comes at that moment."""
     left: list[set[str]] = []
     with tmux_server() as tmux:
         agent = gateway.Agent(Tour(None, "", tmux.folder))  # type: ignore[arg-type]

@@ -65,13 +65,6 @@ class Bench(CommandLine):
                 select.select([fd], [], [], PATIENCE_S)
                 os.close(fd)
 
-    def until_logged(self, kind: str) -> None:
-        """Wait until the journal tells of something."""
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            if any(entry.kind == kind for entry in batch.entries):
-                return
-        raise AssertionError(f"nothing is told of {kind}")
-
 
 SHARED = pytest.mark.parametrize("bench", ["sqlite", "files"], indirect=True)
 """For what processes do to each other, which rests on locks and notices that each of these stores

@@ -35,7 +35,7 @@ class Watches:
         return time.monotonic() + self._jumped_s.get(threading.get_ident(), 0.0)
 
     def run_out(self, thread: int | None = None) -> None:
-        """Let every time limit of a thread be over, of this one unless told."""
+        """Let every time limit of a thread be over, by default of this one."""
         self._jumped_s[threading.get_ident() if thread is None else thread] = 1e6
 
 

@@ -1,4 +1,4 @@
-"""Agents: who has an id, who may take it over, who is told. On every store, on a clock of the
+"""Agents: who has an id, who may take it over, who is notified. On every store, on a clock of the
 test's.
 """
 

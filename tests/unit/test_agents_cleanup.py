@@ -19,6 +19,7 @@ from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Debris, Leftover
 from holdfast.stores.files.store import FilesStore
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.agent_world import LEASE_S, STORES, World, world_of
 
@@ -131,7 +132,7 @@ def test_the_grace_may_be_none_and_must_be_a_number(world: World) -> None:
         assert reasons(world.agents.cleanup(grace_s=grace_s).preserved)[IN_GRACE] == "in_grace"
     assert reasons(world.agents.cleanup(grace_s=0).removed)[IN_GRACE] == "expired"
     for grace_s in (-1, float("nan"), float("inf")):
-        with pytest.raises(InvalidValue, match="grace"):
+        with raises(InvalidValue, field="grace_s"):
             world.agents.cleanup(grace_s=grace_s)
 
 

@@ -1,4 +1,4 @@
-"""An agent's lease is renewed in the background, and a lost lease is told."""
+"""An agent's lease is renewed in the background, and a lost lease is reported."""
 
 import threading
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def test_a_take_over_is_reported_at_once_and_once(world: World) -> None:
     agent = world.publish()
     keeping = AgentRenewal(world.agents, agent, on_lost=reported.release)
     other = world.publish(session_name="s-2", take_over=True)
-    # The lease is of a day: only the notice of the take-over can have told.
+    # The lease is of a day: only the notice of the take-over can have woken it.
     assert reported.acquire(timeout=PATIENCE_S)
     assert keeping.lost.is_set()
     keeping.close()

@@ -457,7 +457,7 @@ def test_a_queue_is_served_for_the_agent_that_it_belongs_to_and_no_other(desk: D
     first.detach()
     with pytest.raises(Held, match="that of the agent with the name gpu"):
         desk.gateway(ScriptedAgent(), take=False).attach("id gpu")
-    # Whoever does not know whose it is takes nothing away from its owner.
+    # A gateway that does not know the owner takes nothing away from it.
     desk.gateway(ScriptedAgent()).detach()
     desk.gateway(ScriptedAgent(), take=False).attach("name gpu")
     row = desk.store.get(ATTACHMENTS, AGENT)
@@ -983,7 +983,7 @@ def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
 def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever tried again with its key made all fail that shared the commit."""
+    """A retry with its key failed all requests of the shared commit."""
     gateway = desk.gateway(ScriptedAgent())
     first = ask(gateway, key="mine")
     decode = REQUESTS.decode

@@ -138,7 +138,7 @@ def test_an_end_reported_by_an_event_of_the_attempt(world: EventWorld) -> None:
     assert not of_attempt(publish("progress"))
     assert not of_attempt(lambda job: world.jobs.update_status(job.job_id, "completed"))
     assert not of_attempt(lambda job: world.jobs.cancel(job.job_id))
-    # Ended without an event of its own, behind one that told of something else.
+    # Ended without an event of its own, behind one about something else.
     assert not of_attempt(
         lambda job: (publish("progress")(job), world.jobs.update_status(job.job_id, "error"))
     )
@@ -245,7 +245,7 @@ def test_a_forged_or_altered_completed_changes_nothing(
 
 
 def test_what_grows_too_large_as_it_is_read_is_dropped(world: EventWorld) -> None:
-    """Whoever watched was ended by it."""
+    """It ended the watchers."""
     job = world.running()
     payload = world.forged(job, data=[1e15] * 10_000).replace(b"1000000000000000.0", b"1e15")
     assert len(payload) < 2 * JOB_EVENT_BYTES_MAX

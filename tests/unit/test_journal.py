@@ -1,4 +1,4 @@
-"""The journal: told in the transaction, redacted, kept within bounds, followed without gaps."""
+"""The journal: written in the transaction, redacted, kept within bounds, followed without gaps."""
 
 import threading
 from collections.abc import Iterator

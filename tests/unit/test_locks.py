@@ -21,6 +21,7 @@ from holdfast.primitives.locks import Locks, Mode, policy
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.stores import STORES
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
@@ -106,7 +107,7 @@ def test_the_largest_set_of_the_longest_names_can_be_waited_for(world: World, lo
     """What can be had when nobody is in the way can be waited for when somebody is."""
     length = LOCK_SET_BYTES_MAX // LOCK_NAMES_MAX
     names = [f"{number:03}".ljust(length, "x") for number in range(LOCK_NAMES_MAX)]
-    with pytest.raises(InvalidValue, match="stands for many"):
+    with raises(InvalidValue, field="names"):
         locks.acquire([*names[1:], "é".ljust(length, "x")], by="job")
     world.use(names, by="job")
     held = locks.acquire(names[7], by="other")
@@ -208,7 +209,7 @@ def test_what_a_job_holds_comes_back_to_it_and_releasing_that_frees_nothing(
     world: World, locks: Locks
 ) -> None:
     outer = locks.acquire(["a", "b"], by="job")
-    # Whoever says the same job is the same holder, in another process too.
+    # The same job is the same holder, in another process too.
     for inner in (
         locks.acquire("a", by="job", timeout_s=0),
         world.process(2).acquire(["b", "a"], by="job", timeout_s=0),
@@ -341,7 +342,7 @@ def test_a_thread_that_waits_for_what_its_job_came_to_hold_gets_that_grant(
 def test_what_the_job_held_may_be_taken_away_just_as_the_rest_is_granted(
     world: World, locks: Locks
 ) -> None:
-    """Either it holds the whole set, or it is told so and holds nothing; no other error comes
+    """Either it holds the whole set, or it gets an error and holds nothing; no other error comes
     out.
     """
     locks.acquire("a", by="job")
@@ -447,7 +448,7 @@ def test_a_block_whose_grant_was_lost_says_so_at_its_end(world: World, locks: Lo
             locks.kick("a", why="to see")
             locks.acquire("a", by="other", timeout_s=0)
 
-    with pytest.raises(LeaseLost, match="to job"):
+    with raises(LeaseLost, names=["a"], by="job"):
         work()
     assert world.holders("a") == ["other"]
 
@@ -543,8 +544,8 @@ def test_a_wait_that_closes_a_cycle_is_a_deadlock(world: World, locks: Locks) ->
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
-    with pytest.raises(
-        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    with raises(
+        DeadlockDetected, cycle="two waits for a, held by one; one waits for b, held by two"
     ):
         locks.wait("a", by="two")
     locks.free("b", by="two")
@@ -555,8 +556,8 @@ def test_a_cycle_closed_by_a_wait_without_a_grant_is_a_deadlock(world: World, lo
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     looking = world.look("b", by="one")
-    with pytest.raises(
-        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    with raises(
+        DeadlockDetected, cycle="two waits for a, held by one; one waits for b, held by two"
     ):
         locks.acquire("a", by="two")
     locks.free("b", by="two")

@@ -311,7 +311,7 @@ def test_what_went_wrong_is_counted(world: World, locks: Locks, watches: Watches
 
 
 def test_counts_that_another_thread_is_adding_are_reported_too(timed: World) -> None:
-    """The background adds what was counted now and then, and whoever asks at that moment must not
+    """The background adds what was counted now and then, and a reader at that moment must not
     miss it.
     """
     adding, go_on = threading.Event(), threading.Event()

@@ -142,7 +142,7 @@ def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
 def test_an_agent_is_not_shown_a_lock_that_is_being_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes as its time to come is over: it was told that the lock is its own, and worked
+    """It comes as its time to come is over: it got the lock, and worked
     without it.
     """
     claim, ended = _lock_claim(hf)
@@ -173,7 +173,7 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
 def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that takes its time: whoever let go is told to come again, and does not have to for
+    """A store that takes its time: the caller of a release is asked to repeat it, and need not for
     it to be let go.
     """
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
@@ -203,7 +203,7 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status().marker is None
     with pytest.raises(LeaseLost):
         claim.finish(None)
-    # Nobody was told to load, so nobody did.
+    # No agent got the signal to load, so none did.
     assert hf.workflows.swap_status() == (None, None, [], None)
 
 

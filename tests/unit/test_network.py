@@ -40,6 +40,7 @@ from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
@@ -164,7 +165,7 @@ def test_an_address_may_be_unique_behind_each_router_alone(world: World) -> None
 
 def test_a_name_collides_too_and_says_so(registry: Registry) -> None:
     register(registry, 1)
-    with pytest.raises(RegistryCollision, match="host h1 is registered already") as caught:
+    with raises(RegistryCollision, host="h1", field="name", other="h1") as caught:
         registry.register_host(**{**host(2), "host_name": "h1"})
     assert caught.value.fields["field"] == "name"
 
@@ -240,11 +241,11 @@ def test_additional_information_never_overwrites_what_is_core(
 def test_a_batch_of_hosts_is_all_or_nothing(world: World, registry: Registry) -> None:
     register(registry, 5)
     before = world.records()
-    with pytest.raises(RegistryCollision, match="h5"):
+    with raises(RegistryCollision, field="primary_ip", other="h5"):
         registry.register_hosts(
             [host(1), host(2), {**host(3), "primary_ip": host(5)["primary_ip"]}]
         )
-    with pytest.raises(RegistryCollision, match="h1"):
+    with raises(RegistryCollision, field="mac_address", other="h1"):
         registry.register_hosts([host(1), {**host(2), "mac_address": host(1)["mac_address"]}])
     with pytest.raises(InvalidValue):
         registry.register_hosts([host(1), {**host(2), "primary_ip": "no"}])
@@ -275,7 +276,7 @@ def test_a_leased_host_is_not_unregistered_unless_forced(world: World, registry:
     for run in ("a", "b"):
         lease(registry, run)
     lease(registry, "a", "h2")
-    with pytest.raises(RegistryHeld, match="leased by a, b") as caught:
+    with raises(RegistryHeld, host="h1", holders=["a", "b"]) as caught:
         registry.unregister_host("h1")
     assert isinstance(caught.value, RegistryError) and isinstance(caught.value, Held)
     assert caught.value.fields["holders"] == ["a", "b"]
@@ -386,7 +387,7 @@ def test_a_batch_of_leases_is_all_or_nothing(world: World, registry: Registry) -
         {"host_name": f"h{at}", "job_type": "quick", "router_name": "router-1"} for at in (1, 2, 4)
     ]
     before, logged = world.records(), world.logged()
-    with pytest.raises(RegistryNotFound, match="h4"):
+    with raises(RegistryNotFound, host="h4"):
         registry.acquire_source_host_leases("run", wanted)
     assert (world.records(), world.logged()) == (before, logged)
     lease(registry, "other", "h2")
@@ -808,7 +809,7 @@ def test_a_deadlock_is_detected_at_once(registry: Registry) -> None:
     assert registry.acquire_router_lock("r1", "a")
     assert registry.acquire_router_lock("r2", "b")
     waiting = lock(registry, "r2", "a")
-    with pytest.raises(RegistryDeadlock, match="b would wait for ever"):
+    with raises(RegistryDeadlock, cycle="b waits for r1, held by a; a waits for r2, held by b"):
         registry.acquire_router_lock("r1", "b", PATIENCE_S)
     with pytest.raises(RegistryDeadlock):
         registry.wait_for_router("r1", PATIENCE_S, job_id="b")
@@ -878,7 +879,7 @@ def test_no_host_is_leased_while_another_job_has_its_router_alone(
 ) -> None:
     register(registry, 1)
     assert registry.acquire_router_lock("router-1", "detailed")
-    with pytest.raises(RegistryHeld, match="held exclusively by detailed") as caught:
+    with raises(RegistryHeld, router="router-1", holder="detailed") as caught:
         lease(registry, "quick")
     assert isinstance(caught.value, RegistryError)
     assert lease(registry, "detailed") == 1
@@ -894,7 +895,7 @@ def test_a_batch_is_refused_for_any_of_its_routers(world: World, registry: Regis
     register(registry, 2, router="router-2")
     assert registry.acquire_router_lock("router-2", "detailed")
     before = world.records()
-    with pytest.raises(RegistryHeld, match="router-2"):
+    with raises(RegistryHeld, router="router-2", holder="detailed"):
         registry.acquire_source_host_leases(
             "quick",
             [
@@ -915,7 +916,7 @@ def test_the_lock_of_a_dead_job_refuses_nobody(world: World, registry: Registry)
 def test_the_routers_lock_may_be_required(world: World) -> None:
     registry = world.process(2, settings=NetworkSettings(require_router_lock=True))
     register(registry, 1)
-    with pytest.raises(RegistryHeld, match="does not hold router router-1"):
+    with raises(RegistryHeld, router="router-1", holder=None):
         lease(registry, "run")
     for mode in ("shared", "exclusive"):
         assert registry.acquire_router_lock("router-1", "run", mode=mode)
@@ -1082,7 +1083,7 @@ def test_every_change_is_logged_in_one_place(
 
 
 def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
-    with pytest.raises(InvalidValue, match="bogus"):
+    with raises(InvalidValue, field="job_type"):
         world.registry.acquire_router_lock("router-1", "job-1", 0, job_type="bogus")
     assert not world.registry.is_router_locked("router-1")
 

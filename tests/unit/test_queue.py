@@ -33,7 +33,7 @@ DAY_S = 86400.0
 
 
 class Made:
-    """A queue on a store with a clock that moves when told."""
+    """A queue on a store with a clock that the test moves."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
@@ -247,6 +247,24 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
     assert [r.payload["prompt"] for r in made.queue.list()] == ["4", "5", "waits"]
     assert made.store.read(lambda tx: tx.count(KEYS), scope=[KEYS]) == 3
     assert made.queue.get(waiting.request_id).state is RequestState.ACCEPTED
+
+
+def test_only_what_has_ended_is_trimmed(made: Made) -> None:
+    """A request that runs and one that waits are older than all that ended, and no bound keeps
+    them.
+    """
+    steady_clock(made.queue.store).compare()
+    runs = made.accept("runs")
+    made.claim()
+    waits = made.accept("waits")
+    for n in range(2):
+        made.accept(str(n), express=True)
+        urgent = made.queue.claim(express=True)
+        assert urgent is not None and urgent.token is not None
+        made.queue.complete(urgent.request_id, urgent.token, {})
+    made.clock.advance(1000)
+    assert made.queue.change(lambda _, line: line.trim(keep=0, keep_s=1, keep_least=0)) == 2
+    assert [r.request_id for r in made.queue.list()] == [runs.request_id, waits.request_id]
 
 
 def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:

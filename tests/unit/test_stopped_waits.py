@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.kernel.errors import EAgain, LockTimeout
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 
 LONG_S = 10 * PATIENCE_S
@@ -18,8 +19,7 @@ LONG_S = 10 * PATIENCE_S
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite"}
-    with connect(urls.get(request.param) or request.getfixturevalue("postgres_url")) as made:
+    with connect(store_url(request, tmp_path)) as made:
         yield made
 
 

@@ -485,7 +485,7 @@ def test_work_that_was_asked_is_woken_when_the_swap_is_over_without_effect(world
 def test_a_signal_is_taken_back_that_comes_after_the_end_of_what_it_was_for(
     world: World, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks makes the file once it is decided, and may be late. It lay there for ever."""
+    """The swapper makes the file once it is decided, and may be late. It lay there for ever."""
     work = world.process(2).register("train", "llama", preemptible=True).workflow
     signals = world.workflows._context.signals
     give = signals.give
@@ -875,7 +875,7 @@ def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(
 
 
 def test_what_ignored_an_operator_is_given_time_again_by_the_next_swap(world: World) -> None:
-    """It counted as unwilling for ever, though it yields to whoever asks next."""
+    """It counted as unwilling for ever, though it yields to the next swap."""
     work = world.process(2)
     token = work.register("w", "A", preemptible=True).workflow.token
     work.request_preempt("w")

@@ -1,4 +1,4 @@
-"""What the page is told: each thing says why it is so, and what needs somebody is named, once."""
+"""What the page shows: each thing says why it is so, and what needs somebody is named, once."""
 
 import os
 from collections.abc import Iterator

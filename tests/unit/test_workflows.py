@@ -36,6 +36,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.swap_world import lose_lock
@@ -331,7 +332,7 @@ def test_a_live_owner_past_its_lease_learns_so_at_its_next_renewal(
     assert world.workflows.renew("train", token).token == token
     world.clock.advance(6)
     assert names(world) == []
-    with pytest.raises(LeaseLost, match="workflow train is not registered any more"):
+    with raises(LeaseLost, workflow="train"):
         world.workflows.renew("train", token)
     assert names(world) == []
 
@@ -408,7 +409,7 @@ def test_work_is_asked_to_yield_by_a_file_and_yields(world: World) -> None:
 
 def test_work_that_is_not_preemptible_is_not_asked(world: World) -> None:
     world.workflows.register("train", "llama")
-    with pytest.raises(InvalidValue, match="not registered as preemptible"):
+    with raises(InvalidValue, workflow="train"):
         world.workflows.request_preempt("train")
     with pytest.raises(NotFound):
         world.workflows.request_preempt("other")
@@ -491,7 +492,7 @@ def test_running_tells_when_it_was_swept(world: World) -> None:
     assert work.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost):
         work.should_yield()
-    with pytest.raises(LeaseLost, match="it was swept"):
+    with raises(LeaseLost, workflow="train"):
         work.__exit__(None, None, None)
 
 
