@@ -130,7 +130,7 @@ class History:
         if kind == "queued":
             ask.queued = at
         elif kind in ("granted", "timed_out", "no_turn", "deadlock", "lost", "failed"):
-            ask.ended, ask.end, ask.message = at, kind, event.get("told", "")
+            ask.ended, ask.end, ask.message = at, kind, event.get("message", "")
             if kind == "granted":
                 ask.granted, ask.tokens, ask.taken = (
                     at,

@@ -310,7 +310,7 @@ def test_a_deadlock_with_the_dead_or_with_nobody_is_found() -> None:
     other.tell(
         1.31, "deadlock", "a2", message="a waits for k, held by b; b waits for n, held by a"
     ).release(1.4, "a1")
-    assert [one for one in other.wrong() if "that b holds k, which it did not" in one]
+    assert [one for one in other.wrong() if "b holds k, which it did not" in one]
 
 
 def test_one_that_got_no_turn_may_still_stand_in_line() -> None:
