@@ -1,7 +1,7 @@
 """The locks that are compared: each library used the way its documentation shows, in its fastest
 proper setting.
 
-A library is imported by whoever uses it and not when this module is: one that is not installed is
+A library is imported by its own measurement and not when this module is: one that is not installed is
 told so in the report, and one that puts hooks into the interpreter slows down nobody but itself.
 """
 
@@ -53,7 +53,7 @@ class Peer(Protocol):
 
 Opens = Callable[..., Peer]
 """Makes the peer of a worker: from a folder, its number, the names, and the `address` of the server
-if it needs one. A name of a module or a partial of one, so that a process can be told it.
+if it needs one. A name of a module or a partial of one, so that a process can be given it.
 """
 
 
@@ -66,7 +66,7 @@ class Kind:
     module: str
     """What must be importable for it to take part."""
     package: str = ""
-    """The distribution whose version is told."""
+    """The distribution whose version is reported."""
     owner: str = "none"
     token: str = "none"
     killed: str = "freed by the kernel"
@@ -81,7 +81,7 @@ class Kind:
 def take_part(
     kinds: Sequence[Kind], servers: Mapping[str, str | None]
 ) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, told where their server is, and the names of those that
+    """Those that can be measured here, given the address of their server, and the names of those that
     cannot.
     """
     able, absent = [], []

@@ -43,7 +43,7 @@ class Actor(Protocol):
 
 Cast = Callable[[Path, int], Actor]
 """Makes the actor of a worker, by its number, on a prepared folder. A name of a module, so that a
-process can be told it.
+process can be given it.
 """
 
 
@@ -232,12 +232,12 @@ def alone(body: Callable[..., T], *args: object) -> T:
     process.start()
     send.close()
     try:
-        told: T = receive.recv()
+        reported: T = receive.recv()
     except EOFError:
         raise RuntimeError("a round came to nothing: what a process said of it is above") from None
     finally:
         process.join()
-    return told
+    return reported
 
 
 def _tell(send: Connection, body: Callable[..., object], *args: object) -> None:

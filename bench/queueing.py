@@ -2,7 +2,7 @@
 says is stored.
 
 One piece of work is the same for all: store a job, take the next one, and say that it is done; each
-survives a power loss once it is acknowledged. A library is imported by whoever uses it and not when
+survives a power loss once it is acknowledged. A library is imported by its own measurement and not when
 this module is.
 """
 
@@ -63,7 +63,7 @@ class Kind:
 
 
 def take_part(servers: Mapping[str, str | None]) -> tuple[list[Kind], list[str]]:
-    """Those that can be measured here, told where their server is, and the names of those that
+    """Those that can be measured here, given the address of their server, and the names of those that
     cannot.
     """
     able, absent = [], []
@@ -186,7 +186,7 @@ class PersistQueue:
 
 
 class Litequeue:
-    """litequeue, told to sync: by itself it does not."""
+    """litequeue, set to sync: by default it does not."""
 
     def __init__(self, folder: Path, number: int) -> None:
         from litequeue import LiteQueue

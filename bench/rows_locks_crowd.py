@@ -162,7 +162,7 @@ _COLD = (
 
 def _fifty(lab: Lab) -> Row:
     kinds, absent = locking.take_part(locking.kinds(HOLDFAST, FLOCK), {})
-    # Here it is no limit: whoever needs several locks today takes them so.
+    # Here it is no limit: a job that needs several locks today takes them so.
     kinds = [
         replace(kind, name=_SORTED, limit=False) if kind.name == FLOCK else kind for kind in kinds
     ]
@@ -221,7 +221,7 @@ def _contenders(
 
 
 def _as_time(race: Callable[[Path], Sample], folder: Path) -> Sample:
-    """A round told by its hand-overs."""
+    """A round as its hand-overs."""
     sample = race(folder)
     return Sample(
         rate=sample.rate, p50_s=sample.handed_s, worst_s=sample.handed_worst_s, share=sample.share

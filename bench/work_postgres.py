@@ -202,7 +202,7 @@ class Echo:
         context = multiprocessing.get_context("spawn")
         self._receive, send = context.Pipe(duplex=False)
         self._process = context.Process(target=listen, args=(send, *arguments), daemon=False)
-        # A worker is a daemon, which may have no children unless it is told that it may.
+        # A worker is a daemon, which may have no children unless that is allowed.
         multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
         self._process.start()
         assert self.heard()

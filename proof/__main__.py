@@ -5,6 +5,12 @@
 A case that fails is run once more, alone. If it passes then, it is printed as FLAKY with the seed
 that its report names, and the run goes on: luck neither blocks a change nor stays hidden. A case
 that fails twice fails the run. So does a run with many failures, which luck does not explain.
+
+To repeat what failed:
+
+    python -m proof -m '' 'tests/hazards/test_soak.py::CASE'    one case, by its node id
+    python -m proof.soak --store sqlite --seed 4711              a soak, with the seed that it printed
+    python -m proof.mutation --only 'RULE'                       a rule, broken again
 """
 
 import re

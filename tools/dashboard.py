@@ -250,7 +250,7 @@ ROWS: dict[str, list[Panel]] = {
             [(f"holdfast_journal_lag_seconds{{{_HERE}}}", "{{follower}}")],
         ),
         Panel(
-            "What is yet to be told",
+            "What is yet to be sent",
             "Entries behind followers, and events that wait for a broker.",
             "none",
             [

@@ -187,7 +187,7 @@ def backfill() -> str:
 
 
 def deadlock() -> str:
-    """A cycle of holds, and who is told of it."""
+    """A cycle of holds, and the job that gets the error."""
     return picture(
         760,
         286,

@@ -79,7 +79,7 @@ _UNHEARD = {"store_unavailable", "lock_timeout"}
 def locks(player: Player, key: str) -> None:
     draw = player.draw
     wait = draw.random() < 0.5
-    # Those who wait have names of their own: whoever does not wait may be refused for a waiter's
+    # Those who wait have names of their own: a request without a wait may be refused for a waiter's
     # sake.
     names = draw.sample(
         [f"{key}-{'w' if wait else 't'}{number}" for number in range(3)], draw.choice([1, 1, 2])
@@ -93,15 +93,15 @@ def locks(player: Player, key: str) -> None:
     if draw.random() < 0.3:
         _check(player, names[0], tokens[names[0]])
     if ttl_s is not None and draw.random() < 0.3:
-        with player.call("renew", names, tokens=tokens, ttl_s=0.1) as told:
+        with player.call("renew", names, tokens=tokens, ttl_s=0.1) as pending:
             try:
                 player.hf.locks.renew(held, 0.1)
-                told.answer(True)
+                pending.answer(True)
             except LeaseLost:
-                told.answer(False)
+                pending.answer(False)
     player.work(0.15 if ttl_s is not None and draw.random() < 0.2 else 0.006)
-    with player.call("release", names, tokens=tokens) as told:
-        told.answer(player.hf.locks.release(held))
+    with player.call("release", names, tokens=tokens) as pending:
+        pending.answer(player.hf.locks.release(held))
     if draw.random() < 0.3:
         _check(player, names[0], tokens[names[0]])
 
@@ -118,7 +118,9 @@ def _acquire(
     locks = player.hf.locks
     held: holdfast.Grant | None
     limit_s = player.draw.choice([0.05, 5.0]) if timeout_s is None else timeout_s
-    with player.call("acquire", names, by=player.name, mode=mode, wait=wait, ttl_s=ttl_s) as told:
+    with player.call(
+        "acquire", names, by=player.name, mode=mode, wait=wait, ttl_s=ttl_s
+    ) as pending:
         try:
             if wait:
                 held = locks.acquire(
@@ -133,17 +135,17 @@ def _acquire(
             if error.fields.get("by") != player.name:
                 raise
             held = None
-        told.answer(None if held is None else {"tokens": dict(held.tokens)})
+        pending.answer(None if held is None else {"tokens": dict(held.tokens)})
     return held
 
 
 def _check(player: Player, name: str, token: int) -> None:
-    with player.call("check", [name], token=token) as told:
+    with player.call("check", [name], token=token) as pending:
         try:
             player.hf.check_token(name, token)
-            told.answer(True)
+            pending.answer(True)
         except Fenced:
-            told.answer(False)
+            pending.answer(False)
 
 
 def turns(player: Player, key: str) -> None:
@@ -151,8 +153,8 @@ def turns(player: Player, key: str) -> None:
     held = _acquire(player, [key], "exclusive", True, None, timeout_s=20.0)
     if held is not None:
         player.work()
-        with player.call("release", [key], tokens=dict(held.tokens)) as told:
-            told.answer(player.hf.locks.release(held))
+        with player.call("release", [key], tokens=dict(held.tokens)) as pending:
+            pending.answer(player.hf.locks.release(held))
 
 
 # Claims.
@@ -162,7 +164,7 @@ def claims(player: Player, key: str) -> None:
     draw, jobs = player.draw, player.hf.jobs
     if draw.random() < 0.55:
         job, priority = player.new(), draw.choice([0, 0, 0, 5])
-        with player.call("register", [key], job=job, priority=priority) as told:
+        with player.call("register", [key], job=job, priority=priority) as pending:
             made = jobs.register_job(
                 "work",
                 agent="a",
@@ -171,15 +173,15 @@ def claims(player: Player, key: str) -> None:
                 priority=priority,
                 max_attempts=100,
             )
-            told.answer({"arrival": made.arrival})
+            pending.answer({"arrival": made.arrival})
     elif (old := player.old(key)) and draw.random() < 0.2:
         _verdict(player, key, "finish", *old)
     else:
         # One that waits is only asked for what will come.
         wait_s = draw.choice([0.0, 0.0, 0.6])
-        with player.call("pick", [key], wait=wait_s > 0) as told:
+        with player.call("pick", [key], wait=wait_s > 0) as pending:
             found = jobs.pick_pending(key, wait_s=wait_s, holder=player.hf.processes.current())
-            told.answer(None if found is None else {"job": found.job_id, "token": found.token})
+            pending.answer(None if found is None else {"job": found.job_id, "token": found.token})
         while found is not None and found.token is not None:
             player.stale.append((key, found.job_id, found.token))
             player.work()
@@ -191,17 +193,17 @@ def _end(player: Player, key: str, job: Any) -> Any:
     if how in ("finish", "requeue"):
         _verdict(player, key, how, job.job_id, job.token)
     elif how == "finish_and_pick":
-        with player.call("finish_and_pick", [key], job=job.job_id, token=job.token) as told:
+        with player.call("finish_and_pick", [key], job=job.job_id, token=job.token) as pending:
             try:
                 holder = player.hf.processes.current()
                 after = player.hf.jobs.finish_and_pick(
                     job.job_id, "completed", token=job.token, holder=holder
                 )
             except Fenced:
-                told.answer({"done": False, "picked": None})
+                pending.answer({"done": False, "picked": None})
                 return None
             picked = after.picked
-            told.answer(
+            pending.answer(
                 {"done": True, "picked": picked and {"job": picked.job_id, "token": picked.token}}
             )
             return picked
@@ -209,15 +211,15 @@ def _end(player: Player, key: str, job: Any) -> Any:
 
 
 def _verdict(player: Player, key: str, call: str, job: str, token: int) -> None:
-    with player.call(call, [key], job=job, token=token) as told:
+    with player.call(call, [key], job=job, token=token) as pending:
         try:
             if call == "finish":
                 player.hf.jobs.update_status(job, "completed", token=token)
             else:
                 player.hf.jobs.requeue(job, token=token)
-            told.answer(True)
+            pending.answer(True)
         except Fenced:
-            told.answer(False)
+            pending.answer(False)
 
 
 # Counted holds.
@@ -227,14 +229,14 @@ def counts(player: Player, key: str) -> None:
     holds, by = player.hf.holds, f"{player.name}-{player.draw.randrange(2)}"
     call = player.draw.choice(["take", "take", "drop", "drop", "count"])
     if call == "count":
-        with player.call(call, [key]) as told:
-            told.answer(holds.count(key))
+        with player.call(call, [key]) as pending:
+            pending.answer(holds.count(key))
         return
-    with player.call(call, [key], by=by) as told:
+    with player.call(call, [key], by=by) as pending:
         try:
-            told.answer(holds.take(key, by=by) if call == "take" else holds.drop(key, by=by))
+            pending.answer(holds.take(key, by=by) if call == "take" else holds.drop(key, by=by))
         except NotFound:
-            told.answer(None)
+            pending.answer(None)
 
 
 # The queue.
@@ -251,18 +253,18 @@ def _accept(player: Player, key: str, queue: SteppedQueue) -> None:
     old = player.old(key)
     name = old[0] if old and player.draw.random() < 0.2 else player.new()
     epoch = player.draw.choice([1, 1, 1, 2])
-    with player.call("accept", [key], name=name, epoch=epoch) as told:
+    with player.call("accept", [key], name=name, epoch=epoch) as pending:
         (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)], epoch=epoch)
         assert isinstance(request, Request)
-        told.answer({"arrival": request.arrival})
+        pending.answer({"arrival": request.arrival})
     player.stale.append((key, name, 0))
 
 
 def _claim(player: Player, key: str, queue: SteppedQueue) -> None:
     epoch = player.draw.choice([1, 1, 2])
-    with player.call("claim", [key], epoch=epoch) as told:
+    with player.call("claim", [key], epoch=epoch) as pending:
         request = queue.claim(epoch=epoch)
-        told.answer(
+        pending.answer(
             None if request is None else {"name": request.idempotency_key, "token": request.token}
         )
     if request is None or request.token is None or request.idempotency_key is None:
@@ -277,24 +279,24 @@ def _claim(player: Player, key: str, queue: SteppedQueue) -> None:
 def _owned(
     player: Player, key: str, queue: SteppedQueue, call: str, request_id: str, name: str, token: int
 ) -> None:
-    with player.call(call, [key], name=name, token=token) as told:
+    with player.call(call, [key], name=name, token=token) as pending:
         try:
             if call == "complete":
                 queue.complete(request_id, token, {})
             else:
                 queue.change(lambda _, line: line.put_back(request_id, token))
-            told.answer(True)
+            pending.answer(True)
         except Fenced:
-            told.answer(False)
+            pending.answer(False)
 
 
 def _interfere(player: Player, key: str, queue: SteppedQueue) -> None:
     """What an operator does, and one that comes too late."""
     if player.draw.random() < 0.3:
         detail = dict.fromkeys(Receipt, "gone")
-        with player.call("abandon", [key]) as told:
+        with player.call("abandon", [key]) as pending:
             ended = queue.change(lambda _, line: line.abandon_running(code="gone", detail=detail))
-            told.answer([one.idempotency_key for one in ended])
+            pending.answer([one.idempotency_key for one in ended])
         return
     waiting = {one.idempotency_key: one for one in queue.list() if one.idempotency_key}
     if not waiting:
@@ -306,20 +308,20 @@ def _interfere(player: Player, key: str, queue: SteppedQueue) -> None:
         _owned(player, key, queue, call, request_id, name, token)
         return
     arguments = {"name": name} if call == "cancel" else {"name": name, "epoch": 2}
-    with player.call(call, [key], **arguments) as told:
+    with player.call(call, [key], **arguments) as pending:
         try:
             if call == "cancel":
                 queue.cancel(request_id)
             else:
                 queue.change(lambda _, line: line.readmit(request_id, epoch=2))
-            told.answer(True)
+            pending.answer(True)
         except ImpossibleTransition:
-            told.answer(False)
+            pending.answer(False)
 
 
 def _look(player: Player, key: str, queue: SteppedQueue) -> None:
-    with player.call("look", [key]) as told:
-        told.answer(seen_in(queue))
+    with player.call("look", [key]) as pending:
+        pending.answer(seen_in(queue))
 
 
 def seen_in(queue: SteppedQueue) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Ask:
     ended: float = NEVER
     """Answered, in whichever way."""
     end: str = ""
-    told: str = ""
+    message: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     taken: tuple[str, ...] = ()
     granted: float = NEVER
@@ -130,7 +130,7 @@ class History:
         if kind == "queued":
             ask.queued = at
         elif kind in ("granted", "timed_out", "no_turn", "deadlock", "lost", "failed"):
-            ask.ended, ask.end, ask.told = at, kind, event.get("told", "")
+            ask.ended, ask.end, ask.message = at, kind, event.get("message", "")
             if kind == "granted":
                 ask.granted, ask.tokens, ask.taken = (
                     at,
@@ -213,7 +213,7 @@ def violations(
         *idle_waits(history, rules),
         *late_wakes(history, rules, granted_at or {}),
         *false_deadlocks(history),
-        *untold_deadlocks(history),
+        *missed_deadlocks(history),
         *taken_from_the_living(history),
     ]
 
@@ -245,7 +245,7 @@ def tokens_out_of_order(history: History) -> Iterator[str]:
 
 def overtaken(history: History, rules: Rules) -> Iterator[str]:
     """A request that later ones passed more often than they may. Those of jobs that held something
-    are left out, since one may pass whoever waits for its own job; and so are those whose priority
+    are left out, since one may pass the waiters for its own job; and so are those whose priority
     may have put them first.
     """
     by_name = _by_name(history.asks.values())
@@ -359,7 +359,7 @@ def _hindered(history: History, begin: float, end: float, rules: Rules) -> float
 
 
 def false_deadlocks(history: History) -> Iterator[str]:
-    """A deadlock that was told and was none: somebody in it was dead already, or held or waited for
+    """A deadlock that was reported and was none: somebody in it was dead already, or held or waited for
     nothing of the kind.
     """
     of_job: dict[str, list[Ask]] = {}
@@ -368,26 +368,26 @@ def false_deadlocks(history: History) -> Iterator[str]:
     for one in history.asks.values():
         if one.end != "deadlock":
             continue
-        steps = [match.groups() for match in _STEP.finditer(one.told)]
+        steps = [match.groups() for match in _STEP.finditer(one.message)]
         if not steps or steps[0][0] != one.by or steps[-1][2] != one.by:
-            yield f"{_shown(one)} was told of no cycle: {one.told}"
+            yield f"{_shown(one)} got a deadlock without a cycle: {one.message}"
         for waiter, name, holder in steps:
             holds = [ask for ask in of_job.get(holder, ()) if name in ask.names and ask is not one]
             if not any(
                 ask.asked <= one.ended and history.gone_by(ask) >= one.asked for ask in holds
             ):
-                yield f"{_shown(one)} was told that {holder} holds {name}, which it did not: {one.told}"
+                yield f"{_shown(one)} got a cycle in which {holder} holds {name}, which it did not: {one.message}"
             waits = [ask for ask in of_job.get(waiter, ()) if name in ask.names]
             if not any(
                 ask.asked <= one.ended and history.in_line_until(ask) >= one.asked for ask in waits
             ):
-                yield f"{_shown(one)} was told that {waiter} waits for {name}, which it did not: {one.told}"
+                yield f"{_shown(one)} got a cycle in which {waiter} waits for {name}, which it did not: {one.message}"
 
 
 _STEP = re.compile(r"(\S+) waits for (\S+), held by ([^\s;]+)")
 
 
-def untold_deadlocks(history: History) -> Iterator[str]:
+def missed_deadlocks(history: History) -> Iterator[str]:
     """Jobs that waited for each other's holds in a circle until one gave up, and none of them was
     told.
     """
@@ -400,7 +400,7 @@ def untold_deadlocks(history: History) -> Iterator[str]:
         end = history.waited_until(one)
         waited = one.end == "timed_out" and end - one.queued > CYCLE_S
         if waited and (path := _circle(history, takers, of_job, one, end - CYCLE_S, end)):
-            yield f"a deadlock that nobody was told of: {', '.join(map(_shown, path))}"
+            yield f"a deadlock that no job got: {', '.join(map(_shown, path))}"
 
 
 def _circle(
@@ -444,7 +444,7 @@ def _circle(
 def _waited_through(history: History, wait: Ask, end: float) -> bool:
     """Was it still waiting at that moment?"""
     if wait.end == "granted":
-        # Its grant came when whoever it waited for in the circle let go, which is for the caller to
+        # Its grant came when the job that it waited for in the circle let go, which is for the caller to
         # know.
         return wait.ended >= end
     return history.waited_until(wait) >= end
@@ -458,7 +458,7 @@ def taken_from_the_living(history: History) -> Iterator[str]:
         if one.taken and not one.freed and one.released < one.lease_sure:
             yield f"{_shown(one)} was lost"
         if one.end == "failed":
-            yield f"{_shown(one)} failed: {one.told}"
+            yield f"{_shown(one)} failed: {one.message}"
 
 
 def _in_conflict(one: Ask, other: Ask) -> bool:

@@ -118,15 +118,15 @@ class Job:
             self._end(
                 "timed_out" if error.fields.get("by") == self.by else "no_turn",
                 ask_id,
-                told=str(error),
+                message=str(error),
             )
             return None
         except DeadlockDetected as error:
-            self._end("deadlock", ask_id, told=error.fields["cycle"])
+            self._end("deadlock", ask_id, message=error.fields["cycle"])
             return None
         except LeaseLost as error:
             # A short time to live may be over before its holder is awake.
-            self._end("failed" if ttl_s is None else "lost", ask_id, told=str(error))
+            self._end("failed" if ttl_s is None else "lost", ask_id, message=str(error))
             return None
         except HoldfastError as error:
             # A database that is too busy even to let one in: as if no turn had come.
@@ -135,7 +135,7 @@ class Job:
                 and _TOO_LATE in error.message
                 and error.fields["outcome"] == "none"
             )
-            self._end("no_turn" if busy else "failed", ask_id, told=repr(error))
+            self._end("no_turn" if busy else "failed", ask_id, message=repr(error))
             return None
         if grant is None:
             self._end("timed_out", ask_id)
@@ -259,7 +259,7 @@ def unattended(job: Job) -> None:
 
 
 def held(job: Job) -> None:
-    """By the call that is meant for a `with` block; its waiting is not told of."""
+    """By the call that is meant for a `with` block; its waiting is not reported."""
     if job.ask(job.some_names(3), mode=job.mode(), held=True):
         job.work()
 

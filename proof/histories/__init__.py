@@ -1,15 +1,15 @@
 """Linearizability of recorded histories: did everything happen as if one call came after the other?
 
-Real processes write down what they call and what is answered (recording.py), each with the instant
+Real processes write down what they call and what is answered (recorder.py), each with the instant
 of a clock that all processes of a machine share. What a killed process called and never heard the
 answer of stays pending: it may have taken effect at any time since, or not at all. A specification
 says what a sequential object may do (specification.py and those beside it), and a search looks for
-one order of all calls that it allows and that no instant contradicts (checking.py). Where there is
-none, the shortest beginning of the history that shows it is told in words (telling.py).
+one order of all calls that it allows and that no instant contradicts (search.py). Where there is none, the
+report names the shortest beginning of the history that shows it (check.py).
 
     recorder = Recorder(folder / "p1.history", process="p1")
-    with recorder.call("acquire", ["router-1"], by="run-7", mode="exclusive", wait=True) as told:
-        told.answer({"tokens": dict(locks.acquire(["router-1"], by="run-7").tokens)})
+    with recorder.call("acquire", ["router-1"], by="run-7", mode="exclusive", wait=True) as pending:
+        pending.answer({"tokens": dict(locks.acquire(["router-1"], by="run-7").tokens)})
     ...
     report = check(read(folder.glob("*.history")), LockSpecification())
     assert not report.wrong, report.summary()

@@ -16,7 +16,9 @@ from proof.histories.specification import S, Specification
 _STEPS_SHOWN = 12
 
 
-def told(key: str, order: Sequence[tuple[Operation, Any]], stuck: Operation, first: Any) -> str:
+def explanation(
+    key: str, order: Sequence[tuple[Operation, Any]], stuck: Operation, first: Any
+) -> str:
     """Why no order explains a part of a history: nothing up to the answer of `stuck` can be put in
     an order with it.
     """
@@ -118,7 +120,7 @@ def check(
         report.parts += 1
         report.tried += found.tried
         if found.stuck is not None:
-            report.wrong.append(told(key, found.order, found.stuck, specification.first()))
+            report.wrong.append(explanation(key, found.order, found.stuck, specification.first()))
         elif late_s is not None:
             report.wrong += late(found, specification, late_s)
     return report

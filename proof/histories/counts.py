@@ -4,7 +4,7 @@
     drop   subject; by  -> how many hold it then, or None when `by` did not
     count  subject      -> how many hold it
 
-A holder whose process died counts or does not, as whoever asks may have seen it alive before; a
+A holder whose process died counts or does not, as a reader may have seen it alive before; a
 holder that lives always does.
 """
 

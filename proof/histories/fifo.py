@@ -9,7 +9,7 @@
     abandon   queue                      -> the names of what ran, in order of arrival
     look      queue                      -> {"waiting": names in order, "running": name or None, "ended": names}
 
-A name is the idempotency key of a request, so that whoever lost an answer can ask again. What a
+A name is the idempotency key of a request, so that a caller that lost an answer can ask again. What a
 dead process had claimed stays claimed until somebody abandons it.
 """
 

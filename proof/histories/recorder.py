@@ -14,7 +14,7 @@ from proof.event_log import EventLog
 from proof.histories.operation import DIE, NEVER, Operation
 
 
-class Told:
+class PendingCall:
     """The call under way, in the hands of the one who makes it."""
 
     def __init__(self, recorder: "Recorder", call_id: str) -> None:
@@ -37,20 +37,20 @@ class Recorder:
         self.log = EventLog(path)
 
     @contextmanager
-    def call(self, call: str, keys: Sequence[str], **arguments: Any) -> Iterator[Told]:
+    def call(self, call: str, keys: Sequence[str], **arguments: Any) -> Iterator[PendingCall]:
         """Make the call inside the block, and say there what was answered. `arguments` are what
         JSON can hold.
         """
-        told = Told(self, f"{self.process}#{next(self._numbers)}")
+        pending = PendingCall(self, f"{self.process}#{next(self._numbers)}")
         line = {
-            "id": told._id,
+            "id": pending._id,
             "process": self.process,
             "call": call,
             "keys": list(keys),
             "arguments": arguments,
         }
         self.log.write({"at": time.monotonic(), **line})
-        yield told
+        yield pending
 
     def close(self) -> None:
         """Nothing more will be written."""

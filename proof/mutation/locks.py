@@ -17,7 +17,7 @@ LOCK_TESTS = (
     "tests/unit/test_locks.py",
     "tests/unit/test_locks_order.py",
     "tests/unit/test_locks_leases.py",
-    "tests/unit/test_locks_told.py",
+    "tests/unit/test_locks_events.py",
     "tests/model/test_lock_cases.py",
 )
 """Those of the lock manager, the nearest first: its rules show in each other's tests."""

@@ -19,7 +19,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     _KEEPER: (
         "tests/unit/test_lock_rules.py",
         "tests/unit/test_locks_leases.py",
-        "tests/unit/test_locks_told.py",
+        "tests/unit/test_locks_events.py",
         "tests/unit/test_holds.py",
     ),
 }

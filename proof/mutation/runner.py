@@ -92,13 +92,13 @@ def _pattern(text: str) -> str:
 
 def unmakeable(mutants: Sequence[Mutant]) -> list[str]:
     """Why some of them cannot be made: their text is not there, or not once."""
-    told = []
+    reported = []
     for mutant in mutants:
         try:
             broken(mutant, (ROOT / "src" / "holdfast" / mutant.file).read_text(encoding="utf-8"))
         except (ValueError, FileNotFoundError) as error:
-            told.append(str(error))
-    return told
+            reported.append(str(error))
+    return reported
 
 
 def failing(
@@ -158,7 +158,7 @@ def tried(mutant: Mutant, free: "SimpleQueue[Path]") -> Outcome:
 
 def _write(path: Path, code: str) -> None:
     path.write_text(code, encoding="utf-8")
-    # What was compiled is told by time and size, and two mutants may have the same of both.
+    # Python knows a compiled file by time and size, and two mutants may have the same of both.
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
 

@@ -46,7 +46,7 @@ class Descriptors:
         return self._table(pid).get(fd)
 
     def forked(self, call: Call) -> None:
-        """A process or thread was made. To be told at the call's entry: the child may run before it
+        """A process or thread was made. To be reported at the call's entry: the child may run before it
         returns.
         """
         table = self._table(call.pid)

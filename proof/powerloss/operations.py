@@ -1,4 +1,4 @@
-"""What a program does to a disk, told without descriptors and paths.
+"""What a program does to a disk, without descriptors and paths.
 
 `begun` and `done` are places in the recording: the operation took effect somewhere between them. A
 sync covers what was done before it had begun, and counts once it is done.

@@ -1,4 +1,4 @@
-"""Run a program under strace and keep what it told of itself."""
+"""Run a program under strace and keep what it reported of itself."""
 
 import os
 import shutil

@@ -23,7 +23,7 @@ ending.py        what must be true when nothing moves any more
 outcome.py       what a soak is to be, and what it came to
 faults.py        faults to plant, each of which must be found
 
-Each child dies with the supervisor. A violation is written down by whoever sees it, and ends the
+Each child dies with the supervisor. A violation is written down by the process that sees it, and ends the
 soak with status 1. The plan of what is killed, stopped and restarted follows from the seed; which
 instruction it meets does not.
 """

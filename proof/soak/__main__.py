@@ -22,7 +22,7 @@ keep_finished = 100_000_000
 [locks]
 standby_after_s = 0.05
 """
-"""In the end everything is asked for that was ever told or registered, so none of it may be
+"""In the end everything is asked for that was ever logged or registered, so none of it may be
 dropped. Wrappers of commands that live for a second go on standby too.
 """
 
@@ -47,20 +47,23 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.soak")
     parser.add_argument("--minutes", type=float, default=10.0, help="on each store")
     parser.add_argument(
-        "--seed", type=int, default=None, help="of what is killed when; drawn and told unless given"
+        "--seed",
+        type=int,
+        default=None,
+        help="of what is killed when; drawn and printed unless given",
     )
     parser.add_argument(
         "--store",
         choices=["sqlite", "postgres", "files"],
         action="append",
-        help="the first two unless told",
+        help="the first two by default",
     )
     parser.add_argument(
         "--pause", type=float, default=0.2, help="seconds between two blows, on average"
     )
     parser.add_argument("--share", type=float, default=1.0, help="of the processes of each part")
     parser.add_argument(
-        "--part", action="append", default=[], help="these parts alone; all unless told"
+        "--part", action="append", default=[], help="these parts alone; all by default"
     )
     parser.add_argument("--plant", default="", help="a bug of proof/bugs.py, which must be found")
     chosen = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ _FULL, _AWAY, _LATE = 429, 503, 504
 
 
 class Unheard(Exception):
-    """No answer came: what was asked may have been done, or may still be done. Whoever repeats it
+    """No answer came: what was asked may have been done, or may still be done. A caller that repeats it
     looks first.
     """
 
@@ -137,7 +137,7 @@ def to_be_repeated(answer: Answer) -> bool:
     fields = answer.body["fields"]
     if fields.get("outcome") == "unknown":
         raise Unheard
-    # Whoever waited for a lock in vain is told its name.
+    # A timed-out waiter gets the name of the lock.
     return answer.status != _LATE or "by" not in fields
 
 

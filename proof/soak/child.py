@@ -200,7 +200,7 @@ class Child:
             os.close(fd)
 
 
-def told(folder: Path, log: str) -> list[dict[str, object]]:
+def read_log(folder: Path, log: str) -> list[dict[str, object]]:
     """The lines of a log; a torn last one is left out."""
     path = folder / log
     return events_in(path) if path.exists() else []

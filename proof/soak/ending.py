@@ -17,7 +17,7 @@ from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from proof.soak import lock_parts, network_parts, tree_parts, tree_process
-from proof.soak.child import told
+from proof.soak.child import read_log
 from proof.soak.gateway_parts import AGENT
 from tests.harness.timeouts import until
 from tests.hazards.network_invariants import replayed, stored
@@ -36,7 +36,7 @@ def look(url: str, folder: Path) -> Iterator[str]:
         hf.workflows.sweep()
         yield from _trees(hf, folder)
         yield from _locks(hf)
-        entries = _told(hf)
+        entries = _journal(hf)
         yield from _jobs(hf, folder, entries)
         yield from _counts(hf, entries)
         yield from _agents(hf, folder, entries)
@@ -47,7 +47,7 @@ def look(url: str, folder: Path) -> Iterator[str]:
     yield from _gateway(folder)
 
 
-def _told(hf: Holdfast) -> list[Entry]:
+def _journal(hf: Holdfast) -> list[Entry]:
     """The whole journal. A database shows an entry once no transaction that began before it is
     under way, as one of the programs beside may be.
     """
@@ -88,7 +88,7 @@ def _trees(hf: Holdfast, folder: Path) -> Iterator[str]:
 
 
 def _locks(hf: Holdfast) -> Iterator[str]:
-    """Whoever comes gets everything, and then there is nothing."""
+    """The next worker gets everything, and then there is nothing."""
     names = [*lock_parts.NAMES, *(f"leased-{number}" for number in range(3))]
     hf.locks.release(hf.locks.acquire(names, by="end", timeout_s=_PATIENCE_S))
     if not hf.network.acquire_all_router_locks_atomic(
@@ -106,13 +106,13 @@ def _locks(hf: Holdfast) -> Iterator[str]:
 
 def _jobs(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
     rows = hf.store.read(lambda tx: {row.key: row.record for row in tx.range(JOBS)}, scope=[JOBS])
-    for one in told(folder, "registered"):
+    for one in read_log(folder, "registered"):
         job = rows.get(str(one["job"]))
         if job is None:
             yield f"a registered job is lost: {one['job']}"
         elif job.status.value != "completed":
             yield f"a job is left {job.status.value}: {one['job']}"
-    for done, times in Counter(str(one["job"]) for one in told(folder, "done")).items():
+    for done, times in Counter(str(one["job"]) for one in read_log(folder, "done")).items():
         if times > 1:
             yield f"{done} was completed {times} times"
     # What a verdict said that came too late is journalled too, and moves no job.
@@ -153,7 +153,7 @@ def _agents(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str]:
     shown = {key: record.generation_id for key, record in rows.items()}
     if shown != {key: generation for key, generation in last.items() if generation is not None}:
         yield f"the journal tells of other agents than there are: {last}, {shown}"
-    tokens = Counter(int(str(one["token"])) for one in told(folder, "published"))
+    tokens = Counter(int(str(one["token"])) for one in read_log(folder, "published"))
     if repeated := [token for token, times in tokens.items() if times > 1]:
         yield f"tokens were given to two generations: {repeated}"
 
@@ -178,7 +178,7 @@ def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str
     """
     there = {entry.revision for entry in entries}
     for path in sorted(folder.glob("followed-*")):
-        lines = told(folder, path.name)
+        lines = read_log(folder, path.name)
         seen = [revision for line in lines for revision in line["revisions"]]  # type: ignore[attr-defined]
         if len(set(seen)) != len(seen):
             yield f"{path.name} saw entries twice"
@@ -202,7 +202,7 @@ def _followers(hf: Holdfast, folder: Path, entries: list[Entry]) -> Iterator[str
 
 
 def _leases(folder: Path) -> Iterator[str]:
-    tokens = Counter((one["name"], one["token"]) for one in told(folder, "leased"))
+    tokens = Counter((one["name"], one["token"]) for one in read_log(folder, "leased"))
     if repeated := [one for one, times in tokens.items() if times > 1]:
         yield f"tokens were given twice: {repeated}"
 
@@ -213,7 +213,7 @@ def _gateway(folder: Path) -> Iterator[str]:
         # A soak of parts that need none.
         return
     client = GatewayClient(AGENT, root=folder / "gateways" / "default" / AGENT)
-    accepted = {str(one["request"]): one["prompt"] for one in told(folder, "accepted")}
+    accepted = {str(one["request"]): one["prompt"] for one in read_log(folder, "accepted")}
     for request_id in list(accepted)[-3:]:
         client.request(request_id, wait_s=_PATIENCE_S)
     requests = {one["request_id"]: one for one in client.requests(limit=10_000)}

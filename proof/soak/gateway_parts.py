@@ -11,7 +11,7 @@ AGENT = "gpu"
 
 
 def client(child: Child, hf: Holdfast) -> bool:
-    """Hands in a prompt until it is told that it was accepted, under one key."""
+    """Hands in a prompt until it is accepted, under one key."""
     if child.draining:
         return False
     gateway = GatewayClient(AGENT, root=child.folder / "gateways" / "default" / AGENT)

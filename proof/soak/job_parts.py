@@ -14,7 +14,7 @@ _PENDING_MAX = 200
 
 
 def producer(child: Child, hf: Holdfast) -> bool:
-    """What was registered is told; a registration whose answer was lost is repeated under its
+    """A registration is logged; a registration whose answer was lost is repeated under its
     id.
     """
     if child.draining:

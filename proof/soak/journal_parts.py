@@ -8,7 +8,7 @@ from holdfast.kernel.store import BEGINNING
 from holdfast.primitives.holds import HOLDS
 from holdfast.primitives.locks.records import LOCKS, Mode, lock_in
 from holdfast.runtime.connection import Holdfast
-from proof.soak.child import Child, told
+from proof.soak.child import Child, read_log
 
 _UNSYNCED = ("request.delivered", "gateway.agent_unavailable", "gateway.agent_returned")
 """Entries of changes that are not durable: a database that is killed may lose them after a follower
@@ -23,7 +23,7 @@ def follower(child: Child, hf: Holdfast) -> bool:
     where it was, once.
     """
     log = f"followed-{child.part}"
-    before = told(child.folder, log)
+    before = read_log(child.folder, log)
     cursor = str(before[-1]["cursor"]) if before else BEGINNING
     _mend(child, log)
     last = 0

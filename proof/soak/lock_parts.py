@@ -11,7 +11,7 @@ SUBJECTS = [f"subject-{number}" for number in range(4)]
 
 
 def locker(child: Child, hf: Holdfast) -> bool:
-    """Sets, shared or not, with priorities: whoever holds is seen to hold, and nobody else is."""
+    """Sets, shared or not, with priorities: a holder is seen to hold, and no other job is."""
     if child.draining:
         return False
     draw = child.draw

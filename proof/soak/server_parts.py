@@ -249,7 +249,7 @@ def _ended(child: Child, call: Caller, job_id: str, token: int) -> object:
         except Unheard:
             answer = None
         if answer is not None and answer.status == _OK:
-            _told_done(child, job_id, token, how, completed=True)
+            _reported_done(child, job_id, token, how, completed=True)
             return answer.body["picked"] if how == "finish-and-pick" else None
         if answer is not None and not unheard:
             child.wrong(f"a worker that lives lost {job_id}: {answer.body}")
@@ -257,11 +257,11 @@ def _ended(child: Child, call: Caller, job_id: str, token: int) -> object:
         unheard = True
         now = call.get("jobs", job_id).body
         if now["status"] != "running" or now["token"] != token:
-            _told_done(child, job_id, token, how, completed=now["status"] == "completed")
+            _reported_done(child, job_id, token, how, completed=now["status"] == "completed")
             return None
 
 
-def _told_done(child: Child, job_id: str, token: int, how: str, *, completed: bool) -> None:
+def _reported_done(child: Child, job_id: str, token: int, how: str, *, completed: bool) -> None:
     """What was put back is another's to end."""
     if how == "requeue":
         return

@@ -80,7 +80,7 @@ def _live(child: Child, part: Part) -> None:
                 if not part.play(child, hf):
                     break
             except Unavailable:
-                # A restarted database, or one too busy: whoever hears it tries again.
+                # A restarted database, or one too busy: a part that gets it tries again.
                 child.count("unsure")
                 child.pause(0.2)
         hf.close()

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from proof.soak import tree_parts
-from proof.soak.child import DRAIN, Board, Child, hurry, told
+from proof.soak.child import DRAIN, Board, Child, hurry, read_log
 from proof.soak.outcome import Outcome, Plan, Tally
 from proof.soak.parts import cast, load
 from proof.soak.programs import Program, programs
@@ -167,7 +167,7 @@ class Supervisor:
                 self._wrong(str(error))
 
     def _revive(self, url: str, beside: list[Program]) -> None:
-        """Whoever was struck last has a successor too: what it left is everybody's to clear."""
+        """The last one that was struck has a successor too: every process may clear what it left."""
         while not self._violations():
             self._tend(beside)
             self._look_after(url)
@@ -197,7 +197,7 @@ class Supervisor:
         Child("", self._folder, self._board, 0, "supervisor", 0, 0).wrong(what)
 
     def _violations(self) -> list[str]:
-        return [f"{one['by']}: {one['what']}" for one in told(self._folder, "violations")]
+        return [f"{one['by']}: {one['what']}" for one in read_log(self._folder, "violations")]
 
     def _outcome(self) -> Outcome:
         for slot in self._slots:

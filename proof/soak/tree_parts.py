@@ -1,7 +1,7 @@
 """Commands under claims: `holdfast locks run` and `holdfast jobs run`, and kills among all
 processes of their trees.
 
-A claim must last as long as any process of the tree, whoever else was killed. Wrappers and
+A claim must last as long as any process of the tree, whatever else was killed. Wrappers and
 guardians are also stopped, and later continued or killed. That may delay others, and must not let
 them in. `tree_process.py` is the command, and its own witness.
 """
@@ -198,7 +198,7 @@ class _Tree:
     def _kill(self, pid: int, kind: str) -> None:
         if self._send(pid, signal.SIGKILL):
             self._child.count("kills")
-            self._told("tree-kills", pid, kind)
+            self._record_strike("tree-kills", pid, kind)
 
     def _stop(self, pid: int, kind: str) -> None:
         words = [
@@ -213,7 +213,7 @@ class _Tree:
         self._stopped[pid] = subprocess.Popen(words, pass_fds=(self._found[pid], self._ends))
         if self._send(pid, signal.SIGSTOP):
             self._child.count("stops")
-            self._told("tree-stops", pid, kind)
+            self._record_strike("tree-stops", pid, kind)
 
     def _continue_or_kill(self, pid: int) -> None:
         continues = self._stopped.pop(pid)
@@ -225,7 +225,7 @@ class _Tree:
         continues.kill()
         continues.wait()
 
-    def _told(self, log: str, pid: int, kind: str) -> None:
+    def _record_strike(self, log: str, pid: int, kind: str) -> None:
         self._child.tell(
             log, at=time.time(), kind=kind, pid=pid, wrapper=self._wrapper.pid, words=self._words
         )

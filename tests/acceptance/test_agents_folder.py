@@ -141,7 +141,7 @@ def test_a_publisher_meets_it_and_its_owner_refreshes_and_removes_it(tree: Tree)
     assert tree.read(GPU)["agent_name"] == "HOUMAO-gpu"
 
 
-def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: Path) -> None:
+def test_debris_is_listed_by_a_dry_run_and_then_removed(tree: Tree, tmp_path: Path) -> None:
     long_over, just_over = record("old", ends_in_s=-HOUR_S), record("new", ends_in_s=-5)
     for document in (long_over, just_over, record("naive", published_at="2026-01-01T00:00:00")):
         tree.write(document)
@@ -175,9 +175,9 @@ def test_debris_is_told_by_a_dry_run_and_then_taken_away(tree: Tree, tmp_path: P
     assert {path.name for path in tree.live.iterdir()} == set(stays)
     assert (elsewhere / "record.json").read_text() == "precious"
     assert tree.cleanup()["planned"] == []
-    told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
+    logged = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
     assert {
-        entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"
+        entry["subject"] for entry in logged if entry["kind"] == "agent.cleaned"
     } == goes.keys() - {"bare", "link"}
 
 
@@ -239,10 +239,10 @@ def bound(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fixed", [immutable, bound])
-def test_a_record_that_cannot_be_removed_is_told_as_failed_and_stops_nobody(
+def test_a_record_that_cannot_be_removed_is_reported_as_failed_and_stops_no_other(
     tree: Tree, fixed: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
-    """It was told as removed, it stayed, and after that nobody could change anything."""
+    """It was reported as removed, stayed, and blocked every later change."""
     stuck, other = record("stuck", ends_in_s=-HOUR_S), record("other", ends_in_s=-HOUR_S)
     tree.write(stuck)
     tree.write(other)
@@ -258,11 +258,11 @@ def test_a_record_that_cannot_be_removed_is_told_as_failed_and_stops_nobody(
         )
         assert str(path) in report["failed"][0]["detail"]
         assert path.read_bytes() == before and not (tree.live / other["agent_id"]).exists()
-        told = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
-        assert [entry["subject"] for entry in told if entry["kind"] == "agent.cleaned"] == [
+        logged = [json.loads(line) for line in tree("log", "--json").out.splitlines()]
+        assert [entry["subject"] for entry in logged if entry["kind"] == "agent.cleaned"] == [
             other["agent_id"]
         ]
-        # Nor can it be replaced, and that is told too.
+        # Nor can it be replaced, and the error says so.
         ran = tree("agents", "publish", "stuck", *PUBLISH)
         assert ran.status == 6 and str(path) in ran.err
         assert tree("agents", "publish", "tpu", *PUBLISH).status == 0
@@ -270,7 +270,7 @@ def test_a_record_that_cannot_be_removed_is_told_as_failed_and_stops_nobody(
     assert whys(tree.cleanup()["removed"]) == {stuck["agent_id"]: "expired"} and not path.exists()
 
 
-def test_a_folder_in_the_place_of_a_record_is_told_as_failed(tree: Tree) -> None:
+def test_a_folder_in_the_place_of_a_record_is_reported_as_failed(tree: Tree) -> None:
     (tree.live / "odd" / "record.json").mkdir(parents=True)
     ran = tree("agents", "cleanup", "--json")
     assert ran.status == 6 and whys(json.loads(ran.out)["failed"]) == {"odd": "damaged"}

@@ -175,19 +175,19 @@ def test_what_the_other_program_changes_in_between_counts(folder: Folder) -> Non
     assert [row[0] for row in listed(folder("list", "--status", "pending"))] == ["_0000001"]
 
 
-def test_events_are_told_beside_the_jobs(folder: Folder) -> None:
+def test_events_are_written_beside_the_jobs(folder: Folder) -> None:
     folder("pick", "--agent-session", LABEL)
     # Nobody is at the broker: the event is kept all the same.
     assert folder("publish", "--detail", "half", "--", "-zy98_76", "progress").status == 6
     assert folder("publish", "--", "-zy98_76", "completed").status == 6
-    told = [
+    logged = [
         json.loads(line) for line in (folder.jobs / "-zy98_76.events.log").read_text().splitlines()
     ]
-    assert [(one["seq"], one["event"], one["detail"]) for one in told] == [
+    assert [(one["seq"], one["event"], one["detail"]) for one in logged] == [
         (5, "progress", "half"),
         (6, "completed", ""),
     ]
-    assert all(one["sig"] for one in told)
+    assert all(one["sig"] for one in logged)
     assert folder.read("-zy98_76")["last_seq"] == 6
     logs = folder.folder / ".hermes" / "delegate_job_logs" / "-zy98_76"
     assert {path.name for path in logs.iterdir()} == {"meta.json", "events.ndjson", "status.json"}

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domains.jobs import JobStatus
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.prove
@@ -22,11 +23,7 @@ LABELS = ("tmux:a", "tmux:b")
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 Done = list[tuple[str, int, str]]
@@ -96,11 +93,11 @@ def _judge(hf: holdfast.Holdfast, ids: list[str], taken: list[Done]) -> None:
         job.status is JobStatus.COMPLETED and job.attempt == 1
         for job in hf.jobs.list_jobs(limit=JOBS)
     )
-    told: dict[str, list[object]] = {}
+    reported: dict[str, list[object]] = {}
     for batch in hf.log.since():
         for entry in batch.entries:
-            told.setdefault(entry.subject, []).append(entry.data.get("to"))
-    assert told == {job_id: [None, "running", "completed"] for job_id in ids}
+            reported.setdefault(entry.subject, []).append(entry.data.get("to"))
+    assert reported == {job_id: [None, "running", "completed"] for job_id in ids}
 
 
 def test_the_command_line_on_every_store(url: str, tmp_path: Path) -> None:

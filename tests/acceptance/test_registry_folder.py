@@ -171,7 +171,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_set_aside_restored_and_told_of_once(
+def test_a_damaged_file_is_set_aside_restored_and_reported_once(
     folder: Path, name: str, damage: str
 ) -> None:
     config = {"registry_dir": str(folder)}
@@ -181,14 +181,14 @@ def test_a_damaged_file_is_set_aside_restored_and_told_of_once(
         manager.acquire_neighbor_lease("run-1", "web-2", "10.1.0.253", pid=None)
     DAMAGES[damage](folder / name)
     with RegistryManager(config) as manager:
-        told = []
+        reported = []
         for _ in range(2):
             for look in (manager.list_all_hosts, manager.list_host_leases, lambda: manager.sweep()):
                 try:
                     look()
                 except RegistryCorruption as error:
-                    told.append(error)
-        (found,) = told
+                    reported.append(error)
+        (found,) = reported
         assert found.fields["restored"] is True
         assert name in found.message
         # The version before the last change.

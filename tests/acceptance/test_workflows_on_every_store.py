@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.stores import store_url
 from tests.surfaces.command import CommandLine
 from tests.surfaces.locking import HOLDING, end, line, remark, trapping
 
@@ -17,11 +18,7 @@ pytestmark = pytest.mark.prove
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
-    if request.param == "sqlite":
-        return CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
-    if request.param == "files":
-        return CommandLine(tmp_path, HOLDFAST_STORE=f"files:{tmp_path}/state")
-    return CommandLine(tmp_path, HOLDFAST_STORE=str(request.getfixturevalue("postgres_url")))
+    return CommandLine(tmp_path, HOLDFAST_STORE=store_url(request, tmp_path))
 
 
 def test_one_gpu_two_workflows_and_a_swapper_that_is_killed(command: CommandLine) -> None:

@@ -73,14 +73,14 @@ class World:
         if (method, parts) == ("POST", ["requests"]):
             self.bodies.append(body)
             kind = body["request_kind"]
-            told = {
+            reported = {
                 "success": True,
                 "request_id": "mreq-1",
                 "request_kind": kind,
                 "disposition": self.disposition,
                 "detail": "",
             }
-            return 200, told | (
+            return 200, reported | (
                 {"headless_turn_id": self.turn_id} if kind == "submit_prompt" else {}
             )
         if method == "GET" and parts[0] == "turns" and parts[1] in self.turns:

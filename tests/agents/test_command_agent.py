@@ -45,21 +45,21 @@ def processes_in(folder: Path) -> Procfs:
     return processes
 
 
-def told(one: CommandAgent, prompt: str, stop: threading.Event | None = None) -> Answer:
+def outcome_of(one: CommandAgent, prompt: str, stop: threading.Event | None = None) -> Answer:
     seen = one.inspect()
     assert seen.instance_id is not None and seen.surface is Surface.READY
     return one.answer(one.deliver(prompt, seen.instance_id), stop or threading.Event())
 
 
 def test_a_prompt_arrives_byte_for_byte_on_stdin_and_runs_nothing(tmp_path: Path) -> None:
-    answer = told(agent(tmp_path, ECHO, working_directory=str(tmp_path)), HOSTILE)
+    answer = outcome_of(agent(tmp_path, ECHO, working_directory=str(tmp_path)), HOSTILE)
     assert (answer.text, answer.source, answer.code) == (HOSTILE, "stdout", None)
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["run", "run/trees"]
 
 
 def test_a_prompt_is_one_argument(tmp_path: Path) -> None:
     one = agent(tmp_path, ARGUMENT, prompt_as="argument")
-    assert told(one, "a 'b' $(c)\n*").text.strip() == ascii(["a 'b' $(c)\n*"])
+    assert outcome_of(one, "a 'b' $(c)\n*").text.strip() == ascii(["a 'b' $(c)\n*"])
     one.check("x" * (128 * 1024 - 1))
     with pytest.raises(InvalidValue):
         one.check("x" * 128 * 1024)
@@ -67,7 +67,7 @@ def test_a_prompt_is_one_argument(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_says_how(tmp_path: Path) -> None:
     script = "import sys; print('half'); print('no such model', file=sys.stderr); sys.exit(3)"
-    answer = told(agent(tmp_path, [sys.executable, "-c", script]), "x")
+    answer = outcome_of(agent(tmp_path, [sys.executable, "-c", script]), "x")
     assert (answer.code, answer.text, answer.facts) == (
         "agent_failed",
         "half\n",
@@ -171,14 +171,16 @@ def _gone(group: int) -> None:
 def test_a_time_limit_a_flood_and_a_stop_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = told(agent(tmp_path, ["sleep", "1000"], timeout_s=0.2), "x")
+    late = outcome_of(agent(tmp_path, ["sleep", "1000"], timeout_s=0.2), "x")
     assert (late.code, "within 0.2 s" in late.detail) == ("timeout", True)
     monkeypatch.setattr(command, "_OUTPUT_BYTES_MAX", 10_000)
-    assert "more than 10000 bytes" in told(agent(tmp_path, ["yes"]), "x").detail
-    assert "more than 10000 bytes" in told(agent(tmp_path, ["sh", "-c", "yes >&2"]), "x").detail
+    assert "more than 10000 bytes" in outcome_of(agent(tmp_path, ["yes"]), "x").detail
+    assert (
+        "more than 10000 bytes" in outcome_of(agent(tmp_path, ["sh", "-c", "yes >&2"]), "x").detail
+    )
     stop = threading.Event()
     stop.set()
-    assert told(agent(tmp_path, ["sleep", "1000"]), "x", stop).code == "stopped"
+    assert outcome_of(agent(tmp_path, ["sleep", "1000"]), "x", stop).code == "stopped"
 
 
 def test_what_a_killed_gateway_left_running_is_ended_by_the_next(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_a_note_about_another_process_ends_nobody(tmp_path: Path) -> None:
         assert not note.exists()
 
 
-def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next_may_be(
+def test_a_failed_note_means_that_nothing_started_and_the_next_may_start(
     tmp_path: Path,
 ) -> None:
     one = agent(tmp_path, ["sh", "-c", f"touch {tmp_path}/begun"])
@@ -234,7 +236,7 @@ def test_a_note_that_cannot_be_written_means_that_nothing_was_begun_and_the_next
     assert caught.value.fields["outcome"] == "none"
     (tmp_path / "run").unlink()
     assert not (tmp_path / "begun").exists()
-    assert told(one, "x").code is None
+    assert outcome_of(one, "x").code is None
     assert (tmp_path / "begun").exists()
 
 
@@ -257,7 +259,7 @@ def test_a_full_disk_means_that_nothing_was_begun(
         one.deliver("x", "any")
     assert caught.value.fields["outcome"] == "none"
     monkeypatch.undo()
-    assert told(one, "x").text == "x"
+    assert outcome_of(one, "x").text == "x"
 
 
 def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(
@@ -269,7 +271,7 @@ def test_a_program_begins_with_the_signals_and_files_that_it_would_have_anyway(
     anyway = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, check=False
     ).stdout.split()
-    *found, fifo = told(agent(tmp_path, ["sh", "-c", f"{script}; true"]), "x").text.split()
+    *found, fifo = outcome_of(agent(tmp_path, ["sh", "-c", f"{script}; true"]), "x").text.split()
     # Beside the three that each program has, `ls` has the folder that it reads, and a tree has its
     # FIFO.
     assert anyway[4:] == ["0", "1", "2", "3"]
@@ -284,7 +286,7 @@ def test_a_process_with_a_high_descriptor_is_watched_too(tmp_path: Path) -> None
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
     many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
     try:
-        assert told(agent(tmp_path, ECHO), "x").text == "x"
+        assert outcome_of(agent(tmp_path, ECHO), "x").text == "x"
     finally:
         for fd in many:
             os.close(fd)
@@ -339,7 +341,7 @@ def test_closing_ends_what_runs(tmp_path: Path) -> None:
 def test_what_a_program_leaves_is_ended_before_the_next_prompt(tmp_path: Path) -> None:
     script = f"setsid sleep 1000 & echo $! > {tmp_path}/left; echo done"
     one = agent(tmp_path, ["sh", "-c", script])
-    answer = told(one, "x")
+    answer = outcome_of(one, "x")
     assert (answer.text, answer.code) == ("done\n", None)
     left = int((tmp_path / "left").read_text())
     assert state_of(left) in (None, "Z")

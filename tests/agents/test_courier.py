@@ -14,6 +14,7 @@ from holdfast.domains.jobs import Broker, event_stream
 from holdfast.domains.jobs.broker_address import BrokerAddress
 from holdfast.domains.jobs.records import HOST, JOBS
 from holdfast.kernel.errors import BrokerUnavailable, InvalidValue
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 
 
@@ -85,18 +86,18 @@ def test_the_events_behind_those_of_a_broker_that_is_away_are_sent(
     assert [one.event.seq for one in hf.job_events.unsent()] == list(range(1, 10))
 
 
-def test_a_topic_that_nothing_can_be_sent_to_is_told_after_the_rest_was_sent(
+def test_a_refused_topic_is_reported_after_the_rest_was_sent(
     hf: holdfast.Holdfast, brokers: Brokers
 ) -> None:
     spoil(hf, "a")
     register(hf, "z", "there")
     hf.job_events.publish("z", "progress")
-    with pytest.raises(InvalidValue, match="give job a another topic_prefix") as raised:
+    with raises(InvalidValue, field="topic_prefix", job_id="a") as raised:
         EventSender(hf.job_events, {}).send()
     assert (raised.value.fields["sent"], len(brokers.got)) == (1, 1)
 
 
-def test_a_worker_complains_of_such_a_topic_once_and_goes_on(
+def test_a_worker_reports_such_a_topic_once_and_goes_on(
     hf: holdfast.Holdfast, brokers: Brokers
 ) -> None:
     spoil(hf, "a")

@@ -162,7 +162,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
     mender.join()
 
 
-def test_waiting_ends_when_told_and_by_its_limit(world: World) -> None:
+def test_waiting_ends_by_stop_and_by_its_limit(world: World) -> None:
     agent = RestAgent(RestAdapter(base_url=world.url, terminal_id="t1", answer_timeout_s=0.1))
     world.status = "processing"
     assert agent.answer(agent.deliver("x", "any"), threading.Event()).code == "timeout"
@@ -221,7 +221,7 @@ def test_a_managed_prompt_is_answered_by_its_turn(world: World, managed: Managed
     )
 
 
-def test_a_managed_turn_that_failed_is_told(world: World, managed: ManagedAgent) -> None:
+def test_a_failed_managed_turn_is_reported(world: World, managed: ManagedAgent) -> None:
     world.turns = {"turn-1": [{"status": "failed", "error": "no credit"}]}
     answer = say(managed)
     assert (answer.code, "no credit" in answer.detail) == ("agent_failed", True)
@@ -292,7 +292,7 @@ def test_what_is_this_machine(host: str, here: bool) -> None:
     assert on_loopback(host) is here
 
 
-def test_an_account_in_the_url_is_used_and_never_told(world: World) -> None:
+def test_an_account_in_the_url_is_used_and_never_shown(world: World) -> None:
     host = world.url.removeprefix("http://")
     agent = RestAgent(
         RestAdapter(base_url=f"http://me:s3cret@{host}", terminal_id="t1", timeout_s=5)

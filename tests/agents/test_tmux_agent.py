@@ -240,7 +240,7 @@ def test_the_process_that_comes_into_the_pane_between_paste_and_enter_gets_neith
     until(lambda: agent.inspect().surface is Surface.READY)
 
 
-def test_whoever_scrolls_between_paste_and_enter_does_not_take_the_enter(
+def test_scrolling_between_paste_and_enter_does_not_swallow_the_enter(
     tmux: TmuxServer, agent: TmuxAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = agent._await_enter
@@ -420,7 +420,7 @@ def test_an_agent_that_goes_while_it_is_waited_for(tmux: TmuxServer, agent: Tmux
     assert (answer.code, "went away" in answer.detail) == ("upstream_unavailable", True)
 
 
-def test_waiting_ends_by_its_time_limit_and_when_told(tmux: TmuxServer) -> None:
+def test_waiting_ends_by_its_time_limit_and_by_stop(tmux: TmuxServer) -> None:
     agent = make(tmux, answer_timeout_s=0.3)
     delivery = agent.deliver("work", instance(agent))
     assert agent.answer(delivery, threading.Event()).code == "timeout"
@@ -507,7 +507,7 @@ def test_the_mark_of_a_dead_gateway_keeps_nobody_out(
     say(agent, "again")
 
 
-def test_a_gateway_that_cannot_be_judged_is_let_alone_and_told_how_to_be_cleared(
+def test_a_gateway_of_unknown_liveness_is_kept_and_the_way_to_clear_it_named(
     tmux: TmuxServer, agent: TmuxAgent
 ) -> None:
     tmux("set-option", "-p", "-t", "=claude:", MARK, "builder/00000000/7/1/1")

@@ -24,7 +24,7 @@ class Used(NamedTuple):
     cpu_s: float
 
     def is_rest(self, seconds: float) -> bool:
-        """Did it only look now and then in so much time? Whoever polls sleeps often, and whoever
+        """Did it only look now and then in so much time? A process that polls sleeps often, and one that
         spins computes all the time. The time alone does not tell: a busy machine may charge an idle
         process tens of milliseconds for one look.
         """

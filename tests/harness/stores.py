@@ -40,6 +40,17 @@ class FailingStore:
         return self._store.transact(*arguments, **more)
 
 
+def store_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a new store of the kind that the fixture's parameter names."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return {
+        "memory": "memory:",
+        "sqlite": f"sqlite:{folder}/store.sqlite",
+        "files": f"files:{folder}/state",
+    }[request.param]
+
+
 _namespaces = count(1)
 
 

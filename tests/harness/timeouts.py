@@ -14,6 +14,7 @@ def until(
     condition: Callable[[], object],
     seconds: float = PATIENCE_S,
     saw: Callable[[], object] = lambda: "",
+    every_s: float = 0.02,
 ) -> None:
     """Poll until the condition is true. Raises AssertionError after the time limit, with what `saw`
     returns.
@@ -22,4 +23,4 @@ def until(
     end_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end_s, f"the condition was never true {saw()}"
-        ticks.wait(0.02)
+        ticks.wait(every_s)

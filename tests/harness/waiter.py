@@ -24,7 +24,7 @@ class Waiter(Generic[T]):
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
         self._thread.start()
-        self.until_told(1)
+        self.until_reported(1)
 
     def _run(self, call: Callable[[Callable[[Sequence[Ahead]], None]], T]) -> None:
         try:
@@ -41,7 +41,7 @@ class Waiter(Generic[T]):
             self.ahead.append(ahead)
             self._changed.notify_all()
 
-    def until_told(self, times: int) -> None:
+    def until_reported(self, times: int) -> None:
         """Wait until `on_wait` was called so many times."""
         with self._changed:
             assert self._changed.wait_for(

@@ -183,7 +183,7 @@ def _times_out(hf: Holdfast, _: object) -> None:
 
 
 FREE: Sequence[object] = (None,)
-"""Whoever was not told that it holds something holds nothing."""
+"""A caller that got no grant holds nothing."""
 
 OPERATIONS: dict[str, Operation] = {
     "locks.acquire": Operation(

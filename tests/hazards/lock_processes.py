@@ -48,7 +48,7 @@ class Granted(NamedTuple):
 
 
 class Actor:
-    """What runs in a process: its connection, its grants, and the calls it can be told to make."""
+    """What runs in a process: its connection, its grants, and the calls it makes on request."""
 
     def __init__(self, parent: Connection, url: str) -> None:
         self._parent = parent

@@ -14,7 +14,7 @@ from tests.harness.timeouts import PATIENCE_S
 
 
 class Calls:
-    """What a machine can be told to do."""
+    """The commands for a machine."""
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf

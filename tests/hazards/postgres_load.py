@@ -34,7 +34,7 @@ from tests.harness.timeouts import PATIENCE_S, until
 
 LABEL, LOCK, ALL = "load", "load-lock", "all"
 CALL_S = 4.0
-"""The time limit of a count: shorter than some outages, so that callers are told of them."""
+"""The time limit of a count: shorter than some outages, so that callers get errors from them."""
 
 
 class Turn(NamedTuple):
@@ -45,8 +45,8 @@ class Turn(NamedTuple):
     ended_s: float
 
 
-class Told(NamedTuple):
-    """What one machine was told."""
+class Report(NamedTuple):
+    """The answers that one machine got."""
 
     name: str
     counted: int
@@ -73,20 +73,20 @@ class Machine:
         self._hf = hf
         self._call_s = call_s
         self._rounds = 0
-        self.told = Told(name, 0, 0, [], [], [], [], Counter())
+        self.report = Report(name, 0, 0, [], [], [], [], Counter())
 
     def round(self) -> "Round":
         """One of everything."""
         self._rounds += 1
         steps = (self._count, self._register, self._work, self._lock)
         done = [self._try(step) for step in steps]
-        return Round(all(done), self.told.errors)
+        return Round(all(done), self.report.errors)
 
     def _try(self, step: Any) -> bool:
         try:
             step()
         except Unavailable as error:
-            self.told.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
+            self.report.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
             return False
         return True
 
@@ -94,10 +94,10 @@ class Machine:
         before = self._own()
 
         def body(tx: Tx) -> None:
-            for key in (self.told.name, ALL):
+            for key in (self.report.name, ALL):
                 row = tx.get(THINGS, key)
                 tx.put(THINGS, key, Thing(rank=row.record.rank + 1 if row else 1))
-            tx.append(actor=self.told.name, kind="load.counted", subject=self.told.name)
+            tx.append(actor=self.report.name, kind="load.counted", subject=self.report.name)
 
         try:
             self._hf.store.transact(body, scope=[rows(THINGS)], timeout_s=self._call_s)
@@ -107,41 +107,41 @@ class Machine:
             # most.
             if found > (error.fields["outcome"] == "unknown"):
                 raise AssertionError(f"{found} after {error.message}") from error
-            self.told = self.told._replace(unsure=self.told.unsure + found)
+            self.report = self.report._replace(unsure=self.report.unsure + found)
             raise
         assert self._own() == before + 1
-        self.told = self.told._replace(counted=self.told.counted + 1)
+        self.report = self.report._replace(counted=self.report.counted + 1)
 
     def _own(self) -> int:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                row = self._hf.store.get(THINGS, self.told.name)
+                row = self._hf.store.get(THINGS, self.report.name)
                 return row.record.rank if row else 0
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
 
     def _register(self) -> None:
-        name = f"{self.told.name}-{self._rounds}"
+        name = f"{self.report.name}-{self._rounds}"
         self._hf.jobs.register_job("work", agent="a", agent_session=LABEL, job_id=name)
-        self.told.registered.append(name)
+        self.report.registered.append(name)
 
     def _work(self) -> None:
         job = self._hf.jobs.pick_pending(LABEL, wait_s=CALL_S)
         if job is None:
             return
         assert job.token is not None
-        self.told.claims.append((job.job_id, job.token))
+        self.report.claims.append((job.job_id, job.token))
         while True:
             try:
                 self._hf.jobs.update_status(job.job_id, "completed", token=job.token)
                 break
             except Unavailable as error:
-                self.told.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
+                self.report.errors[f"{error.code} {error.fields.get('outcome')}"] += 1
                 if error.fields.get("outcome") == "unknown" and self._is_completed(job.job_id):
                     break
-        self.told.completed.append(job.job_id)
+        self.report.completed.append(job.job_id)
 
     def _is_completed(self, job_id: str) -> bool:
         while True:
@@ -151,11 +151,11 @@ class Machine:
                 continue
 
     def _lock(self) -> None:
-        grant = self._hf.locks.acquire(LOCK, by=self.told.name, timeout_s=PATIENCE_S / 2)
+        grant = self._hf.locks.acquire(LOCK, by=self.report.name, timeout_s=PATIENCE_S / 2)
         begun_s = time.monotonic()
         ended_s = time.monotonic()
         if not grant.gone:
-            self.told.turns.append(Turn(grant.token, begun_s, ended_s))
+            self.report.turns.append(Turn(grant.token, begun_s, ended_s))
         grant.release()
 
 
@@ -172,7 +172,7 @@ def _work_for(parent: Connection, url: str, name: str, call_s: float) -> None:
             machine = Machine(hf, name, call_s)
             while not parent.poll():
                 parent.send(machine.round())
-            parent.send(machine.told)
+            parent.send(machine.report)
     except BaseException:
         parent.send(traceback.format_exc())
 
@@ -192,7 +192,7 @@ class Peer:
         self._last: Any = None
 
     def hear(self) -> Any:
-        """The next that it says; a machine that is silent, gone or in error is told of."""
+        """The next that it says; a machine that is silent, gone or in error fails the test."""
         assert self.pipe.poll(PATIENCE_S), f"a machine says nothing: {self.state()}"
         try:
             self._last = self.pipe.recv()
@@ -248,21 +248,21 @@ class Load:
                 assert isinstance(pipe, Connection)
                 missing[pipe] -= self._peers[pipe].hear().whole
 
-    def end(self) -> list[Told]:
+    def end(self) -> list[Report]:
         """Let the machines end their round, and return what each was told, when all have ended: a
         transaction that one leaves open when it is killed hides from followers for a moment what
         came after it.
         """
         for peer in self._peers.values():
             peer.pipe.send("end")
-        told = []
+        reported = []
         for peer in self._peers.values():
-            while not isinstance(said := peer.hear(), Told):
+            while not isinstance(said := peer.hear(), Report):
                 continue
-            told.append(said)
+            reported.append(said)
         for peer in self._peers.values():
             peer.join()
-        return told
+        return reported
 
 
 @contextmanager
@@ -300,20 +300,20 @@ class Follower:
                 continue
 
 
-def check(hf: Holdfast, told: Sequence[Told], seen: Sequence[Entry]) -> None:
+def check(hf: Holdfast, reports: Sequence[Report], seen: Sequence[Entry]) -> None:
     """Nothing lost, nothing done twice, tokens only grow, and the journal tells what the records
     show.
     """
-    counts = {one.name: hf.store.get(THINGS, one.name) for one in told}
+    counts = {one.name: hf.store.get(THINGS, one.name) for one in reports}
     found = {name: row.record.rank if row else 0 for name, row in counts.items()}
-    assert found == {one.name: one.counted + one.unsure for one in told}
+    assert found == {one.name: one.counted + one.unsure for one in reports}
     together = hf.store.get(THINGS, ALL)
     assert together is not None and together.record.rank == sum(found.values())
 
-    claims = [claim for one in told for claim in one.claims]
+    claims = [claim for one in reports for claim in one.claims]
     assert len({job for job, _ in claims}) == len(claims), "a job was claimed twice"
     assert len({token for _, token in claims}) == len(claims)
-    for one in told:
+    for one in reports:
         for job in one.registered:
             hf.jobs.get_job(job)
     ran = [
@@ -321,10 +321,10 @@ def check(hf: Holdfast, told: Sequence[Told], seen: Sequence[Entry]) -> None:
     ]
     assert len(dict(ran)) == len(ran), "a job ran twice"
     assert set(claims) <= set(ran)
-    for job in (job for one in told for job in one.completed):
+    for job in (job for one in reports for job in one.completed):
         assert hf.jobs.get_job(job).status.value == "completed"
 
-    turns = sorted(turn for one in told for turn in one.turns)
+    turns = sorted(turn for one in reports for turn in one.turns)
     assert turns
     assert all(a.token < b.token and a.ended_s <= b.begun_s for a, b in pairwise(turns))
     _check_journal(hf, seen, found)

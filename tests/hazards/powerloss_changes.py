@@ -1,4 +1,4 @@
-"""What the power-loss workload writes, and what a store must then hold: records told by the journal
+"""What the power-loss workload writes, and what a store must then hold: records in the journal
 alone.
 
 Every change appends one entry, and commits are in the order of their revisions. So a store after a
@@ -112,7 +112,7 @@ class StoreCheck:
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        return cls([_told(entry) for entry in journal(store)])
+        return cls([_summary(entry) for entry in journal(store)])
 
     def __call__(self, root: Path, acknowledged: Sequence[bytes], rng: random.Random) -> Verdict:
         promises = [_promise(message) for message in acknowledged]
@@ -135,7 +135,7 @@ class StoreCheck:
         return Verdict(wrong, seen)
 
     def _compare(self, store: Store, promises: list[dict[str, int]]) -> tuple[list[str], list[str]]:
-        found = [_told(entry) for entry in journal(store)]
+        found = [_summary(entry) for entry in journal(store)]
         last = found[-1][0] if found else 0
         wrong = []
         if found != self.written[: len(found)]:
@@ -167,7 +167,7 @@ class StoreCheck:
         return wrong
 
 
-def _told(entry: Entry) -> tuple[int, str, int]:
+def _summary(entry: Entry) -> tuple[int, str, int]:
     return entry.revision, entry.actor, entry.data["number"]
 
 
@@ -181,9 +181,9 @@ def _records(store: Store) -> dict[tuple[str, str], tuple[int, Part]]:
     }
 
 
-def _expected(told: list[tuple[int, str, int]]) -> dict[tuple[str, str], tuple[int, Part]]:
+def _expected(steps: list[tuple[int, str, int]]) -> dict[tuple[str, str], tuple[int, Part]]:
     records = {}
-    for revision, writer, number in told:
+    for revision, writer, number in steps:
         for space, key, part in _puts(writer, number):
             records[space.name, key] = revision, part
         for space, key in _deletes(writer, number):

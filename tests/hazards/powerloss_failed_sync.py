@@ -33,16 +33,16 @@ def go_on(store: SqliteStore, name: str, acknowledgements: Acknowledgements) -> 
     acknowledgements.tell(safe=look(store))
 
 
-def other(root: str, told: str, name: str, barrier: Any, *, early: bool) -> None:
+def other(root: str, log: str, name: str, barrier: Any, *, early: bool) -> None:
     with contextlib.ExitStack() as ended:
         if early:
             store = ended.enter_context(contextlib.closing(opened(root)))
-            go_on(store, name, Acknowledgements(told))
+            go_on(store, name, Acknowledgements(log))
         barrier.wait(PATIENCE_S)
         barrier.wait(PATIENCE_S)
         if not early:
             store = ended.enter_context(contextlib.closing(opened(root)))
-        go_on(store, name, Acknowledgements(told))
+        go_on(store, name, Acknowledgements(log))
         barrier.wait(PATIENCE_S)
 
 
@@ -61,18 +61,18 @@ def failing_syncs(root: str) -> Any:
         os.close(unfit)
 
 
-def main(root: str, told: str) -> None:
+def main(root: str, log: str) -> None:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(3)
     others = [
         context.Process(
-            target=other, args=(root, told, name, barrier), kwargs={"early": name == "early"}
+            target=other, args=(root, log, name, barrier), kwargs={"early": name == "early"}
         )
         for name in ("early", "late")
     ]
     for process in others:
         process.start()
-    acknowledgements = Acknowledgements(told)
+    acknowledgements = Acknowledgements(log)
     with contextlib.closing(opened(root)) as store:
         go_on(store, "first", acknowledgements)
         barrier.wait(PATIENCE_S)

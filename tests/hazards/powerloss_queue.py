@@ -43,28 +43,28 @@ def work(root: str, acknowledgements: str, name: str, plan: dict[str, Any]) -> N
 
 
 def _accept(recorder: Recorder, queue: SteppedQueue, name: str) -> None:
-    with recorder.call("accept", [QUEUE], name=name, epoch=1) as told:
+    with recorder.call("accept", [QUEUE], name=name, epoch=1) as pending:
         (request,) = queue.accept([Draft(kind="k", payload={}, idempotency_key=name)])
         assert isinstance(request, Request)
-        told.answer({"arrival": request.arrival})
+        pending.answer({"arrival": request.arrival})
 
 
 def _claim_and_complete(recorder: Recorder, queue: SteppedQueue) -> None:
-    with recorder.call("claim", [QUEUE], epoch=1) as told:
+    with recorder.call("claim", [QUEUE], epoch=1) as pending:
         request = queue.claim()
-        told.answer(
+        pending.answer(
             None if request is None else {"name": request.idempotency_key, "token": request.token}
         )
     if request is None or request.token is None:
         return
     with recorder.call(
         "complete", [QUEUE], name=request.idempotency_key, token=request.token
-    ) as told:
+    ) as pending:
         try:
             queue.complete(request.request_id, request.token, {})
-            told.answer(True)
+            pending.answer(True)
         except Fenced:
-            told.answer(False)
+            pending.answer(False)
 
 
 def main(plan: dict[str, Any], root: str, acknowledgements: str) -> None:

@@ -22,6 +22,7 @@ from holdfast.runtime.configuration import load_settings
 from holdfast.runtime.connection import Holdfast, connect, connected
 from holdfast.runtime.gateway_host import open_gateway
 from holdfast.system import access
+from tests.harness.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +160,7 @@ print(*work(url, asked))
 
 @needs_root
 @pytest.mark.parametrize("kind", STORES)
-def test_another_user_of_the_group_works_in_the_same_store_though_nobody_told_him_of_it(
+def test_another_user_of_the_group_finds_and_uses_the_same_store(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in (tmp_path, *tmp_path.parents):
@@ -205,7 +206,7 @@ def test_a_store_that_is_there_stays_as_it_was_made(
 ) -> None:
     connect(f"sqlite:{tmp_path}/store.sqlite").close()
     monkeypatch.setenv("HOLDFAST_GROUP", GROUP)
-    # Whoever is not of the group can give nothing to it, and is refused by the system.
+    # The system refuses a user outside the group.
     for name in ("chown", "fchown"):
         monkeypatch.setattr(os, name, refused)
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
@@ -213,9 +214,9 @@ def test_a_store_that_is_there_stays_as_it_was_made(
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} <= {0o600, 0o700}
 
 
-def test_a_group_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP", "no-such-group-here")
-    with pytest.raises(InvalidValue, match="no group"):
+    with raises(InvalidValue, field="group"):
         connected(load_settings(store=f"sqlite:{tmp_path}/store.sqlite"))
 
 

@@ -24,6 +24,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.harness.children import KILLED, exit_status_of
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses import IN_MEMORY
 from tests.surfaces.agent_bench import agent_bench
@@ -35,11 +36,7 @@ GPU = id_of("HOLDFAST-gpu")
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -174,11 +171,11 @@ def _killed_at_every_point(url: str, verb: str) -> None:
                 continue
         assert exit_status_of(partial(_change_dying, url, verb, agent, at)) in (0, KILLED)
         with holdfast.connect(url) as hf:
-            told = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
-            assert told in ([], TOLD[verb])
-            happened.add(bool(told))
+            logged = [entry.kind for entry in entries(hf) if entry.subject == agent.agent_id][1:]
+            assert logged in ([], TOLD[verb])
+            happened.add(bool(logged))
             after = {one.agent_id: one for one in hf.agents.list_agents()}.get(agent.agent_id)
-            if not told:
+            if not logged:
                 assert after == agent
             elif verb in ("remove", "cleanup"):
                 assert after is None
@@ -197,7 +194,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
     with agent_bench(tmp_path, url) as bench:
         process, pid = bench.hold("gpu", "--lease", "2")
         first = bench.hf.agents.get(GPU)
-        bench.told("agent.refreshed", GPU)
+        bench.until_logged("agent.refreshed", GPU)
         stop_outside(process.pid, url)
         os.kill(pid, signal.SIGSTOP)
         while bench.hf.agents.resolve("gpu").record is not None:
@@ -214,7 +211,7 @@ def test_an_agent_stopped_past_its_lease_learns_that_it_was_replaced(
         assert (last.kind, last.data["generation_id"]) == (
             "agent.published",
             second.generation_id,
-        ), "its late refresh is not told"
+        ), "its late refresh is not logged"
         with pytest.raises(LeaseLost):
             bench.hf.agents.refresh(GPU, first.generation_id)
 
@@ -239,4 +236,4 @@ def test_a_tmux_session_of_the_same_name_started_anew_is_still_no_proof_of_death
         ran = bench("agents", "start", "gpu", "--tmux-session", "other", "--", "sleep", "600")
         assert ran.status == 4 and "not proved to be gone" in ran.err
         bench.start_agent("gpu", "--tmux-session", "other", "--take-over")
-        assert bench.told("agent.taken_over", first.agent_id).data["why"] == "operator"
+        assert bench.until_logged("agent.taken_over", first.agent_id).data["why"] == "operator"

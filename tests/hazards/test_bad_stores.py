@@ -138,7 +138,7 @@ def _read_everything(path: Path) -> None:
     try:
         for i in range(200):
             if store.get(THINGS, f"k{i:03}") is None:
-                pytest.fail("a record is gone and nobody was told")
+                pytest.fail("a record is gone without an error")
         if wrong := store.administration.check([THINGS]):
             raise StoreCorrupt(str(wrong))
     finally:
@@ -325,7 +325,7 @@ def test_a_new_boot_never_gives_a_revision_again_that_a_power_loss_took_back(
     store.close()
 
 
-def test_those_who_have_it_open_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
+def test_open_stores_go_on_after_a_restore(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved.sqlite"
     store = _open(path)
     store.administration.backup([], saved)
@@ -359,9 +359,9 @@ def test_what_a_restore_replaces_is_saved_as_a_backup(path: Path, tmp_path: Path
     owner = (0o640, 12345, 23456) if os.geteuid() == 0 else (0o640, os.geteuid(), os.getegid())
     os.chown(path, *owner[1:])
     clock = ManualClock(datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC))
-    told = [maintenance.restore(path, saved, boot_id="boot-1", clock=clock) for _ in range(3)]
+    reported = [maintenance.restore(path, saved, boot_id="boot-1", clock=clock) for _ in range(3)]
     names = [f"store.sqlite.replaced-20260504T030201Z{end}" for end in ("", "-2", "-3")]
-    assert told == _replaced(tmp_path) == [tmp_path / name for name in names], (
+    assert reported == _replaced(tmp_path) == [tmp_path / name for name in names], (
         "none was overwritten"
     )
     for copy in _replaced(tmp_path):
@@ -387,11 +387,11 @@ def test_a_change_that_was_made_while_a_restore_began_is_in_the_saved_store(
             put(store, late.pop())
 
     with faults.at_point("sqlite.gate.before", lambda _: put_late()):
-        told = maintenance.restore(path, saved, boot_id="boot-1")
+        reported = maintenance.restore(path, saved, boot_id="boot-1")
     assert store.get(THINGS, "late") is None
     store.close()
-    assert told is not None
-    with closing(_open(told)) as replaced:
+    assert reported is not None
+    with closing(_open(reported)) as replaced:
         assert replaced.get(THINGS, "late") is not None
 
 
@@ -418,9 +418,9 @@ def test_a_store_that_cannot_be_saved_is_not_replaced(
         with closing(_open(small)) as store:
             put(store, "later")
         before = set(os.listdir(mount))
-        with pytest.raises(StoreUnavailable) as told:
+        with pytest.raises(StoreUnavailable) as caught:
             maintenance.restore(small, saved, boot_id="boot-1")
-        assert told.value.fields["outcome"] == "none", told.value
+        assert caught.value.fields["outcome"] == "none", caught.value
         assert not list(mount.glob("*.replaced-*")) and not list(mount.glob(".*.tmp")), (
             set(os.listdir(mount)) - before
         )
@@ -502,11 +502,11 @@ def test_a_read_only_folder(path: Path) -> None:
             finally:
                 os._exit(0)
         os.close(write)
-        told = os.read(read, 10_000).decode()
+        output = os.read(read, 10_000).decode()
         os.close(read)
         os.waitpid(child, 0)
-        assert "permissions" in told, told
-        assert "--store" in told or "check" in told
+        assert "permissions" in output, output
+        assert "--store" in output or "check" in output
     os.chmod(folder, 0o755)
 
 
@@ -605,11 +605,11 @@ def test_a_file_size_limit_leaves_the_old_state_whole(path: Path) -> None:
         finally:
             os._exit(1)
     os.close(write)
-    told = os.read(read, 10_000).decode()
+    output = os.read(read, 10_000).decode()
     os.close(read)
     assert os.waitpid(child, 0)[1] == 0
-    filled, kind, message = told.split(" ", 2)
-    assert kind == "StoreUnavailable", told
+    filled, kind, message = output.split(" ", 2)
+    assert kind == "StoreUnavailable", output
     assert int(filled) > 10
     _verify_after_full(path, int(filled), StoreUnavailable(message))
 
@@ -624,8 +624,8 @@ def test_a_full_disk_leaves_the_old_state_whole(path: Path, tmp_path: Path) -> N
         _verify_after_full(small, done, error)
 
 
-def test_who_opens_a_store_on_a_full_disk_is_told_so(tmp_path: Path) -> None:
-    """SQLite calls it an I/O error, and whoever read that looked for another disk."""
+def test_opening_a_store_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error, and that message sent its reader to look for another disk."""
     with mounted(tmp_path / "small", "size=3m") as mount:
         small, filler = mount / "store.sqlite", mount / "filler"
         store = _open(small)
@@ -764,7 +764,7 @@ def test_a_database_locked_by_another_program(path: Path) -> None:
     store.close()
 
 
-def test_a_failed_sync_is_told_as_unknown_and_not_retried(
+def test_a_failed_sync_has_an_unknown_outcome_and_is_not_retried(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _open(path)
@@ -794,7 +794,7 @@ def _failed_change(store: SqliteStore, key: str, monkeypatch: pytest.MonkeyPatch
             put(store, key)
 
 
-def test_after_a_failed_sync_nobody_is_acknowledged_anything_before_the_log_is_begun_anew(
+def test_after_a_failed_sync_no_change_is_acknowledged_before_the_log_is_restarted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = _open(path), _open(path)
@@ -909,7 +909,7 @@ def test_a_child_begun_inside_a_transaction_does_not_keep_the_gate(
         os.close(write)
 
 
-def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_before_it(
+def test_a_checkpoint_during_close_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change was committed and synced, and its caller was told that nothing had been
@@ -927,7 +927,7 @@ def test_a_checkpoint_that_meets_a_store_being_closed_does_not_fail_the_change_b
 def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had changed something was given an error of the system's own, and none that says what
+    """The caller got an error of the system's own, and none that says what
     became of it.
     """
     monkeypatch.setattr(database, "_CHECKPOINT_EVERY", 1)
@@ -946,7 +946,7 @@ def test_a_log_that_cannot_be_looked_at_does_not_fail_the_change_before_it(
 def test_a_store_that_cannot_be_opened_again_and_again_uses_up_no_descriptors(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for a disk to be free again tries for as long as that takes."""
+    """A caller that waits for disk space tries for as long as that takes."""
 
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")

@@ -81,10 +81,10 @@ def test_the_marks_of_a_killed_process_are_gone_and_those_of_its_forked_child_st
             store.get(VOLATILE, "lock")
         signal.pause()
     os.close(ready_w)
-    told = b""
-    while told.count(b".") < 2 or b" " not in told:
-        told += os.read(ready_r, 100)
-    child = int(told.replace(b".", b"").split()[0])
+    reported = b""
+    while reported.count(b".") < 2 or b" " not in reported:
+        reported += os.read(ready_r, 100)
+    child = int(reported.replace(b".", b"").split()[0])
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert host.boot_in_use("boot-2")
@@ -97,29 +97,29 @@ def test_the_marks_of_a_killed_process_are_gone_and_those_of_its_forked_child_st
 
 def test_a_child_that_is_forked_while_a_store_is_opened_keeps_no_mark_of_it(path: Path) -> None:
     host = _open(path, "boot-1")
-    told_r, told_w = os.pipe()
+    read_fd, write_fd = os.pipe()
     parent = os.fork()
     if parent == 0:
         # Forked off when the mark was made, and before any store had it: as by another thread.
         mark = Users(path, PRIVATE, "boot-2")
         if (child := os.fork()) == 0:
             signal.pause()
-        os.write(told_w, str(child).encode())
+        os.write(write_fd, str(child).encode())
         os.kill(os.getpid(), signal.SIGKILL)
         mark.close()
     os.waitpid(parent, 0)
-    child = int(os.read(told_r, 100))
+    child = int(os.read(read_fd, 100))
     # The child lives, and nobody with that boot id has the store open.
     until(lambda: not host.boot_in_use("boot-2"))
     assert state_of(child) not in (None, "Z")
     os.kill(child, signal.SIGKILL)
-    os.close(told_r)
-    os.close(told_w)
+    os.close(read_fd)
+    os.close(write_fd)
     host.close()
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_restore_keeps_the_volatile_file_of_those_who_have_the_store_open(
+def test_a_restore_keeps_the_volatile_file_of_open_stores(
     path: Path, tmp_path: Path, used: bool
 ) -> None:
     """A backup has the boot id of its time, by which the next who came would have looked for the

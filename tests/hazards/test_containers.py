@@ -142,7 +142,7 @@ def test_a_running_job_is_not_run_again_by_a_process_of_another_boot_id(
     assert second.run(PICKS, url) == "['job-1'] job-1 running"
 
 
-def test_those_who_come_while_the_file_is_in_use_share_it_and_the_next_boot_begins_its_own(
+def test_processes_of_one_boot_share_the_volatile_file_and_the_next_boot_begins_a_new_one(
     tmp_path: Path, url: str, container: Container
 ) -> None:
     with HOST.start(HOLDS, url) as host:

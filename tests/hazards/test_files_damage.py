@@ -32,6 +32,7 @@ from holdfast.stores.files.store import FilesStore
 from holdfast.stores.sqlite import filesystem
 from holdfast.stores.sqlite.maintenance import SqliteAdministration
 from tests.harness.disk import mounted
+from tests.harness.errors import raises
 from tests.stores.files_spaces import (
     ALL,
     CARDS,
@@ -93,7 +94,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("reader", [True, False], ids=["read", "changed"])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("space", [HOSTS, LEASES], ids=["whole", "part"])
-def test_a_damaged_file_is_set_aside_restored_and_told_once(
+def test_a_damaged_file_is_moved_aside_restored_and_reported_once(
     root: Path, store: FilesStore, damage: Callable[[Path], Any], reader: bool, space: Any
 ) -> None:
     put(store, space, "a")
@@ -123,7 +124,7 @@ def test_a_damaged_file_is_set_aside_restored_and_told_once(
     assert store.administration.check(ALL) == []
 
 
-def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(
+def test_a_damaged_file_without_a_sound_copy_stays_and_is_reported_each_time(
     root: Path, store: FilesStore
 ) -> None:
     put(store, HOSTS, "a")
@@ -143,7 +144,7 @@ def test_a_damaged_file_without_a_sound_copy_is_left_and_told_each_time(
 
 
 @pytest.mark.parametrize("damage", ["{", "[]"])
-def test_a_record_of_a_damaged_file_cannot_be_taken_out_and_that_is_told(
+def test_a_record_of_a_damaged_file_cannot_be_removed_and_the_error_says_so(
     root: Path, store: FilesStore, damage: str
 ) -> None:
     """An error that was never to leave the store did."""
@@ -173,14 +174,14 @@ def test_where_files_have_no_second_name_a_damaged_one_is_set_aside_too(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(StoreCorrupt) as told:
+    with pytest.raises(StoreCorrupt) as caught:
         keys(store, HOSTS)
-    assert told.value.fields["restored"] and Path(told.value.fields["aside"]).read_text() == "{"
+    assert caught.value.fields["restored"] and Path(caught.value.fields["aside"]).read_text() == "{"
     put(store, HOSTS, "b", ip="3")
     assert keys(store, HOSTS) == ["a", "b"]
 
 
-def test_a_file_that_is_gone_with_its_copy_is_told_before_it_counts_as_empty(
+def test_a_file_lost_with_its_copy_is_reported_before_it_counts_as_empty(
     root: Path, store: FilesStore
 ) -> None:
     put(store, HOSTS, "a")
@@ -195,7 +196,7 @@ def test_a_file_that_is_gone_with_its_copy_is_told_before_it_counts_as_empty(
     assert keys(store, HOSTS) == ["c"]
 
 
-def test_a_folder_that_is_gone_is_told_until_it_is_back(root: Path, store: FilesStore) -> None:
+def test_a_missing_folder_is_reported_until_it_is_back(root: Path, store: FilesStore) -> None:
     put(store, HOSTS, "a")
     os.rename(root / "lab", root / "moved")
     for _ in range(2):
@@ -229,11 +230,11 @@ def test_one_damaged_record_hides_no_other_and_survives(root: Path, store: Files
         with pytest.raises(RecordInvalid, match=key) as caught:
             store.get(HOSTS, key)
         assert caught.value.fields["key"] == key
-    told: list[Any] = []
-    assert store.read(lambda tx: [r.key for r in tx.range(HOSTS, damaged=told)], scope=[HOSTS]) == [
-        "good"
-    ]
-    assert [error.fields["key"] for error in told] == ["bad", "worse"]
+    reported: list[Any] = []
+    assert store.read(
+        lambda tx: [r.key for r in tx.range(HOSTS, damaged=reported)], scope=[HOSTS]
+    ) == ["good"]
+    assert [error.fields["key"] for error in reported] == ["bad", "worse"]
     with pytest.raises(RecordInvalid):
         store.read(lambda tx: tx.find(HOSTS, "ip", ("1",)), scope=[HOSTS])
     put(store, HOSTS, "new", ip="2")
@@ -266,11 +267,11 @@ def test_a_damaged_file_of_one_record_hides_no_other(
         store.get(CARDS, "a")
     assert caught.value.fields["key"] == "a"
     assert store.get(CARDS, "b") is not None
-    told: list[Any] = []
-    assert store.read(lambda tx: [r.key for r in tx.range(CARDS, damaged=told)], scope=[CARDS]) == [
-        "b"
-    ]
-    assert [error.fields["key"] for error in told] == ["a"]
+    reported: list[Any] = []
+    assert store.read(
+        lambda tx: [r.key for r in tx.range(CARDS, damaged=reported)], scope=[CARDS]
+    ) == ["b"]
+    assert [error.fields["key"] for error in reported] == ["a"]
     assert len(store.administration.check(ALL)) == 1
 
 
@@ -299,7 +300,7 @@ def test_links_are_refused_and_not_followed(root: Path, store: FilesStore, tmp_p
         put(store, DEEP, "a", ip="2")
     with pytest.raises(StoreUnavailable, match="link"):
         store.transact(lambda tx: tx.delete(DEEP, "a"), scope=[DEEP])
-    # What was refused is not tried again by whoever comes next.
+    # The next caller does not repeat what was refused.
     put(store, DEEP, "b")
     assert (root / "lab" / "live" / "a").is_symlink()
     hosts = root / "lab" / "hosts.json"
@@ -600,18 +601,18 @@ def test_a_file_larger_than_any_record_is_no_bound(
     assert len(keys(store, HOSTS)) == 40 and store.administration.check(ALL) == []
 
 
-def test_what_is_told_once_is_in_the_journal(root: Path, store: FilesStore) -> None:
+def test_an_accepted_request_is_in_the_journal(root: Path, store: FilesStore) -> None:
     put(store, HOSTS, "a")
     put(store, HOSTS, "b")
     (root / "lab" / "hosts.json").write_text("torn")
-    with pytest.raises(StoreCorrupt) as told:
+    with pytest.raises(StoreCorrupt) as caught:
         keys(store, HOSTS)
     (entry,) = [entry for entry in store.journal().entries if entry.kind == "store.repaired"]
     assert entry.subject == "hosts.json"
-    assert entry.data["restored"] and entry.data["aside"] == told.value.fields["aside"]
+    assert entry.data["restored"] and entry.data["aside"] == caught.value.fields["aside"]
 
 
-def test_a_folder_of_records_that_is_gone_is_told_until_it_is_back(
+def test_a_missing_folder_of_records_is_reported_until_it_is_back(
     root: Path, store: FilesStore
 ) -> None:
     put(store, CARDS, "a")
@@ -666,13 +667,13 @@ def test_a_restore_that_waits_too_long_for_the_inner_store_is_no_failure_to_copy
     gate = os.open(root / ".holdfast" / "store.sqlite-gate", os.O_RDWR)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        with pytest.raises(LockTimeout) as told:
+        with pytest.raises(LockTimeout) as caught:
             maintenance.restore(store, ALL, tmp_path / "saved", boot_id="boot-1")
     finally:
         os.close(gate)
     assert (
-        told.value.fields["resource"].endswith("store.sqlite-gate")
-        and told.value.fields["outcome"] == "none"
+        caught.value.fields["resource"].endswith("store.sqlite-gate")
+        and caught.value.fields["outcome"] == "none"
     )
     assert not list((root / ".holdfast").glob("restore-*"))
     monkeypatch.undo()
@@ -714,12 +715,12 @@ def test_a_folder_of_two_stores_is_refused_and_its_owner_named(root: Path, tmp_p
     shared.mkdir()
     with closing(open_files(root, folders={"lab": shared})) as first:
         put(first, HOSTS, "a")
-        with pytest.raises(Held, match=f"files:{root}"):
+        with raises(Held, holder=f"files:{root}"):
             open_files(tmp_path / "other", folders={"lab": shared})
         # The folder of another store, and one that is itself a store.
         put(first, CARDS, "c")
         for inner in (root / "cards", root):
-            with pytest.raises(Held, match=f"files:{root}"):
+            with raises(Held, holder=f"files:{root}"):
                 open_files(tmp_path / "other", folders={"lab": inner})
     with closing(open_files(root, folders={"lab": shared})) as first:
         assert keys(first, HOSTS) == ["a"]

@@ -81,8 +81,8 @@ def _value(store: Store) -> int:
     values = store.read(look, scope=ALL)
     assert len(values) == 1, f"torn: {values}"
     value = int(values.pop())
-    told = [int(entry.subject) for entry in store.journal().entries if entry.kind == "step"]
-    assert told[-1] == value and told == sorted(set(told))
+    logged = [int(entry.subject) for entry in store.journal().entries if entry.kind == "step"]
+    assert logged[-1] == value and logged == sorted(set(logged))
     return value
 
 

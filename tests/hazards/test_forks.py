@@ -77,13 +77,13 @@ def _on_disk(path: Path) -> set[str]:
         "sqlite3.connect(sys.argv[1]).execute(sys.argv[2])), sep='\\n')"
     )
     table = _table(path)
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code, str(path), f"SELECT key FROM {table}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return set(told.stdout.splitlines())
+    return set(output.stdout.splitlines())
 
 
 def _table(path: Path) -> str:

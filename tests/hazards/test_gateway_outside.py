@@ -78,8 +78,8 @@ def test_a_full_disk_refuses_what_cannot_be_kept_and_loses_nothing_that_was(tmp_
         ]
         revisions = [event["revision"] for event in events]
         assert revisions == sorted(set(revisions))
-        told = [event["subject"] for event in events if event["kind"] == "request.accepted"]
-        assert told == list(found)
+        logged = [event["subject"] for event in events if event["kind"] == "request.accepted"]
+        assert logged == list(found)
 
 
 def _handed_in_until_it_is_full(client: GatewayClient) -> dict[str, str]:
@@ -174,13 +174,13 @@ def test_a_stream_is_resumed_behind_its_last_event_across_kills(gate: GatewayPro
         over.set()
         gate.stop()
         listener.join(PATIENCE_S)
-    told = [
+    logged = [
         json.loads(line)["revision"]
         for line in (gate.root / "events.jsonl").read_text().splitlines()
     ]
     revisions = [event["revision"] for _, event in heard]
-    begun = told.index(revisions[0])
-    assert revisions == told[begun : begun + len(revisions)]
+    begun = logged.index(revisions[0])
+    assert revisions == logged[begun : begun + len(revisions)]
 
 
 def test_a_key_stands_for_its_request_across_restarts_and_epochs(
@@ -254,7 +254,8 @@ def test_an_interrupt_that_comes_between_delivery_and_answer_stops_that_request(
         asking = pool.submit(gate.client.prompt, "long")
         until(lambda: state_of(pid) == "T")
         interrupting = pool.submit(gate.client.interrupt, wait_s=PATIENCE_S)
-        # Sent while it stands still: it lies in the socket, and is the first thing to be read.
+        # Sent while the gateway is stopped, so that it is the first thing that the gateway reads. No
+        # event reports that a request lies in the socket of a stopped process.
         time.sleep(0.3)
         gate.process.send_signal(signal.SIGCONT)
         done, long = interrupting.result(PATIENCE_S), str(asking.result(PATIENCE_S)["request_id"])

@@ -187,11 +187,11 @@ def test_a_gateway_whose_queue_was_moved_to_another_kind_of_store_goes_on_in_its
     second = gate.client.prompt("second")["request_id"]
     gate.client.request(str(second), wait_s=PATIENCE_S)
     assert gate.stop() == 0
-    told = [json.loads(line) for line in path.read_text().splitlines()[len(lines) :]]
-    assert second in [event["subject"] for event in told if event["kind"] == "request.accepted"]
+    answer = [json.loads(line) for line in path.read_text().splitlines()[len(lines) :]]
+    assert second in [event["subject"] for event in answer if event["kind"] == "request.accepted"]
 
 
-def test_what_a_killed_gateway_had_running_does_not_go_on_beside_the_next(
+def test_a_program_of_a_killed_gateway_does_not_run_beside_the_next(
     gate: GatewayProcess,
 ) -> None:
     gate.start()

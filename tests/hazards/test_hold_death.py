@@ -18,7 +18,9 @@ from holdfast.primitives.holds import HOLDS, Holds
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.harness.children import Child
+from tests.harness.errors import raises
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.postgres_sessions import outlived
 from tests.unit.hold_world import BRISK_S, names, replay
@@ -28,9 +30,7 @@ SUBJECTS = ("s", "t", "u")
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_killed_at_every_point_of_a_change(tmp_path: Path, verb: str) -> None:
     """It has happened whole or not at all, and the journal says which."""
     url = f"sqlite:{tmp_path}/store.sqlite"
     with holdfast.connect(url) as hf:
-        # The holder is the test, so that what was taken can be told from what died with its taker.
+        # The holder is the test, so that a released hold differs from one that died with its holder.
         holder = hf.processes.current()
 
         def change(connected: Holdfast, by: str, verb: str = verb) -> None:
@@ -153,8 +153,8 @@ def _killed(work: Callable[[], None], at: int) -> list[str]:
         finally:
             os._exit(1)
     os.close(telling)
-    with open(hearing) as told:
-        points = told.read().split()
+    with open(hearing) as reported:
+        points = reported.read().split()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     return points
 
@@ -197,14 +197,14 @@ def test_processes_that_take_and_drop_never_make_a_count_wrong(hf: Holdfast, url
 def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url: str) -> None:
     """Each takes and drops until it is killed from outside, at whatever instruction that is."""
     for turn in range(10):
-        told, telling = os.pipe()
-        children = [_busy(url, f"run-{turn}-{number}", told, telling) for number in range(2)]
+        readable, telling = os.pipe()
+        children = [_busy(url, f"run-{turn}-{number}", readable, telling) for number in range(2)]
         for _ in range(1 + turn % 4):
-            assert os.read(told, 1)
+            assert os.read(readable, 1)
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        os.close(told)
+        os.close(readable)
         os.close(telling)
         outlived(hf, url)
         assert hf.holds.subjects() == {}
@@ -216,13 +216,13 @@ def test_twenty_holders_killed_at_random_moments_leave_nothing(hf: Holdfast, url
     assert replay(entries_of(hf)) == {}
 
 
-def _busy(url: str, by: str, told: int, telling: int) -> int:
+def _busy(url: str, by: str, readable: int, telling: int) -> int:
     child = os.fork()
     if child:
         return child
     try:
         # Without a reader, which is the parent alone, it ends.
-        os.close(told)
+        os.close(readable)
         dice, mine = Random(by), set[str]()
         connection = holdfast.connect(url)
         while True:
@@ -248,12 +248,12 @@ def test_a_forked_child_holds_for_itself_and_keeps_what_is_its_own(hf: Holdfast)
     kept, telling = os.pipe()
     renew = holds._renewer._keeper._renew
 
-    def told(mine: list) -> list:  # type: ignore[type-arg]
+    def noted(mine: list) -> list:  # type: ignore[type-arg]
         gone = renew(mine)
         os.write(telling, f"{os.getpid()} {' '.join(sorted(one.by for one in mine))}\n".encode())
         return gone
 
-    holds._renewer._keeper._renew = told
+    holds._renewer._keeper._renew = noted
     holds.take("s", by="parent")
     with open(kept, "rb") as pipe:
         _until_kept(pipe, os.getpid(), "parent")
@@ -291,9 +291,9 @@ def test_a_child_that_closes_takes_nothing_from_its_parent(hf: Holdfast) -> None
 
 
 def test_a_child_may_drop_what_its_parent_holds_once(hf: Holdfast) -> None:
-    """Whoever says the same name is the same holder."""
+    """The same name is the same holder."""
     hf.holds.take("s", by="run")
     Child(lambda: hf.holds.drop("s", by="run")).kill()
     assert names(hf.holds) == []
-    with pytest.raises(NotFound, match="nobody holds it"):
+    with raises(NotFound, subject="s", by="run", count=0):
         hf.holds.drop("s", by="run")

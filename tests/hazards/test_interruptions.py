@@ -15,6 +15,7 @@ from holdfast.stores.sqlite import gate, gate_thread
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
 from tests.harness.processes import flock_waiters
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.interrupted_operations import OPERATIONS
 from tests.hazards.interruptions import KINDS, never, outcomes, storm
@@ -35,15 +36,7 @@ SAMPLE_STEP = 41
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new, empty store of the kind that was asked for."""
-    if request.param == "postgres":
-        found: str = request.getfixturevalue("postgres_url")
-        return found
-    return {
-        "memory": "memory:",
-        "sqlite": f"sqlite:{tmp_path}/store.sqlite",
-        "files": f"files:{tmp_path}/state",
-    }[request.param]
+    return store_url(request, tmp_path)
 
 
 def _left_behind(
@@ -163,8 +156,8 @@ def _memory_runs_out(path: Path, at: int) -> int:
         caller.join(PATIENCE_S)
     finally:
         threading.settrace(None)
-    assert ended, f"nobody told the caller after line {fuse.place}"
-    # What is raised only after the caller was told may meet the next one.
+    assert ended, f"the caller got no error after line {fuse.place}"
+    # What is raised only after the caller has its answer may meet the next call.
     until(lambda: _enters(gate))
     until(lambda: _is_open(other))
     gate.close()

@@ -20,6 +20,7 @@ from holdfast.domains.jobs.work import WorkRequest
 from holdfast.kernel.errors import Fenced, StoreUnavailable
 from holdfast.runtime.attempt import Attempt
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import NEVER_S, PATIENCE_S
 
 pytestmark = pytest.mark.prove
@@ -38,11 +39,7 @@ time.sleep(600)
 
 @pytest.fixture(params=["sqlite", "files", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/state"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 class Worker:
@@ -293,11 +290,11 @@ def test_workers_killed_under_load_lose_no_job_and_do_none_twice(url: str) -> No
         jobs = hf.jobs.list_jobs()
         assert {job.job_id for job in jobs} == ids
         assert all(job.status is JobStatus.COMPLETED for job in jobs)
-        told = [entry for batch in hf.log.since() for entry in batch.entries]
+        logged = [entry for batch in hf.log.since() for entry in batch.entries]
         for job in jobs:
             steps = [
                 entry.data["to"]
-                for entry in told
+                for entry in logged
                 if entry.subject == job.job_id and entry.kind == "job.status_changed"
             ]
             assert steps.count("completed") == 1

@@ -142,7 +142,7 @@ def test_a_listener_that_leaves_after_its_store_was_closed_leaves_nothing_behind
     assert os.listdir(f"{store.path}-wake") == []
 
 
-def test_one_who_cannot_listen_and_tries_again_uses_up_no_descriptors(
+def test_a_failed_listener_that_retries_leaks_no_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk, where the FIFO can be made and the topic's folder cannot."""

@@ -1,4 +1,4 @@
-"""Deadlocks among real processes: one is told, with the cycle, and the others go on."""
+"""Deadlocks among real processes: one gets the error, with the cycle, and the others go on."""
 
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.errors import DeadlockDetected
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.lock_processes import STORES, Crowd, Granted, Process, crowd_on
 
@@ -34,7 +35,7 @@ def test_crossed_locks(crowd: Crowd) -> None:
 
 
 def test_crossed_locks_asked_for_at_the_same_time(crowd: Crowd) -> None:
-    """Whichever comes second is told, every time, and never both."""
+    """The second gets the error, every time, and never both."""
     processes = crowd.processes(2)
     for number in range(10):
         names = [f"a{number}", f"b{number}"]
@@ -44,19 +45,19 @@ def test_crossed_locks_asked_for_at_the_same_time(crowd: Crowd) -> None:
         ]
         for at, process in enumerate(processes):
             process.begin("acquire", names[1 - at], by=f"job{at}", timeout_s=None)
-        told = _told(processes, held)
-        granted = processes[1 - told].result()
-        assert processes[1 - told].release(granted.key)
-        assert processes[1 - told].release(held[1 - told].key)
+        reported = _refused_one(processes, held)
+        granted = processes[1 - reported].result()
+        assert processes[1 - reported].release(granted.key)
+        assert processes[1 - reported].release(held[1 - reported].key)
     assert crowd.rows() == []
 
 
-def _told(processes: list[Process], held: list[Granted]) -> int:
-    """Which of the two was told of the deadlock; it lets go of what it holds."""
+def _refused_one(processes: list[Process], held: list[Granted]) -> int:
+    """Which of the two got the deadlock; it releases what it holds."""
     pipes = [process.pipe for process in processes]
     while True:
         ready = wait(pipes, PATIENCE_S)
-        assert ready, "nobody is told"
+        assert ready, "no process got the error"
         for at, process in enumerate(processes):
             if process.pipe in ready and (said := process.pipe.recv())[0] == "done":
                 assert isinstance(said[1], DeadlockDetected), said
@@ -90,8 +91,8 @@ def test_a_cycle_through_a_look(crowd: Crowd) -> None:
     one.acquire("a", by="one")
     held = two.acquire("b", by="two")
     one.look("b", by="one")
-    with pytest.raises(
-        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    with raises(
+        DeadlockDetected, cycle="two waits for a, held by one; one waits for b, held by two"
     ):
         two.wait("a", by="two")
     two.release(held.key)
@@ -112,7 +113,7 @@ def test_two_upgraders(crowd: Crowd) -> None:
     assert two.try_acquire("a", by="two", mode="shared")
 
 
-def test_the_one_that_is_told_may_have_waited_long(crowd: Crowd) -> None:
+def test_the_refused_waiter_may_have_waited_long(crowd: Crowd) -> None:
     """A grant to another process of its job closed the cycle: it is woken, and told."""
     holder, other, job, jobs_second = crowd.processes(4)
     held = holder.acquire("c", by="holder")

@@ -50,7 +50,7 @@ class Step:
         return granted
 
     def alone(self, process: Process, granted: Granted) -> None:
-        """Whoever has a grant is the only one, by the kernel's own locks."""
+        """A grant has one holder, by the kernel's own locks."""
         process.witness(self._folder, granted.names)
 
     def let_go(self, process: Process, granted: Granted) -> None:
@@ -65,7 +65,7 @@ def at_every_point(crowd: Crowd, folder: Path, others: int, step: Callable[[Step
         doing = Step(crowd, folder, at, processes)
         killed = step(doing)
         doing.victim.end()
-        # Whoever comes next clears away what the dead left, if anything is in its way.
+        # The next process clears what the dead left, if that is in its way.
         last = doing.get(processes[0], ["a", "b"], "last")
         doing.let_go(processes[0], last)
         assert crowd.rows() == [], f"killed at point {at}"

@@ -59,7 +59,7 @@ def test_a_holder_stopped_past_its_time_to_live_has_lost_it(crowd: Crowd) -> Non
     new = waiter.acquire("a", by="waiter", timeout_s=PATIENCE_S)
     assert new.token > old.token
     stopped.go_on()
-    # It is told without asking; and whatever it does with the old grant is refused.
+    # It learns so without asking, and the old grant is refused for everything.
     assert stopped.lost(old.key)
     with pytest.raises(Fenced):
         stopped.check_token("a", old.token)
@@ -200,7 +200,7 @@ def test_a_waiter_of_a_vanished_machine_leaves_the_line_after_its_lease(
 
 
 @pytest.mark.prove
-def test_a_machine_that_stands_still_loses_what_it_held_and_is_told_when_it_goes_on(
+def test_a_stopped_machine_loses_its_locks_and_learns_so_when_it_goes_on(
     machines: Crowd, house: Path
 ) -> None:
     far, near = (

@@ -1,7 +1,7 @@
-"""Locks among real processes that are killed: whoever is next goes on, and nothing stays held or in
+"""Locks among real processes that are killed: the next waiter goes on, and nothing stays held or in
 line.
 
-The processes themselves are here too, for the other tests of locks: each does what it is told, one
+The processes themselves are here too, for the other tests of locks: each does what it is sent, one
 call after the other, in its main thread, and tells how far it is.
 """
 
@@ -31,7 +31,7 @@ def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crowd]:
 # --- the processes themselves ---
 
 
-def test_what_a_process_raises_and_how_it_ends_is_told(crowd: Crowd) -> None:
+def test_an_error_and_an_exit_status_of_a_process_are_reported(crowd: Crowd) -> None:
     one, two = crowd.processes(2)
     one.acquire("a", by="one")
     with pytest.raises(LockTimeout, match="one"):
@@ -193,7 +193,7 @@ def test_a_holder_killed_while_it_waits_for_more(crowd: Crowd) -> None:
 
 
 def test_crossed_locks_of_which_one_side_was_killed(crowd: Crowd) -> None:
-    """The living one is not told of a deadlock with the dead."""
+    """A live waiter gets no deadlock with the dead."""
     one, two = crowd.processes(2)
     one.acquire("a", by="one")
     two.acquire("b", by="two")
@@ -251,7 +251,7 @@ def test_killed_at_random_moments_under_load(crowd: Crowd, tmp_path: Path) -> No
             process = crowd.process()
             process.begin("take_turns", tmp_path, names, None, seed=100 * number + len(running))
             running.append(process)
-        # Let some turns pass, a different number each time, and kill whoever it may be.
+        # Let some turns pass, a different number each time, and kill the one that holds it then.
         for _ in range(chosen.randint(1, 12)):
             _a_turn(running)
         victim = running.pop(chosen.randrange(len(running)))

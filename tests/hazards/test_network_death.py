@@ -23,7 +23,9 @@ from holdfast.kernel.settings import LockTimeouts, NetworkSettings
 from holdfast.runtime.connection import Holdfast
 from holdfast.testing import faults
 from tests.harness.children import KILLED, Child, exit_status_of
+from tests.harness.errors import raises
 from tests.harness.stopped_processes import stop_outside
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 from tests.hazards.network_invariants import State, check, entries_of, stored
 from tests.unit.network_world import host
@@ -45,9 +47,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, lab: Path) -> str:
     """What processes may share."""
     if request.param == "files":
         return f"files:{lab}"
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_a_killed_process_loses_no_line_of_the_transaction_log(
     manager.close()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     with holdfast.connect() as hf:
-        told = [entry.revision for entry in entries_of(hf) if entry.kind == "host.registered"]
-        assert [line["details"]["revision"] for line in lines] == told
+        logged = [entry.revision for entry in entries_of(hf) if entry.kind == "host.registered"]
+        assert [line["details"]["revision"] for line in lines] == logged
         assert {line["details"]["subject"] for line in lines} == set(hf.network.list_all_hosts())
     assert 2 < len(lines) <= len(points) + 2
 
@@ -186,7 +186,7 @@ def test_a_killed_runs_leases_and_routers_are_free(hf: Holdfast, url: str) -> No
 
     child = Child(work)
     assert hf.network.is_router_locked("router-1")
-    with pytest.raises(holdfast.RegistryError, match="exclusively by victim"):
+    with raises(holdfast.RegistryHeld, holder="victim"):
         hf.network.acquire_source_host_lease("next", "h1", "quick", "router-1")
     child.kill()
     assert not hf.network.is_router_locked("router-1")
@@ -237,7 +237,7 @@ def test_a_forked_child_uses_the_same_manager_for_itself(hf: Holdfast) -> None:
 
 
 def test_a_child_may_release_its_parents_router_by_the_jobs_name(hf: Holdfast) -> None:
-    """Whoever says the same job is the same holder; a block of the parent then ends with a loss."""
+    """The same job is the same holder; a block of the parent then ends with a loss."""
     registry = hf.network
     assert registry.acquire_router_lock("router-1", "job")
     child = Child(lambda: registry.release_router_lock("router-1", "job"))
@@ -347,7 +347,7 @@ def test_a_hundred_jobs_as_processes_with_managers_of_their_own(hf: Holdfast, ur
 
 
 def _cycles(task: tuple[str, int, int]) -> int:
-    """Take a router again and again; whoever has it is alone, by a file that only one may make."""
+    """Take a router again and again; its holder is alone, by a file that only one may make."""
     url, number, turns = task
     witness = Path(os.environ["NETWORK_WITNESS"])
     with holdfast.connect(url) as hf:

@@ -283,7 +283,7 @@ def tried(
     if changed:
         wrong.append(f"changed {changed}: {[after.get(name) for name in changed][:3]}")
     if "the-secret-of-root" in said:
-        wrong.append("shown to whoever asks")
+        wrong.append("shown to every reader")
     shutil.rmtree(lab / "root")
     return wrong
 

@@ -43,9 +43,9 @@ def test_a_promoted_standby_knows_everything_that_was_acknowledged() -> None:
             primary.kill()
             promote(standby)
             machines.progress(ROUNDS)
-            told = machines.end()
+            reported = machines.end()
         with holdfast.connect(url) as hf:
-            check(hf, told, follower.seen)
+            check(hf, reported, follower.seen)
             assert hf.store.get(THINGS, "last of the primary") is not None
             assert token.era(put(hf.store, "first of the standby")) > token.era(last)
 

@@ -83,7 +83,7 @@ class Distant:
         ip("link", "set", self._cable, "up")
 
     def pull_out(self) -> None:
-        """From here on no packet goes either way, and nobody is told so."""
+        """From here on no packet goes either way, and neither side gets an error."""
         ip("link", "set", self._cable, "down")
 
     def ask(self, name: str, *arguments: Any) -> None:

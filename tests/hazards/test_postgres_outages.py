@@ -41,15 +41,13 @@ def test_a_server_restarted_and_crashed_again_and_again(server: Server) -> None:
             server.crash() if number % 2 else server.stop()
             server.start()
             machines.progress()
-        told = machines.end()
+        reported = machines.end()
     with holdfast.connect(url) as hf:
-        check(hf, told, follower.seen)
-    assert all(one.counted >= RESTARTS for one in told)
+        check(hf, reported, follower.seen)
+    assert all(one.counted >= RESTARTS for one in reported)
 
 
-def test_who_watches_and_who_works_waits_until_the_server_is_back(
-    server: Server, tmp_path: Path
-) -> None:
+def test_watchers_and_workers_wait_until_the_server_is_back(server: Server, tmp_path: Path) -> None:
     url = server.database()
     with holdfast.connect(url) as hf, ExitStack() as begun:
         job_id = hf.jobs.register_job("x", agent="a", agent_session="s").job_id
@@ -73,10 +71,10 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(
         )
         assert watched.stdout.readline() == f"{job_id} #1 started\n"
         assert "job.registered" in following.stdout.readline()
-        # Each has been seen at work, since who begins while the server is away is told so and ends.
+        # Each has been seen at work, since a process that starts while the server is away gets an error and ends.
         assert (worker.stdout.readline(), quiet.stdout.readline()) == ("fine\n", "fine\n")
         # And has nothing left to do, not even to write down: what an outage keeps from the audit
-        # log is told of, quiet or not.
+        # log is reported, quiet or not.
         for job, folder in ((first, tmp_path / "t"), (second, tmp_path / "u")):
             _written_down(folder / "logs", job)
         server.stop()
@@ -102,7 +100,7 @@ def test_who_watches_and_who_works_waits_until_the_server_is_back(
 
 
 def _written_down(logs: Path, job_id: str) -> None:
-    """Wait until the end of a job is in an audit log, and whoever wrote it there is done."""
+    """Wait until the end of a job is in an audit log, and its writer is done."""
     status = logs / job_id / "status.json"
     until(lambda: status.exists() and json.loads(status.read_bytes())["status"] == "completed")
     with (logs / ".lock").open() as lock:
@@ -141,8 +139,8 @@ def test_connections_cut_before_at_and_after_their_commit(server: Server) -> Non
                 until(lambda: proxy.lost)
                 machines.progress()
             proxy.lose = ""
-            told = machines.end()
+            reported = machines.end()
     with holdfast.connect(url) as hf:
-        check(hf, told, follower.seen)
+        check(hf, reported, follower.seen)
     # Every cut could be looked up, so that nobody was told of any.
-    assert not [one.errors for one in told if one.errors]
+    assert not [one.errors for one in reported if one.errors]

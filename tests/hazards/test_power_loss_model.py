@@ -171,7 +171,7 @@ def test_a_child_that_runs_before_its_fork_returns_has_a_copy_and_a_thread_share
     ]  # fmt: skip
 
 
-def test_a_number_given_anew_while_its_close_returns_is_the_new_file() -> None:
+def test_a_descriptor_reused_during_its_close_is_the_new_file() -> None:
     found = read(
         opened("a", 3),
         "1  clone3({flags=CLONE_VM|CLONE_FILES|CLONE_THREAD, exit_signal=0}, 88) = 2",

@@ -51,14 +51,14 @@ def _state(path: Path, spaces: tuple[Space[Thing], ...]) -> int:
         assert len(values) == 1, f"torn: {values}"
         value = values.pop()
         batches = Journal(store, actor="t").since()
-        told = [
+        logged = [
             int(entry.subject)
             for batch in batches
             for entry in batch.entries
             if entry.kind == "step"
         ]
-        assert told[-1] == value, "the journal tells something else"
-        assert told == sorted(set(told)), "a step was told twice"
+        assert logged[-1] == value, "the journal tells something else"
+        assert logged == sorted(set(logged)), "a step was logged twice"
         old = store.read(
             lambda tx: [row.key for row in tx.range(spaces[0], prefix="old-")], scope=[spaces[0]]
         )

@@ -228,7 +228,7 @@ def test_when_it_keeps_the_lock_we_say_so_in_time_and_name_file_and_process(fold
         assert hf.jobs.pick_pending(LABEL) is not None
 
 
-def test_who_gave_up_waiting_leaves_nothing_waiting_behind(folder: Path) -> None:
+def test_a_waiter_that_gave_up_leaves_no_request(folder: Path) -> None:
     registered(folder, 1)
     with connected(folder) as hf, source("hold", folder) as other:
         assert other.line() == "held"
@@ -318,7 +318,7 @@ def test_no_program_that_is_started_or_forked_meanwhile_keeps_the_lock(folder: P
                 os.close(fd)
 
 
-def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picked_it_since(
+def test_a_killed_claim_does_not_take_the_job_from_its_next_worker(
     folder: Path,
 ) -> None:
     """The claim is committed, its file is not written, and the lock went with the process: the
@@ -348,7 +348,7 @@ def test_a_claim_that_was_killed_on_its_way_does_not_take_the_job_from_who_picke
 
 
 @pytest.mark.prove
-def test_killed_at_every_point_a_job_is_had_by_one(tmp_path: Path) -> None:
+def test_killed_at_every_point_a_job_has_one_worker(tmp_path: Path) -> None:
     killed, at = True, 0
     while killed:
         folder = tmp_path / str(at)

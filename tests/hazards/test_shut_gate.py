@@ -21,6 +21,7 @@ from holdfast.primitives.locks.records import LOCK_WAITS, LOCKS
 from holdfast.runtime.connection import Holdfast
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.system.access import PRIVATE
+from tests.harness.errors import raises
 from tests.harness.stopped_processes import StoppedInside
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.stores.harnesses_postgres import be_patient
@@ -147,7 +148,7 @@ def test_a_waiter_whose_time_is_over_at_the_shut_gate_leaves_the_queue_when_it_o
     hf.locks.acquire("router-1", by="next", timeout_s=0)
 
 
-def test_closing_at_the_shut_gate_asks_nothing_of_it_for_long(
+def test_closing_at_the_shut_gate_waits_briefly(
     hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is held is renewed by a thread, which was woken to end by a transaction."""
@@ -158,7 +159,7 @@ def test_closing_at_the_shut_gate_asks_nothing_of_it_for_long(
     assert sum(gates.asked_s) <= MARGIN_S, gates.asked_s
 
 
-def test_a_pick_waits_as_long_as_it_was_told(
+def test_a_pick_waits_for_its_time_limit(
     hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = hf.jobs.register_job("prompt", agent="claude", agent_session="claude-a")
@@ -198,7 +199,7 @@ def test_a_look_at_how_the_clock_runs_does_not_wait(
         assert sum(gates.asked_s) <= 0.1, gates.asked_s
 
 
-def test_a_swap_waits_as_long_as_it_was_told(
+def test_a_swap_waits_for_its_time_limit(
     hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hf.workflows.swap("warm"):
@@ -212,7 +213,7 @@ def test_a_swap_waits_as_long_as_it_was_told(
     assert hf.workflows.snapshot().loaded.has("warm")
 
 
-def test_who_waits_at_a_gate_that_is_closed_is_told_at_once(tmp_path: Path) -> None:
+def test_a_waiter_at_a_closed_gate_fails_at_once(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate", PRIVATE)
     other = os.open(gate.path, os.O_RDWR)
     flock(other, LOCK_EX)
@@ -224,8 +225,8 @@ def test_who_waits_at_a_gate_that_is_closed_is_told_at_once(tmp_path: Path) -> N
         until(lambda: gate._thread is not None and gate._thread._tasks.qsize() == 2)
         gate.close()
         # With the gate still shut, and far from their limits.
-        told = [one.exception(PATIENCE_S) for one in waiting]
-    assert [isinstance(one, StoreUnavailable) and one.fields["closed"] for one in told] == [
+        reported = [one.exception(PATIENCE_S) for one in waiting]
+    assert [isinstance(one, StoreUnavailable) and one.fields["closed"] for one in reported] == [
         True
     ] * 3
     with pytest.raises(StoreUnavailable):
@@ -242,5 +243,5 @@ def test_a_task_that_comes_after_the_end_of_the_gates_thread_is_refused(tmp_path
     gate = Gate(tmp_path / "gate", PRIVATE)
     thread = gate._started_thread()
     gate.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with raises(StoreUnavailable, closed=True):
         thread.run(lambda: None, 600.0, lambda: LockTimeout("never"))

@@ -24,6 +24,7 @@ from holdfast.runtime.paths import signal_folder_of
 from holdfast.stores.files.store import FilesStore
 from holdfast.testing import faults
 from tests.harness.children import Child
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 
 READERS = 8
@@ -36,12 +37,8 @@ _KEPT: list[object] = []
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Signal files of a database's workflows lie below the home.
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    if request.param == "files":
-        return f"files:{tmp_path}/files"
-    return str(request.getfixturevalue("postgres_url"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -161,20 +158,20 @@ def test_a_swapper_killed_at_any_step_wedges_nobody_and_is_cleared_once(
         while killed_at(url, work, f"r{point}", point):
             looked_at_once(readers)
             after = events(hf)
-            told = after - before
-            ended = told["swap_completed"] + told["swap_failed"] + told["swap_refused"]
+            reported = after - before
+            ended = reported["swap_completed"] + reported["swap_failed"] + reported["swap_refused"]
             # Whatever began has ended once, by itself or by the first of those who looked.
-            assert told["swap_started"] == ended + told["orphan_marker_cleared"] <= 1, (
+            assert reported["swap_started"] == ended + reported["orphan_marker_cleared"] <= 1, (
                 f"at point {point}"
             )
-            orphans += told["orphan_marker_cleared"]
-            if told["swap_completed"]:
+            orphans += reported["orphan_marker_cleared"]
+            if reported["swap_completed"]:
                 loaded = LoadedNow(f"r{point}", None)
-            elif told and hf.workflows.swap_log()[-1].data.get("unknown"):
+            elif reported and hf.workflows.swap_log()[-1].data.get("unknown"):
                 # It had begun to load, and nobody saw that end well.
                 loaded = LoadedNow(None, f"r{point}")
             assert LoadedNow.of(hf) == loaded, f"at point {point}"
-            loads += told["orphan_marker_cleared"] and loaded.unknown == f"r{point}"
+            loads += reported["orphan_marker_cleared"] and loaded.unknown == f"r{point}"
             # A database notices a moment later that a connection has ended.
             until(lambda: not hf.workflows._context.swap_lock.is_held())
             # What it asked for is not asked any more.

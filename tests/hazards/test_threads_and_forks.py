@@ -26,6 +26,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.harness import OTHERS, THINGS, VOLATILE, Thing, append, heard, put
+from tests.harness.errors import raises
 from tests.harness.processes import state_of
 from tests.harness.timeouts import PATIENCE_S, until
 
@@ -133,7 +134,7 @@ def test_a_fork_while_a_thread_dawdles_in_a_transaction_is_refused_in_the_child(
         leave.wait(PATIENCE_S)
 
     def refused() -> None:
-        with pytest.raises(StoreUnavailable, match="forked"):
+        with raises(StoreUnavailable, forked=True):
             store.get(THINGS, "a")
 
     with ThreadPoolExecutor(1) as pool:
@@ -331,7 +332,7 @@ def test_ctrl_c_at_the_shut_gate_leaves_it_as_it_was(path: Path) -> None:
         pass
     os.kill(child, signal.SIGINT)
     while not select.select([ready_r], [], [], _IGNORED_S)[0]:
-        # Python drops what is raised in a callback of the garbage collector's. Whoever pressed
+        # Python drops what is raised in a callback of the garbage collector's. The user who pressed
         # Ctrl-C presses it again.
         os.kill(child, signal.SIGINT)
     assert os.read(ready_r, 65536) == b"!"

@@ -24,7 +24,7 @@ def _page(name: str = "agents.md") -> str:
 
 def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
     section = _page("state_machines.md").partition("\n## An agent\n")[2].partition("\n## ")[0]
-    told = {
+    documented = {
         kind for source in SOURCES for kind in re.findall(r'"(agent\.\w+)"', source.read_text())
     }
     assert {
@@ -32,7 +32,7 @@ def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
         for line in section.splitlines()
         if "-->" in line
         for kind in re.findall(r"\bagent\.\w+", line)
-    } == told
+    } == documented
     steps = re.findall(r"^ *(\S+) --> ([^:\s]+)", section, re.MULTILINE)
     assert {after for _, after in steps} - {"[*]"} == {before for before, _ in steps} - {"[*]"}
 
@@ -51,7 +51,7 @@ def test_every_command_has_json() -> None:
         assert any("--json" in option.opts for option in command.params), name
 
 
-def test_every_reason_and_every_hard_error_is_told() -> None:
+def test_every_reason_and_every_hard_error_is_documented() -> None:
     assert [reason.value for reason in Reason if f"| `{reason.value}` |" not in _page()] == []
     assert [
         kind.code for kind in Untrusted.__subclasses__() if f"`{kind.code}`" not in _page()

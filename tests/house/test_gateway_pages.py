@@ -27,11 +27,11 @@ def test_every_transition_of_a_request_is_drawn_with_what_the_journal_tells() ->
     }
     ends = {(before.value, "[*]") for before, steps in TRANSITIONS.items() if not steps}
     assert sorted(drawn) == sorted(steps | ends | {("[*]", "accepted")})
-    told = {f"request.{state.value}" for state in TRANSITIONS} | {
+    documented = {f"request.{state.value}" for state in TRANSITIONS} | {
         "request.readmitted",
         "request.delivered",
     }
-    assert set(re.findall(r"request\.\w+", section)) == told
+    assert set(re.findall(r"request\.\w+", section)) == documented
 
 
 def test_the_guide_shows_every_command_and_no_other() -> None:
@@ -44,7 +44,7 @@ def test_the_guide_shows_every_option_of_serve() -> None:
     from holdfast.surfaces.cli.gateway_serve import serve
 
     page = _page("gateway.md")
-    # What every server and command has is told elsewhere.
+    # What every server and command has is on another page.
     common = {"--store", "--namespace", "--port", "--log-json"}
     options = {
         name for parameter in serve.params for name in parameter.opts if name.startswith("--")
@@ -65,11 +65,11 @@ def test_the_guide_shows_every_route() -> None:
         for path in handler.paths
         for method in handler.http_methods
     }
-    told = {
+    documented = {
         (method, path.partition("?")[0])
         for method, path in re.findall(r"`(GET|POST|DELETE) (\S+)`", _page("gateway.md"))
     }
-    assert told == served | {("GET", "/schema")}
+    assert documented == served | {("GET", "/schema")}
 
 
 def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:

@@ -142,7 +142,7 @@ def test_using_a_gateway_loads_no_extra() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "library", "told"),
+    ("words", "library", "hint"),
     [
         (
             ["gateway", "serve", "x", "--adapter", "command", "--", "ls"],
@@ -163,8 +163,8 @@ def test_using_a_gateway_loads_no_extra() -> None:
         ),
     ],
 )
-def test_who_lacks_an_extra_is_told_how_to_install_it(
-    tmp_path: Path, words: list[str], library: str, told: str
+def test_a_missing_extra_is_named_with_its_install_command(
+    tmp_path: Path, words: list[str], library: str, hint: str
 ) -> None:
     without = (
         f"import sys; sys.modules[{library!r}] = None\nfrom holdfast.surfaces.cli.entry import "
@@ -180,7 +180,7 @@ def test_who_lacks_an_extra_is_told_how_to_install_it(
         timeout=PATIENCE_S,
     )
     assert done.returncode == 6, done.stderr
-    assert f"{told} in the checkout of Holdfast\n" in done.stderr
+    assert f"{hint} in the checkout of Holdfast\n" in done.stderr
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -242,13 +242,13 @@ def test_the_extras_of_the_project_are_the_ones_watched_here() -> None:
         "rich",
     }
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    told = {
+    documented = {
         extra
         for page in pages
         for names in re.findall(r"'\.\[([\w,]+)\]'", page.read_text())
         for extra in names.split(",")
     }
-    assert told == {"server", "mqtt", "postgres", "mcp", "all"}
+    assert documented == {"server", "mqtt", "postgres", "mcp", "all"}
 
 
 def test_every_setting_and_variable_is_documented() -> None:
@@ -283,8 +283,8 @@ def test_every_error_code_is_documented() -> None:
     from holdfast.kernel.errors import STATUS
 
     page = (ROOT / "docs" / "errors.md").read_text()
-    told = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\w+) \|", page, re.MULTILINE)
-    assert sorted(told) == sorted(
+    documented = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\w+) \|", page, re.MULTILINE)
+    assert sorted(documented) == sorted(
         (kind.code, str(STATUS[kind.code].exit), str(STATUS[kind.code].http), kind.__name__)
         for kind in _error_kinds()
     )

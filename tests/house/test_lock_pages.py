@@ -42,7 +42,7 @@ def _section(title: str) -> str:
 def test_every_step_that_the_journal_tells_of_is_drawn(
     sections: list[str], sources: list[Path], prefix: str
 ) -> None:
-    told = {
+    documented = {
         kind for source in sources for kind in re.findall(rf'"({prefix}\.\w+)"', source.read_text())
     }
     steps = [
@@ -53,7 +53,7 @@ def test_every_step_that_the_journal_tells_of_is_drawn(
         for line in steps
         for kind in re.findall(rf"\b{prefix}\.\w+", line)
         if kind != "locks.journal"
-    } == told
+    } == documented
 
 
 def test_every_outcome_that_waits_to_be_read_is_named() -> None:

@@ -33,12 +33,12 @@ def test_one_whose_text_is_not_there_once_is_an_error(
         first._replace(rule="it is often", text="\n"),
     )
     assert unmakeable([first]) == []
-    told = unmakeable([lost, first, twice, first._replace(file="kernel/nothing.py")])
+    documented = unmakeable([lost, first, twice, first._replace(file="kernel/nothing.py")])
     assert (
-        len(told) == 3
-        and "0 times" in told[0]
-        and first.rule in told[0]
-        and "it is often" in told[1]
+        len(documented) == 3
+        and "0 times" in documented[0]
+        and first.rule in documented[0]
+        and "it is often" in documented[1]
     )
     monkeypatch.setattr("proof.mutation.runner.MUTANTS", [first, lost])
     # Before anything is tried, and when nothing is to be.

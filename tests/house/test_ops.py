@@ -142,11 +142,12 @@ def test_every_command_that_an_alert_names_exists() -> None:
 def test_the_page_lists_every_metric_with_its_type_and_every_alert(
     families: dict[str, str],
 ) -> None:
-    told = dict(re.findall(r"^\| `(holdfast_\w+)`[^|]* \| (\w+) \|", PAGE, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(holdfast_\w+)`[^|]* \| (\w+) \|", PAGE, re.MULTILINE))
     assert {
-        name: told.get(name + "_total" * (kind == "counter")) for name, kind in families.items()
+        name: documented.get(name + "_total" * (kind == "counter"))
+        for name, kind in families.items()
     } == families
-    assert len(told) == len(families)
+    assert len(documented) == len(families)
     assert [rule["alert"] for rule in rules() if f"| `{rule['alert']}` |" not in PAGE] == []
 
 

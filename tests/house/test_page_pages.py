@@ -19,23 +19,23 @@ def _script(name: str) -> str:
     return (ASSETS / name).read_text()
 
 
-def test_every_view_is_told_with_its_key() -> None:
+def test_every_view_is_documented_with_its_key() -> None:
     titles = re.findall(r'^  \w+: \{ title: "(\w+)"', _script("page.js"), re.MULTILINE)
     assert re.findall(r"^\| (\w+) \| (\d) \|", GUIDE, re.MULTILINE) == [
         (title, str(key)) for key, title in enumerate(titles, 1)
     ]
 
 
-def test_every_action_is_told_with_its_key_and_has_a_way() -> None:
+def test_every_action_is_documented_with_its_key_and_its_route() -> None:
     ways = re.findall(r"^  (\w+): \(action", _script("actions.js"), re.MULTILINE)
     assert sorted(ways) == sorted(get_args(Verb))
     keys = dict(
         re.findall(r"(\w+): \"(\w)\"", re.findall(r"KEYS = \{(.*?)\}", _script("actions.js"))[0])
     )
-    told = dict(
+    documented = dict(
         re.findall(r"^\| (\w+) \| (\w) \|", GUIDE.partition("## What can be done")[2], re.MULTILINE)
     )
-    assert told == {verb.partition("_")[0].capitalize(): key for verb, key in keys.items()}
+    assert documented == {verb.partition("_")[0].capitalize(): key for verb, key in keys.items()}
 
 
 def test_the_bounds_that_the_guide_names_are_those_of_the_program() -> None:

@@ -47,13 +47,13 @@ def test_every_row_names_what_holds_it(page: str) -> None:
 
 
 def test_every_test_of_a_hazard_is_in_the_table() -> None:
-    told = {Path(name).name for row in rows("hazards.md") for name in named(row)}
+    documented = {Path(name).name for row in rows("hazards.md") for name in named(row)}
     hazards = {Path(name).name for name in FILES if name.startswith("hazards/")}
     # The tests of the simulator itself belong to no hazard.
-    assert hazards - told == {"test_power_loss_model.py"}
+    assert hazards - documented == {"test_power_loss_model.py"}
 
 
-def test_no_section_is_told_twice() -> None:
+def test_no_section_appears_twice() -> None:
     for page in ("guarantees.md", "hazards.md"):
         titles = re.findall(r"^## (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
         assert len(titles) == len(set(titles)), page

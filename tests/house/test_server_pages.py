@@ -15,7 +15,9 @@ def _page() -> str:
 def test_the_page_shows_every_operation_with_its_query_and_no_other() -> None:
     from holdfast.operations import all_operations
 
-    told = re.findall(r"^\| `(GET|POST|DELETE) ([^`?]+)(?:\?([^`]*))?` \|", _page(), re.MULTILINE)
+    documented = re.findall(
+        r"^\| `(GET|POST|DELETE) ([^`?]+)(?:\?([^`]*))?` \|", _page(), re.MULTILINE
+    )
     queries = {
         (operation.method, operation.path): ""
         if operation.method == "POST"
@@ -23,7 +25,7 @@ def test_the_page_shows_every_operation_with_its_query_and_no_other() -> None:
         for operation in all_operations()
         if operation.served
     }
-    assert {(method, path): query for method, path, query in told} == queries
+    assert {(method, path): query for method, path, query in documented} == queries
 
 
 def test_the_page_shows_every_option_of_serve() -> None:

@@ -128,25 +128,25 @@ SERVED = {
 """Which operation of the server a call of the library is."""
 
 _MEASURED = "for /metrics and the doctor, which tell it"
-_SHOWN = "a part of what the page is told, at /v1/overview and below it"
+_SHOWN = "a part of what the page reads, at /v1/overview and below it"
 
 NOT_SERVED = {
     "Agents.attach_gateway": "a gateway writes down itself where it listens",
-    "Agents.clear_after": "whoever takes an id over on this machine, and cleanup, do it themselves",
+    "Agents.clear_after": "a take-over on this machine, and cleanup, do it themselves",
     "Agents.count": _SHOWN,
     "Agents.in_tmux_session": _SHOWN,
     "Agents.page": _SHOWN,
     "GatewayClient.answers": "asked before the token is sent",
     "GatewayClient.events": "the gateway's own stream; the server's is /v1/events",
     "Holds.close": "the end of a connection",
-    "JobEvents.receive": "for whoever is subscribed to the broker",
+    "JobEvents.receive": "for subscribers of the broker",
     "JobEvents.unsent_count": _MEASURED,
     "JobEvents.sendable": _MEASURED,
     "JobEvents.unsent_pages": "the same as `unsent`, page by page",
-    "JobEvents.ended_by_event": "for whoever runs the command of a job: a worker is a process",
+    "JobEvents.ended_by_event": "for the process that runs the command of a job: a worker",
     "JobEvents.with_step": "a part of another call, in its transaction",
     "Jobs.abandoned": _MEASURED,
-    "Jobs.survivors": "processes of the machine of whoever asks",
+    "Jobs.survivors": "processes of the caller's machine",
     "Jobs.unpickable": _MEASURED,
     "Jobs.counts": _SHOWN,
     "Jobs.work": "a worker is a process",

@@ -53,7 +53,7 @@ def test_one_is_one() -> None:
 
 
 def _numbers_before_nouns(path: Path) -> Iterator[str]:
-    """Where a number that is known only when it is told stands before what it counts, written in
+    """Where a number that is known only at run time stands before what it counts, written in
     the plural.
     """
     for text in ast.walk(ast.parse(path.read_text())):

@@ -32,7 +32,7 @@ def test_every_transition_of_a_request_to_yield_is_drawn() -> None:
 
 
 def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
-    told = {
+    documented = {
         kind
         for source in DOMAIN.glob("*.py")
         for kind in re.findall(r'"(workflow\.\w+)"', source.read_text())
@@ -44,7 +44,7 @@ def test_every_step_that_the_journal_tells_of_is_drawn() -> None:
         if "-->" in line
         for kind in re.findall(r"\b(?:swap|workflow)\.\w+", line)
     }
-    assert drawn == told | set(EVENTS)
+    assert drawn == documented | set(EVENTS)
 
 
 @pytest.mark.parametrize("title", ["A workflow", "A swap"])

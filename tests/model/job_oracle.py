@@ -1,4 +1,4 @@
-"""What a registry of jobs should do, told plainly: a list of dicts and a few loops. Knows nothing
+"""What a registry of jobs should do, in plain Python: a list of dicts and a few loops. Knows nothing
 of the code under test.
 """
 

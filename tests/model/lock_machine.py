@@ -100,7 +100,7 @@ class Seen(NamedTuple):
     waited: dict[str, bool]
     queues: dict[str, list[str]]
     requests: dict[str, Waiter]
-    told: dict[str, str]
+    notices: dict[str, str]
 
 
 names_st = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True).map(tuple)
@@ -137,7 +137,7 @@ class LockMachine(RuleBasedStateMachine):
         self.processes = [self.new_process(slot) for slot in range(SLOTS)]
         self.dead: set[Holder] = set()
         self.drafts: dict[str, Waiter] = {}
-        """Those that wait or were told something."""
+        """Those that wait or got a notice."""
         self.known: dict[str, list[Ahead]] = {}
         """Whom each waiter knows to be just ahead of it."""
         self.awaited: dict[str, Waiter] = {}
@@ -302,15 +302,17 @@ class LockMachine(RuleBasedStateMachine):
             self.check_cycle(draft, found)
         if answer != "waiting":
             del self.drafts[draft.id]
-        self.after(step, notified, asker=draft.id, told_journal=self.asked_journal(draft, answer))
+        self.after(
+            step, notified, asker=draft.id, expected_journal=self.asked_journal(draft, answer)
+        )
 
     def asked(
         self, transaction: LockTransaction, draft: Waiter, *, waits: bool, again: bool
     ) -> tuple[str, Any]:
         if again:
-            told = transaction.table.waiter(draft.id)
-            assert told is not None
-            transaction.table.delete_outcome(told)
+            reported = transaction.table.waiter(draft.id)
+            assert reported is not None
+            transaction.table.delete_outcome(reported)
         own = list(transaction.own_holds(draft).values())
         if gone := self.suspects(draft.process, map(ahead_of_hold, own)):
             return "doubt", gone
@@ -345,7 +347,7 @@ class LockMachine(RuleBasedStateMachine):
         return [] if kind is None else [(kind, name, draft.by) for name in draft.names]
 
     def check_cycle(self, draft: Waiter, steps: Sequence[policy.CycleStep]) -> None:
-        """What a job is told of its deadlock is true: each waits for what the next holds, and the
+        """The cycle in a job's deadlock error is true: each waits for what the next holds, and the
         last for its own.
         """
         assert steps[0].waiter.by == draft.by
@@ -373,13 +375,13 @@ class LockMachine(RuleBasedStateMachine):
         self.after(
             step,
             notified,
-            told_journal=[("lock.timed_out", name, request.by) for name in request.names],
+            expected_journal=[("lock.timed_out", name, request.by) for name in request.names],
         )
 
     @precondition(lambda self: self.listening())
     @rule(at=which)
     def collect(self, at: int) -> None:
-        """A waiter reads what it was told, and asks again where that was it."""
+        """A waiter reads its notice, and asks again where the notice says so."""
         self.read_outcome(self.pick(self.listening(), at))
 
     def read_outcome(self, request_id: str) -> None:
@@ -392,9 +394,9 @@ class LockMachine(RuleBasedStateMachine):
             return
 
         def body(transaction: LockTransaction) -> None:
-            told = transaction.table.waiter(request_id)
-            assert told is not None
-            transaction.table.delete_outcome(told)
+            reported = transaction.table.waiter(request_id)
+            assert reported is not None
+            transaction.table.delete_outcome(reported)
 
         _, notified = self.transact(body)
         self.after(Step(), notified)
@@ -496,8 +498,8 @@ class LockMachine(RuleBasedStateMachine):
         _, step = self.follow(
             lambda oracle: ("", oracle.release([hold.id for hold in kicked], self.now_us))
         )
-        told = [("lock.kicked", other, hold.by) for hold in kicked for other in hold.names]
-        self.after(step, notified, taken=kicked, told_journal=told)
+        reported = [("lock.kicked", other, hold.by) for hold in kicked for other in hold.names]
+        self.after(step, notified, taken=kicked, expected_journal=reported)
 
     @precondition(lambda self: self.oracle.holds)
     @rule(at=which, ttl_s=st.sampled_from([None, 1.0, 20.0]))
@@ -633,14 +635,14 @@ class LockMachine(RuleBasedStateMachine):
         }
         waiters: list[OracleHold | OracleRequest] = [
             *self.oracle.waiting,
-            *self.oracle.told_ones.values(),
+            *self.oracle.notified.values(),
         ]
         kinds |= {one.id: ("lock.waiter_died", "lock.waiter_expired") for one in waiters}
         claims = {one.id: (one.by, tuple(one.names)) for one in [*self.oracle.holds, *waiters]}
         before = self.seen
         _, step = self.follow(lambda oracle: ("", oracle.reap(truth, self.now_us)))
         gone = step.removed
-        told = [
+        reported = [
             (kinds[one][truth[one] != DEAD], name, claims[one][0])
             for one in gone
             for name in claims[one][1]
@@ -651,7 +653,7 @@ class LockMachine(RuleBasedStateMachine):
             step,
             notified,
             taken=[before.holds[one] for one in gone if one in before.holds],
-            told_journal=told,
+            expected_journal=reported,
         )
         assert sorted(one.names for one in removed) == sorted(claims[one][1] for one in gone)
         return bool(gone)
@@ -668,14 +670,16 @@ class LockMachine(RuleBasedStateMachine):
         nothing.
         """
         rounds = 0
-        while self.oracle.waiting or self.oracle.holds or self.oracle.told:
-            for request_id in list(self.oracle.told):
+        while self.oracle.waiting or self.oracle.holds or self.oracle.notices:
+            for request_id in list(self.oracle.notices):
                 self.read_outcome(request_id)
             waiting_jobs = {request.by for request in self.oracle.waiting}
             able = [hold.id for hold in self.oracle.holds if hold.by not in waiting_jobs]
-            if not able and not self.oracle.waiting and not self.oracle.told:
+            if not able and not self.oracle.waiting and not self.oracle.notices:
                 break
-            assert able or self.oracle.told, f"everyone waits, and nobody was told: {self.oracle}"
+            assert able or self.oracle.notices, (
+                f"everyone waits, and nobody was told: {self.oracle}"
+            )
             if able:
                 self.release_hold(able[0])
             rounds += 1
@@ -708,7 +712,7 @@ class LockMachine(RuleBasedStateMachine):
         *,
         asker: str | None = None,
         taken: Sequence[LockHold] = (),
-        told_journal: Sequence[tuple[str, str, str]] = (),
+        expected_journal: Sequence[tuple[str, str, str]] = (),
     ) -> None:
         """Compare everything with the oracle."""
         self.broken = True
@@ -716,13 +720,13 @@ class LockMachine(RuleBasedStateMachine):
         fresh = [hold for hold_id, hold in self.seen.holds.items() if hold_id not in before.holds]
         granted = sorted(fresh, key=lambda hold: hold.token)
         self.say(
-            f"    granted {[hold.id for hold in granted]}, told {self.seen.told}, woken "
+            f"    granted {[hold.id for hold in granted]}, told {self.seen.notices}, woken "
             f"{list(notified)}"
         )
         self.same_table()
         self.same_grants(granted, step.granted)
         self.same_tokens(granted)
-        self.same_journal(granted, told_journal)
+        self.same_journal(granted, expected_journal)
         self.same_wakes(step, notified, asker)
         lost = {topic for topic in notified if topic.startswith("locks.lost")}
         assert lost == {lost_topic(hold.id.partition("-")[0]) for hold in taken}
@@ -740,7 +744,7 @@ class LockMachine(RuleBasedStateMachine):
         from now on. Nobody else.
         """
         heard = {topic[1:] for topic in notified if topic.startswith("@")}
-        concerned = set(step.granted) | set(step.told)
+        concerned = set(step.granted) | set(step.notices)
         deaf = {one for one in concerned if one in self.drafts and one != asker} - heard
         assert not deaf, f"{deaf} were granted or told something and not woken"
         for one in concerned:
@@ -775,7 +779,7 @@ class LockMachine(RuleBasedStateMachine):
             (hold for one, hold in seen.holds.items() if one not in self.seen.holds),
             key=lambda hold: hold.token,
         )
-        changed = {hold.id for hold in granted} | (seen.told.keys() - self.seen.told.keys())
+        changed = {hold.id for hold in granted} | (seen.notices.keys() - self.seen.notices.keys())
         script: Sequence[int] | None = ()
         first: tuple[LockOracle, tuple[str, Step]] | None = None
         for _ in range(SEARCH_MAX):
@@ -787,7 +791,7 @@ class LockMachine(RuleBasedStateMachine):
             first = first or (oracle, result)
             held = {
                 hold.id for hold in oracle.holds
-            } == seen.holds.keys() and oracle.told == seen.told
+            } == seen.holds.keys() and oracle.notices == seen.notices
             counted = held and all(
                 seen.requests[one.id].overtaken == one.passed for one in oracle.waiting
             )
@@ -814,21 +818,21 @@ class LockMachine(RuleBasedStateMachine):
         for hold in holds.values():
             assert all(hold in on.get(name, []) for name in hold.names), f"{hold.id} lacks a row"
         first = {row.record.id: row.record for row in waits if row.key.endswith(".0")}
-        told = {
+        output = {
             one: record.outcome.value for one, record in first.items() if record.outcome is not None
         }
         rows: dict[str, list[str]] = {}
         queues: dict[str, list[tuple[tuple[int, int], str]]] = {}
         for row in waits:
             rows.setdefault(row.record.id, []).append(row.record.name)
-            if row.record.id not in told:
+            if row.record.id not in output:
                 queues.setdefault(row.record.name, []).append((row.record.place, row.record.id))
         for one, record in first.items():
-            expected = record.names[:1] if one in told else record.names
+            expected = record.names[:1] if one in output else record.names
             assert sorted(rows[one]) == sorted(expected), f"{one} has rows for {rows[one]}"
         assert rows.keys() == first.keys()
         queued = {name: [one for _, one in sorted(queue)] for name, queue in queues.items()}
-        return Seen(holds, on, {row.key: row.record.waited for row in locks}, queued, first, told)
+        return Seen(holds, on, {row.key: row.record.waited for row in locks}, queued, first, output)
 
     def same_table(self) -> None:
         seen, oracle = self.seen, self.oracle
@@ -852,7 +856,7 @@ class LockMachine(RuleBasedStateMachine):
             )
             assert seen.waited.get(name, False) == bool(oracle.queue(name))
         assert set(seen.on) <= set(NAMES)
-        assert seen.told == oracle.told
+        assert seen.notices == oracle.notices
         for hold in oracle.holds:
             assert set(seen.holds[hold.id].names) == set(hold.names)
             assert _us(seen.holds[hold.id].lease.expires_at) == hold.ends_us
@@ -876,7 +880,7 @@ class LockMachine(RuleBasedStateMachine):
                 self.greatest[name] = hold.token
 
     def same_journal(
-        self, granted: Sequence[LockHold], told: Sequence[tuple[str, str, str]]
+        self, granted: Sequence[LockHold], notices: Sequence[tuple[str, str, str]]
     ) -> None:
         """Waits, deaths, deadlocks, kicks and grants that were waited for are told, each once for
         each name.
@@ -890,7 +894,7 @@ class LockMachine(RuleBasedStateMachine):
             and (entry.kind != "lock.granted" or "waited_s" in entry.data)
         )
         waited = [hold for hold in granted if hold.id in self.drafts]
-        expected = Counter(told)
+        expected = Counter(notices)
         expected.update(("lock.granted", name, hold.by) for hold in waited for name in hold.names)
         assert entries == expected
 
@@ -915,7 +919,7 @@ class LockMachine(RuleBasedStateMachine):
 
     def listening(self) -> list[str]:
         """Those that live and were told something."""
-        return [one for one in self.oracle.told if self.drafts[one].process not in self.dead]
+        return [one for one in self.oracle.notices if self.drafts[one].process not in self.dead]
 
     def waking(self) -> list[str]:
         return [one for one, draft in self.awaited.items() if draft.process not in self.dead]

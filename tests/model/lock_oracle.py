@@ -78,7 +78,7 @@ class Step:
 
     granted: list[str] = field(default_factory=list)
     """The grants in their order."""
-    told: dict[str, str] = field(default_factory=dict)
+    notices: dict[str, str] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     """Holds and requests that were taken out because they were over."""
 
@@ -118,8 +118,8 @@ class LockOracle:
     def __init__(self, *, backfill_max: int, age_us: int, lease_us: int) -> None:
         self.holds: list[OracleHold] = []
         self.waiting: list[OracleRequest] = []
-        self.told: dict[str, str] = {}
-        self.told_ones: dict[str, OracleRequest] = {}
+        self.notices: dict[str, str] = {}
+        self.notified: dict[str, OracleRequest] = {}
         self._backfill_max = backfill_max
         self._age_us = age_us
         self._lease_us = lease_us
@@ -133,8 +133,8 @@ class LockOracle:
         twin._choices = choices
         twin.holds = [replace(hold) for hold in self.holds]
         twin.waiting = [replace(request) for request in self.waiting]
-        twin.told = dict(self.told)
-        twin.told_ones = dict(self.told_ones)
+        twin.notices = dict(self.notices)
+        twin.notified = dict(self.notified)
         return twin
 
     # What happens.
@@ -210,13 +210,13 @@ class LockOracle:
         present: list[OracleHold | OracleRequest] = [
             *self.holds,
             *self.waiting,
-            *self.told_ones.values(),
+            *self.notified.values(),
         ]
         for one in present:
             if one.id in seen and self.over(one, seen[one.id], now_us):
                 self._step.removed.append(one.id)
-                self.told.pop(one.id, None)
-                self.told_ones.pop(one.id, None)
+                self.notices.pop(one.id, None)
+                self.notified.pop(one.id, None)
         self.holds = [hold for hold in self.holds if hold.id not in self._step.removed]
         self.waiting = [request for request in self.waiting if request.id not in self._step.removed]
         self._settle(now_us)
@@ -224,8 +224,8 @@ class LockOracle:
 
     def collect(self, request_id: str) -> str:
         """A waiter reads what it was told."""
-        del self.told_ones[request_id]
-        return self.told.pop(request_id)
+        del self.notified[request_id]
+        return self.notices.pop(request_id)
 
     def renew(self, hold_id: str, now_us: int, ttl_us: int | None) -> None:
         """A lease goes on from now and never ends earlier than it did; but one that is given a time
@@ -400,9 +400,9 @@ class LockOracle:
 
     def _tell(self, request: OracleRequest, what: str) -> None:
         self.waiting.remove(request)
-        self.told[request.id] = what
-        self.told_ones[request.id] = request
-        self._step.told[request.id] = what
+        self.notices[request.id] = what
+        self.notified[request.id] = request
+        self._step.notices[request.id] = what
 
 
 def _distinct(requests: Iterable[OracleRequest]) -> list[OracleRequest]:

@@ -76,7 +76,7 @@ def test_one_holder_after_the_other_is_well() -> None:
     assert tale.wrong(LOCKS) == []
 
 
-def test_two_exclusive_holders_are_found_and_told() -> None:
+def test_two_exclusive_holders_are_found_and_reported() -> None:
     wrong = Tale().acquire(1, 2, "a", 5).acquire(3, 4, "b", 6).release(5, 6, "a", 5).wrong(LOCKS)
     assert len(wrong) == 1
     assert "no order of the operations on n explains" in wrong[0]
@@ -269,7 +269,7 @@ def test_the_dead_may_count_and_the_living_must() -> None:
         assert (check(looked, COUNTS).wrong == []) is well
 
 
-def test_who_drops_what_it_does_not_hold_is_told_so() -> None:
+def test_dropping_a_hold_of_another_is_refused() -> None:
     assert Tale().call(1, 2, "a", "drop", None, by="a").wrong(COUNTS) == []
     assert (
         Tale()
@@ -464,8 +464,8 @@ def test_a_search_that_is_too_long_says_so() -> None:
 
 def test_what_was_recorded_is_read_back_and_a_torn_line_is_not(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "p.history", process="p")
-    with recorder.call("acquire", ["n"], by="p", mode="exclusive", wait=False) as told:
-        told.answer({"tokens": {"n": 3}})
+    with recorder.call("acquire", ["n"], by="p", mode="exclusive", wait=False) as pending:
+        pending.answer({"tokens": {"n": 3}})
     with recorder.call("release", ["n"], tokens={"n": 3}):
         pass
     recorder.close()

@@ -280,12 +280,12 @@ class HoldsMachine(RuleBasedStateMachine):
     def same_journal(self) -> None:
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
-        told = [
+        logged = [
             (entry.kind, entry.subject, entry.data["by"], entry.data["count"])
             for entry in batch.entries
         ]
         # A sweep goes through the subjects in the order of their names, as the oracle does.
-        assert told == self.expected
+        assert logged == self.expected
         self.expected = []
 
     def teardown(self) -> None:

@@ -171,7 +171,7 @@ def test_one_that_is_passed_too_often_is_found() -> None:
     assert "was passed by 5" in _passed(5).wrong()[0]
 
 
-def test_whoever_holds_something_or_comes_first_by_priority_passes_nobody() -> None:
+def test_a_holder_or_a_first_by_priority_passes_no_waiter() -> None:
     assert _passed(5, alone=False).wrong() == []
     assert _passed(5, priority=1).wrong() == []
     assert _passed(5, priority=-1).wrong() != []
@@ -185,7 +185,7 @@ def test_one_that_was_passed_and_gave_up_is_found_too() -> None:
     assert "was passed by 5" in found.wrong()[0]
 
 
-def test_whoever_went_when_another_gave_up_passed_nobody() -> None:
+def test_a_grant_after_a_withdrawal_passes_no_waiter() -> None:
     found = Tale().ask(1.0, "first", "m").grant(1.0, "first", 1, "m").release(9.0, "first")
     found.ask(1.1, "a", "n m", queued=1.2, timeout_s=2.0).tell(4.0, "timed_out", "a")
     for number in range(5):
@@ -292,7 +292,7 @@ def _circle() -> Tale:
 
 def test_a_true_deadlock_is_well() -> None:
     found = _circle().ask(1.3, "a2", "m", by="a", alone=False)
-    found.tell(1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a")
+    found.tell(1.31, "deadlock", "a2", message="a waits for m, held by b; b waits for n, held by a")
     found.release(1.4, "a1").grant(1.5, "b2", 3, "n").release(1.6, "b2").release(1.6, "b1")
     assert found.wrong() == []
 
@@ -303,14 +303,14 @@ def test_a_deadlock_with_the_dead_or_with_nobody_is_found() -> None:
         1.3, "a2", "m", by="a", alone=False
     )
     dead.tell(
-        1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a"
+        1.31, "deadlock", "a2", message="a waits for m, held by b; b waits for n, held by a"
     ).release(1.4, "a1")
     assert [one for one in dead.wrong() if "which it did not" in one]
     other = _circle().ask(1.3, "a2", "k", by="a", alone=False)
     other.tell(
-        1.31, "deadlock", "a2", told="a waits for k, held by b; b waits for n, held by a"
+        1.31, "deadlock", "a2", message="a waits for k, held by b; b waits for n, held by a"
     ).release(1.4, "a1")
-    assert [one for one in other.wrong() if "that b holds k, which it did not" in one]
+    assert [one for one in other.wrong() if "b holds k, which it did not" in one]
 
 
 def test_one_that_got_no_turn_may_still_stand_in_line() -> None:
@@ -324,18 +324,18 @@ def test_one_that_got_no_turn_may_still_stand_in_line() -> None:
     found.ask(1.1, "b2", "n", by="b", alone=False).tell(1.2, "no_turn", "b2").ask(
         1.3, "a2", "m", by="a", alone=False
     )
-    found.tell(1.31, "deadlock", "a2", told="a waits for m, held by b; b waits for n, held by a")
+    found.tell(1.31, "deadlock", "a2", message="a waits for m, held by b; b waits for n, held by a")
     assert found.release(1.4, "a1").release(1.6, "b1").wrong() == []
 
 
-def test_a_deadlock_that_nobody_is_told_of_is_found() -> None:
+def test_the_checker_finds_a_deadlock_that_was_not_reported() -> None:
     found = (
         _circle()
         .ask(1.3, "a2", "m", by="a", queued=1.4, alone=False, timeout_s=3.0)
         .tell(4.31, "timed_out", "a2")
     )
     found.release(4.4, "a1").grant(4.5, "b2", 3, "n").release(4.6, "b2").release(4.6, "b1")
-    assert ["nobody was told" in one for one in found.wrong()] == [True]
+    assert ["a deadlock that no job got" in one for one in found.wrong()] == [True]
 
 
 def test_a_chain_is_no_circle() -> None:
@@ -345,4 +345,4 @@ def test_a_chain_is_no_circle() -> None:
 
 
 def test_a_call_that_failed_is_found() -> None:
-    assert Tale().ask(1.0, "a").tell(1.1, "failed", "a", told="no turn").wrong() != []
+    assert Tale().ask(1.0, "a").tell(1.1, "failed", "a", message="no turn").wrong() != []

@@ -275,14 +275,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(
         target=cursors,
-        told=st.integers(0, 3),
+        answered=st.integers(0, 3),
         items=st.dictionaries(keys, things, min_size=1, max_size=6),
     )
-    def furnish(self, told: int, items: dict[str, Thing]) -> dict[str, Any]:
+    def furnish(self, answered: int, items: dict[str, Thing]) -> dict[str, Any]:
         """Few sequences that start from nothing get anywhere."""
         for space in (THINGS, VOLATILE):
             self.put_new(space, items)
-            for n in range(told):
+            for n in range(answered):
                 self.tell(space.volatile, float(n), 1)
         beginning = self.beginning()
         assert isinstance(beginning, dict)
@@ -460,12 +460,12 @@ class StoreMachine(RuleBasedStateMachine):
         numbered: bool = True,
     ) -> None:
         for op, ours, theirs in zip(ops, expected, answers, strict=True):
-            told = f"{subject.name}: {op!r} answered {theirs!r} instead of {ours!r}"
+            reported = f"{subject.name}: {op!r} answered {theirs!r} instead of {ours!r}"
             if op.verb in ("revision", "append"):
-                assert type(theirs) is int, told
+                assert type(theirs) is int, reported
                 pairs = [(ours, theirs)]
             else:
-                assert _without_numbers(theirs) == _without_numbers(ours), told
+                assert _without_numbers(theirs) == _without_numbers(ours), reported
                 pairs = list(zip(_numbers(ours), _numbers(theirs), strict=True))
             for pair in pairs if numbered else []:
                 subject.numbers_of(volatile).match(*pair)

@@ -557,7 +557,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
     def same_journal(self) -> None:
         batch = self.store.journal(self.cursor)
         self.cursor = batch.cursor
-        assert [_told(entry) for entry in batch.entries] == self.expected
+        assert [_summary(entry) for entry in batch.entries] == self.expected
         self.expected = []
 
     def teardown(self) -> None:
@@ -571,7 +571,7 @@ class WorkflowsMachine(RuleBasedStateMachine):
         self.store.close()
 
 
-def _told(entry: Entry) -> tuple[str, str]:
+def _summary(entry: Entry) -> tuple[str, str]:
     """An entry's kind, and the workflow or the recipe that it is about."""
     return entry.kind, str(entry.data["who"]) if "preempt" in entry.kind else entry.subject
 

@@ -119,11 +119,11 @@ def test_with_its_wrapper_killed_too_the_next_takes_over_when_the_last_process_e
         bench.tree_ends(agent)
         if not guardian:
             # It cared for the record in the place of the wrapper, and removes it.
-            bench.told("agent.removed", agent.agent_id)
+            bench.until_logged("agent.removed", agent.agent_id)
         assert second(bench) == 0
         assert (bench.folder / "second").exists()
         if guardian:
-            assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+            assert bench.until_logged("agent.taken_over", agent.agent_id).data["why"] == "gone"
         until(lambda: bench.own_folders() == [])
 
 
@@ -164,7 +164,7 @@ def test_on_a_shared_database_the_record_of_a_killed_wrapper_is_refreshed_until_
         bench.outlives(bench.hf.agents.get(agent.agent_id))
         assert not gone(first.child)
         os.kill(first.child, signal.SIGKILL)
-        bench.told("agent.removed", agent.agent_id)
+        bench.until_logged("agent.removed", agent.agent_id)
 
 
 def test_a_dead_agent_is_shown_as_dead_with_the_processes_that_it_left(bench: AgentBench) -> None:
@@ -178,8 +178,8 @@ def test_a_dead_agent_is_shown_as_dead_with_the_processes_that_it_left(bench: Ag
             Liveness.DEAD,
             Liveness.ALIVE,
         )
-        told = json.loads(bench("agents", "get", "gpu", "--json").out)
-        assert (told["liveness"]["process"], told["liveness"]["tree"]) == ("dead", "alive")
+        answer = json.loads(bench("agents", "get", "gpu", "--json").out)
+        assert (answer["liveness"]["process"], answer["liveness"]["tree"]) == ("dead", "alive")
         assert f"{first.child} sleep" in bench("agents", "get", "gpu").out
         assert f"{first.pid} dead, 1 left" in bench("agents", "list").out
         shown = line_of(bench.hf, agent)
@@ -213,7 +213,7 @@ def test_a_dead_agent_is_no_target_whatever_it_left(bench: AgentBench) -> None:
     assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
     assert bench.hf.agents.get(agent.agent_id).generation_id == agent.generation_id
     os.kill(child, signal.SIGKILL)
-    bench.told("agent.removed", agent.agent_id)
+    bench.until_logged("agent.removed", agent.agent_id)
 
 
 def test_a_gateway_types_nothing_to_a_dead_agent_whose_child_lives(bench: AgentBench) -> None:
@@ -264,7 +264,7 @@ def test_leftovers_are_waited_for_kept_or_ended(bench: AgentBench) -> None:
         )
         assert second(bench) == 4
         os.kill(first.child, signal.SIGKILL)
-        bench.told("agent.removed", agent.agent_id, generation_id=agent.generation_id)
+        bench.until_logged("agent.removed", agent.agent_id, generation_id=agent.generation_id)
         assert second(bench) == 0
         until(lambda: bench.own_folders() == [])
     with Survived(bench, "exits") as first:
@@ -276,7 +276,7 @@ def test_leftovers_are_waited_for_kept_or_ended(bench: AgentBench) -> None:
         assert bench.hf.agents.list_agents() == []
 
 
-def test_whoever_is_taken_over_ends_what_the_command_left(bench: AgentBench) -> None:
+def test_a_replaced_agent_ends_what_its_command_left(bench: AgentBench) -> None:
     with Survived(bench, "exits") as first:
         until(lambda: gone(first.pid))
         other, _ = bench.hold("gpu", "--take-over")

@@ -116,8 +116,8 @@ def test_the_exit_status_and_what_the_command_gets(container: Container) -> None
     script = "cat; tty; echo ${HOME-none} ${TERM-none}; grep SigIgn /proc/self/status; exit 7"
     started = container.begin("locks", "run", "r", "--", "sh", "-c", script)
     status, out, err = end(started)
-    told, _, ignored = out.partition("SigIgn:")
-    assert (status, told, err) == (7, "not a tty\nnone none\n", "")
+    output, _, ignored = out.partition("SigIgn:")
+    assert (status, output, err) == (7, "not a tty\nnone none\n", "")
     # Signals 32 and 33 are the C library's own: make(1) starts everything with them ignored.
     assert int(ignored, 16) & 0x7FFFFFFF == 0
     assert (

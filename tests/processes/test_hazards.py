@@ -126,9 +126,9 @@ def test_explain_names_the_survivors_and_kick_ends_them(sqlite: Bench) -> None:
     with deaths([first.pid, command, grandchild]) as (wrapper, head, last):
         wrapper.kill()
         head.kill()
-        told = sqlite("locks", "explain", "r").out
-        assert f"is dead, 1 of its processes lives: {grandchild} sleep" in told
-        assert "--end-tree" in told
+        answer = sqlite("locks", "explain", "r").out
+        assert f"is dead, 1 of its processes lives: {grandchild} sleep" in answer
+        assert "--end-tree" in answer
         assert sqlite("locks", "kick", "r", "--why", "over", "--end-tree").status == 0
         last.wait()
     assert sqlite.nothing_left()

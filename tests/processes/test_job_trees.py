@@ -444,7 +444,7 @@ def test_a_worker_ends_what_a_killed_guardian_had(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unmarked", "deaf_unmarked"])
-def test_a_worker_ends_what_a_killed_guardian_had_also_without_both_signs(
+def test_a_worker_ends_the_tree_of_a_killed_guardian_without_fifo_and_mark(
     any_stage: Stage, kind: str
 ) -> None:
     """Nothing but its parent tells whose it is: the worker, which adopts it."""
@@ -616,7 +616,7 @@ def test_a_retry_after_a_time_limit_waits_for_the_processes_of_a_stopped_worker(
     check_picked(stage, job_id)
 
 
-def test_a_retry_waits_for_a_command_that_told_its_own_end_and_still_tidies_up(
+def test_a_retry_waits_for_a_command_that_reported_its_end_and_still_cleans_up(
     stage: Stage,
 ) -> None:
     job_id = stage.register()

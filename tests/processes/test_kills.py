@@ -71,7 +71,7 @@ def test_the_next_holder_begins_when_the_last_process_is_gone(
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_leftovers_that_a_killed_guardian_had_are_ended(bench: Bench, kept: str) -> None:
+def test_leftovers_of_a_killed_guardian_are_ended(bench: Bench, kept: str) -> None:
     first = bench.run("r", "--leftovers", "end", "--", *parent(kept))
     command, grandchild = map(int, line(first).split())
     with deaths([guardian_of(first), command, grandchild]) as (guard, head, last):

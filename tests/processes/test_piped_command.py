@@ -151,7 +151,7 @@ def test_a_command_whose_worker_died_as_it_was_started_never_begins(
 ) -> None:
     """Its guardian and the process that would become the command are there already."""
     began = tmp_path / "began"
-    told, tell = os.pipe()
+    readable, tell = os.pipe()
 
     def die(command: Command, *_: object) -> NoReturn:
         os.write(tell, b"%d %d" % (command.pid, command.guardian))
@@ -165,10 +165,10 @@ def test_a_command_whose_worker_died_as_it_was_started_never_begins(
             run(f"echo > {began}", Heard(), trees)
         finally:
             os._exit(1)
-    pids = [int(word) for word in os.read(told, 100).split()]
+    pids = [int(word) for word in os.read(readable, 100).split()]
     assert os.waitpid(worker, 0)[1] == signal.SIGKILL
     for pid in pids:
         until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
     assert not began.exists()
-    os.close(told)
+    os.close(readable)
     os.close(tell)

@@ -130,7 +130,7 @@ def test_a_lock_that_is_taken_away_ends_the_command(slim: Bench) -> None:
     assert err.count("was taken away") == 1
 
 
-def test_a_lock_that_is_taken_away_leaves_the_command_if_told_to(slim: Bench) -> None:
+def test_a_revoked_lock_leaves_the_command_on_request(slim: Bench) -> None:
     wrapper = slim.run("r", "--by", "one", "--on-lost", "ignore", "--", *HOLDING)
     line(wrapper)
     until_slim(wrapper.pid)

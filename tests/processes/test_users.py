@@ -330,7 +330,7 @@ def test_a_survivor_that_runs_a_set_user_id_program(place: Room) -> None:
     assert verdict_on_mark(user, user) == "unknown"
 
 
-def test_leftovers_of_root_are_ended_whoever_they_belong_to(place: Room) -> None:
+def test_leftovers_are_ended_by_root_for_any_owner(place: Room) -> None:
     root = place.user(0)
     first = root.begin(
         "locks",

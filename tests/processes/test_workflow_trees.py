@@ -249,8 +249,8 @@ def test_the_load_of_a_killed_swap_is_ended_before_the_next_swap_loads(bench: Be
     assert f"waiting for a swap to A by process {first.pid} to end" in remark(waits)
     killed(first.pid)
     assert line(first) == "asked", "its guardian has sent SIGTERM to the whole tree"
-    assert f"the swap to A by process {first.pid} was killed, and " in (told := remark(waits))
-    assert f"{child} python" in told
+    assert f"the swap to A by process {first.pid} was killed, and " in (output := remark(waits))
+    assert f"{child} python" in output
     assert lives(child) and lives(guardian)
     for words in (
         ("swap", "to", "C", "--policy", "refuse"),

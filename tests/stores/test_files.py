@@ -37,6 +37,7 @@ from holdfast.stores.memory import AbsentStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
 from tests.harness.children import dies_at
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 from tests.stores.files_spaces import (
     ALL,
@@ -549,7 +550,7 @@ def test_a_closed_store_says_so_for_files_too(store: FilesStore) -> None:
         lambda: keys(store, HOSTS),
         lambda: store.get(CARDS, "a"),
     ):
-        with pytest.raises(StoreUnavailable, match="closed"):
+        with raises(StoreUnavailable, closed=True):
             work()
 
 

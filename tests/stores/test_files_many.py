@@ -22,6 +22,7 @@ from holdfast.stores.files import cache
 from holdfast.stores.files.disk import signature_of
 from holdfast.stores.files.store import FilesStore
 from tests.harness.descriptors import open_below, watches
+from tests.harness.errors import raises
 from tests.stores.files_spaces import CARDS, Host, open_files, put
 
 MANY = FILES_WATCHED_FROM + 40
@@ -173,7 +174,7 @@ def test_a_kernel_that_tells_nothing(
     store.close()
 
 
-def test_what_one_thread_was_told_no_other_misses(store: FilesStore, cards: Path) -> None:
+def test_a_notice_to_one_thread_reaches_the_others(store: FilesStore, cards: Path) -> None:
     threads = 4
     begin = Barrier(threads)
 
@@ -204,7 +205,7 @@ def test_a_file_that_cannot_be_read_is_looked_at_until_it_can(
 ) -> None:
     (cards / "c0007.json").write_text("{")
     for _ in range(2):
-        with pytest.raises(RecordInvalid, match="c0007"):
+        with raises(RecordInvalid, key="c0007", malformed=True):
             _found(store)
     _in_place(cards)
     assert _found(store)[-1] == "zzzz"

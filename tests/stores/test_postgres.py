@@ -43,6 +43,7 @@ from holdfast.testing.conformance.harness import (
     put,
     take_all,
 )
+from tests.harness.errors import raises
 from tests.harness.timeouts import NEVER_S, until
 from tests.stores import postgres_server
 from tests.stores.harnesses_postgres import be_patient
@@ -109,7 +110,7 @@ def total(store: PostgresStore) -> int:
 # --- the clock ---
 
 
-def test_the_clock_is_the_databases_and_is_asked_anew_when_stale(
+def test_the_clock_is_the_databases_and_is_read_again_when_stale(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really, slept_s = time.clock_gettime, 0.0
@@ -192,9 +193,9 @@ def test_a_process_that_stood_still_has_what_it_leases_for_the_whole_time(
         grant.check()
 
 
-def test_a_clock_that_was_never_told_is_not_guessed(store: PostgresStore) -> None:
+def test_an_unset_clock_is_not_guessed(store: PostgresStore) -> None:
     store.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with raises(StoreUnavailable, closed=True):
         store.now()
 
 
@@ -477,23 +478,23 @@ def _limit(url: str, connections: int) -> None:
         )
 
 
-def _told_of_the_limit(error: StoreUnavailable) -> bool:
+def _names_the_limit(error: StoreUnavailable) -> bool:
     assert "CONNECTION LIMIT" in error.message
     assert "does not answer" not in error.message
     return bool(error.fields["sqlstate"] == "53300" and error.fields["outcome"] == "none")
 
 
-def test_a_role_that_may_not_connect_any_more_is_told_so(
+def test_a_role_that_lost_connect_gets_an_error_that_says_so(
     limited_url: str, postgres_url: str
 ) -> None:
-    """It was told that the server does not answer, and to check that it runs."""
+    """The error said that the server does not answer, and to check that it runs."""
     _limit(postgres_url, 0)
     with pytest.raises(StoreUnavailable) as caught:
         open_postgres(limited_url)
-    assert _told_of_the_limit(caught.value)
+    assert _names_the_limit(caught.value)
 
 
-def test_a_store_whose_role_may_not_connect_any_more_is_told_so(
+def test_a_store_whose_role_lost_connect_gets_an_error_that_says_so(
     limited_url: str, postgres_url: str
 ) -> None:
     with closing(open_postgres(limited_url)) as store:
@@ -504,13 +505,13 @@ def test_a_store_whose_role_may_not_connect_any_more_is_told_so(
             # On a busy machine the time may be over before the server has refused anybody.
             if isinstance(caught.value, StoreUnavailable):
                 break
-        assert _told_of_the_limit(caught.value)
+        assert _names_the_limit(caught.value)
 
 
 def test_roles_that_may_connect_and_not_use_the_store_are_known(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    """Advisory locks are of a database, and whoever may connect to it can take any: so it can stop
+    """Advisory locks are of a database, and every role that may connect to it can take any: so it can stop
     all writers.
     """
     with psycopg.connect(postgres_url, autocommit=True) as connection:

@@ -121,7 +121,7 @@ def test_the_number_of_a_lost_transaction_is_not_taken_for_that_of_another(
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_commit_in_doubt_at_a_crash_is_told_by_what_survived(
+def test_a_commit_in_doubt_at_a_crash_is_decided_by_what_survived(
     server: Server, store: PostgresStore, flushed: bool
 ) -> None:
     """The server crashes when it has the commit and before it answers; what it had not flushed is
@@ -193,7 +193,7 @@ def test_new_tables_of_an_older_layout_are_brought_up(store: PostgresStore, url:
         assert subjects(newer) == ["old", "new"]
 
 
-def test_many_who_open_a_new_database_at_once_make_one_store_of_it(server: Server) -> None:
+def test_many_that_open_a_new_database_at_once_make_one_store(server: Server) -> None:
     for _ in range(4):
         url, barrier = server.database(), threading.Barrier(6)
 

@@ -3,7 +3,6 @@ a commit.
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -25,7 +24,7 @@ from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.connections import CONNECTIONS_MAX, Lent
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.harness import OTHERS, PATIENCE_S, THINGS, Thing, heard, put
-from tests.harness.timeouts import NEVER_S
+from tests.harness.timeouts import NEVER_S, until
 from tests.stores.harnesses_postgres import be_patient
 
 pytestmark = pytest.mark.prove
@@ -155,7 +154,7 @@ def test_a_job_is_registered_claimed_and_ended_in_two_messages_each(
         hf.jobs.update_status(job.job_id, "completed", token=job.token)
         assert len(sent) == 2
         assert hf.jobs.pick_pending("s") is None
-        # Whoever finds nothing looks once for the dead and for the overdue.
+        # A worker that finds nothing looks once for the dead and for the overdue.
         assert len(sent) == 6
 
 
@@ -187,14 +186,14 @@ def test_nobody_is_notified_where_nobody_listens(store: PostgresStore, postgres_
     ):
         raw.execute("LISTEN holdfast")
 
-        def told() -> list[str]:
+        def noted() -> list[str]:
             store.transact(lambda tx: tx.notify("topic"), scope=[THINGS])
             raw.execute("SELECT 1")
             return [notice.payload for notice in raw.notifies(timeout=0)]
 
-        assert told() == []
+        assert noted() == []
         with other.listen(["topic"]) as ears:
-            assert told() == ["default\ntopic"]
+            assert noted() == ["default\ntopic"]
             assert heard(ears)
 
 
@@ -253,7 +252,7 @@ def test_a_message_larger_than_any_buffer_is_sent_and_answered(store: PostgresSt
         assert [answer.rows for answer in answers] == [[(large,)]] * 4
 
 
-def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: PostgresStore) -> None:
+def test_after_a_failure_the_rest_is_skipped_and_the_session_goes_on(store: PostgresStore) -> None:
     with closing(store.connections.connect()) as raw:
         statements = [
             connection.bound("SELECT 1 / %s::integer", (0,)),
@@ -269,7 +268,7 @@ def test_what_follows_a_failure_is_not_done_and_the_session_goes_on(store: Postg
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
 def test_text_arrives_as_it_was_sent(postgres_url: str, conforming: str) -> None:
-    """Also where the server takes a backslash for an escape unless told otherwise."""
+    """Also where the server takes a backslash for an escape by default."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         raw.execute(
@@ -328,15 +327,14 @@ def test_the_connection_at_hand_goes_back_to_the_pool_in_time_and_is_closed_with
     assert raw.closed and other.closed
 
 
-def test_what_comes_back_is_given_to_whoever_waits_for_the_pool(store: PostgresStore) -> None:
+def test_a_returned_connection_goes_to_the_waiter_for_the_pool(store: PostgresStore) -> None:
     connections = store.connections
     with ExitStack() as all_of_them, ThreadPoolExecutor(1) as pool:
         lent = [
             all_of_them.enter_context(Lent(connections, _soon())) for _ in range(CONNECTIONS_MAX)
         ]
         waiting = pool.submit(store.get, THINGS, "warm")
-        while not connections._asking:
-            time.sleep(0)
+        until(lambda: connections._asking)
         all_of_them.close()
         assert waiting.result(PATIENCE_S) is not None
         assert len(set(lent)) == CONNECTIONS_MAX
@@ -348,7 +346,7 @@ def _soon() -> Any:
     return Deadline.after(PATIENCE_S)
 
 
-def test_a_key_latched_late_behind_a_new_one_and_a_look_is_put_with_a_greater_revision_too(
+def test_a_key_latched_late_after_a_new_one_gets_a_greater_revision_too(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look took a revision more, which nobody used: it hid those that others had taken between

@@ -77,9 +77,7 @@ def test_a_session_that_was_ended_has_no_lock(store: PostgresStore, postgres_url
             contender.try_take()
 
 
-def test_the_connection_that_asks_is_made_anew_when_it_was_lost(
-    store: PostgresStore, postgres_url: str
-) -> None:
+def test_a_lost_request_connection_is_opened_again(store: PostgresStore, postgres_url: str) -> None:
     lock = store.session_lock("swap")
     assert not lock.is_held()
     assert lock._asking is not None
@@ -91,7 +89,7 @@ def test_a_forked_child_neither_has_nor_keeps_nor_frees_it(store: PostgresStore)
     lock = store.session_lock("swap")
     contender = lock.contender()
     assert contender.try_take()
-    told, telling = os.pipe()
+    readable, telling = os.pipe()
     child = os.fork()
     if not child:
         fine = not contender.has_it()
@@ -99,13 +97,13 @@ def test_a_forked_child_neither_has_nor_keeps_nor_frees_it(store: PostgresStore)
         fine = fine and lock.is_held()
         os.write(telling, b"1" if fine else b"0")
         signal.pause()
-    assert os.read(told, 1) == b"1"
+    assert os.read(readable, 1) == b"1"
     assert contender.has_it()
     contender.close()
     assert not lock.is_held(), "while the child lives"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(told)
+    os.close(readable)
     os.close(telling)
 
 
@@ -126,7 +124,7 @@ def test_a_child_forked_while_a_thread_asks_can_ask(store: PostgresStore) -> Non
     assert not lock.is_held(), "the parent's connection is as it was"
 
 
-def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) -> None:
+def test_many_waiters_hold_it_one_at_a_time(store: PostgresStore) -> None:
     lock = store.session_lock("swap")
     taken: list[bool] = []
     barrier = threading.Barrier(6)
@@ -146,9 +144,7 @@ def test_many_who_want_it_at_once_have_it_one_at_a_time(store: PostgresStore) ->
     assert sorted(taken) == [False] * 5 + [True]
 
 
-def test_one_who_waits_for_it_outlives_its_connection(
-    store: PostgresStore, postgres_url: str
-) -> None:
+def test_a_waiter_outlives_its_connection(store: PostgresStore, postgres_url: str) -> None:
     lock = store.session_lock("swap")
     with closing(lock.contender()) as first, closing(lock.contender()) as second:
         assert first.try_take() and not second.try_take()

@@ -9,11 +9,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from holdfast.domains.agents import Agent
 from holdfast.kernel.store import Entry
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.journal import until_logged
 from tests.harness.processes import stat_of
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.tmux_server import TmuxServer, tmux_server
@@ -56,32 +58,29 @@ class AgentBench(CommandLine):
         # By its id, which tells of it also where its lease is over for a moment.
         return self.hf.agents.get(json.loads(ran.out)["agent_id"])
 
-    def told(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
-        """Wait until the journal tells of something, with this data, so many times; return the last
-        of them.
-        """
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            for entry in batch.entries:
-                if (entry.kind, entry.subject) == (
-                    kind,
-                    agent_id,
-                ) and data.items() <= entry.data.items():
-                    times -= 1
-                    if not times:
-                        return entry
-        raise AssertionError(f"{kind} of {agent_id} is not told")
+    def until_logged(self, kind: str, agent_id: str, times: int = 1, **data: object) -> Entry:
+        """Wait until the journal has so many entries with this data; return the last of them."""
+        found = count(1)
+        return until_logged(
+            self.hf,
+            kind,
+            lambda entry: (
+                entry.subject == agent_id
+                and data.items() <= entry.data.items()
+                and next(found) == times
+            ),
+        )
 
     def outlives(self, agent: Agent) -> Entry:
         """Wait until an agent was refreshed behind the end that its lease has in this record,
-        however late that was read; return what tells of it. A busy machine may let the lease end
+        however late that was read; return the journal's entry. A busy machine may let the lease end
         for a moment before that.
         """
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            for entry in batch.entries:
-                told = (entry.kind, entry.subject) == ("agent.refreshed", agent.agent_id)
-                if told and entry.at > agent.lease_expires_at:
-                    return entry
-        raise AssertionError(f"{agent.agent_id} is not refreshed past its lease")
+        return until_logged(
+            self.hf,
+            "agent.refreshed",
+            lambda entry: entry.subject == agent.agent_id and entry.at > agent.lease_expires_at,
+        )
 
     def kill(self, agent: Agent, runner: int) -> None:
         """Kill an agent with -9, and all that care for its record; wait until its process tree is

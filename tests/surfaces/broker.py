@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.harness.requirements import skip_or_fail
-from tests.harness.timeouts import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S, until
 
 USER, PASSWORD = "worker", "correct-horse-battery"
 
@@ -25,7 +25,7 @@ def program() -> str:
 
 
 class Broker:
-    """A broker that is stopped and started when it is told to."""
+    """A broker that the test stops and starts."""
 
     def __init__(self, folder: Path, *, secured: bool = False) -> None:
         self.program = program()
@@ -102,10 +102,10 @@ class Broker:
 
     def wait_for(self, word: str, times: int = 1) -> None:
         """Until the broker has logged a word so often."""
-        end = time.monotonic() + PATIENCE_S
-        while self.logged(word) < times:
-            assert time.monotonic() < end, f"no {word}: {(self.folder / 'log').read_text()[-2000:]}"
-            time.sleep(0.02)
+        until(
+            lambda: self.logged(word) >= times,
+            saw=lambda: f"no {word}: {(self.folder / 'log').read_text()[-2000:]}",
+        )
 
     def _secure(self) -> list[str]:
         """A certificate of an authority that only this test knows, and a password."""

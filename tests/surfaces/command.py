@@ -34,7 +34,7 @@ class CommandLine:
             **environment,
         }
         if "PYTHONPATH" in os.environ:
-            # Whoever runs the tests on another copy of the package means the commands too.
+            # A run of the tests on another copy of the package uses its commands too.
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def __call__(self, *words: str, cwd: Path | None = None, stdin: bytes | None = None) -> Ran:

@@ -15,6 +15,7 @@ from typing import IO
 from holdfast.kernel.holder import Holder
 from holdfast.primitives.locks.records import within
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.journal import until_logged
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import ENTRY, CommandLine
 
@@ -65,15 +66,13 @@ class Bench(CommandLine):
 
     def waiting(self, name: str, by: str) -> None:
         """Wait until a job is in line for a resource."""
-        self.told("lock.waiting", name, by)
+        self.until_logged("lock.waiting", name, by)
 
-    def told(self, kind: str, name: str, by: str) -> None:
-        """Wait until the journal tells of something, of a job or a part of it."""
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            for entry in batch.entries:
-                if (entry.kind, entry.subject) == (kind, name) and within(entry.data["by"], by):
-                    return
-        raise AssertionError(f"{by} is not told of by {kind} of {name}")
+    def until_logged(self, kind: str, name: str, by: str) -> None:
+        """Wait until the journal has such an entry of a job or a part of it."""
+        until_logged(
+            self.hf, kind, lambda entry: entry.subject == name and within(entry.data["by"], by)
+        )
 
     def free(self, name: str) -> bool:
         status = self.hf.locks.status(name)

@@ -138,7 +138,7 @@ def agents_on(store: str, folder: Path) -> Iterator[Agents]:
         start_blocking_portal() as portal,
         ExitStack() as stack,
     ):
-        # The client kills whoever has not gone in time, and a busy machine takes longer than that
+        # The client kills an agent that has not gone in time, and a busy machine takes longer than that
         # to let it go.
         patched.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", PATIENCE_S)
         yield Agents(portal, store, folder, stack)

@@ -19,6 +19,7 @@ from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel.store import Tx
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.journal import until_logged
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.locking import HOLDING, Bench, Process, line
 
@@ -35,7 +36,7 @@ for names in sys.stdin:
         grants.append(hf.locks.acquire(names.split(), by=by, timeout_s=None))
     print("has", names, flush=True)
 """
-"""A job that takes what it is told to, and lets go when it is told so."""
+"""A job that acquires and releases locks on request."""
 
 
 class PageStage(Bench):
@@ -49,9 +50,9 @@ class PageStage(Bench):
         self.server = self.start(
             "serve", "--port", str(self.port), "--json", stdin=subprocess.DEVNULL
         )
-        told = json.loads(line(self.server))
-        self.port = int(told["url"].rpartition(":")[2])
-        return str(told["link"])
+        answer = json.loads(line(self.server))
+        self.port = int(answer["url"].rpartition(":")[2])
+        return str(answer["link"])
 
     def link(self) -> str:
         """One more link for a browser."""
@@ -100,13 +101,6 @@ class PageStage(Bench):
     def job(self, prompt: str, label: str = "tmux:claude-a", **more: Any) -> Job:
         """Register a job."""
         return self.hf.jobs.register_job(prompt, agent="claude-code", agent_session=label, **more)
-
-    def said(self, kind: str) -> None:
-        """Wait until the journal tells of something."""
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            if any(entry.kind == kind for entry in batch.entries):
-                return
-        raise AssertionError(f"nothing is told of {kind}")
 
     def end_all(self) -> None:
         """End all but the server."""
@@ -169,7 +163,7 @@ def crowd(made: PageStage) -> None:
     )
     line(made.begin("workflows", "run", "tuning", "--recipe", "llama-70b", "-q", "--", *HOLDING))
     made.begin("swap", "to", "qwen-7b", "--timeout", "600", "-q", "--", "true")
-    made.said("swap.started")
+    until_logged(made.hf, "swap.started")
 
 
 def _agents(made: PageStage) -> None:

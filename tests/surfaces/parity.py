@@ -84,7 +84,7 @@ def by_library(hf: Holdfast, case: Case, facts: Facts) -> Answer:
         try:
             return Answer(value=plain(case.library(hf, Given(facts))))
         except HoldfastError as error:
-            return Answer(code=error.code, message=told(error.message))
+            return Answer(code=error.code, message=plain_message(error.message))
 
 
 def _refuse_operation(operation: Operation, *_: object, **__: object) -> None:
@@ -98,7 +98,7 @@ def by_operation(hf: Holdfast, case: Case, facts: Facts) -> Answer:
     try:
         return Answer(value=plain(operation(hf, msgspec.convert(asked, operation.request))))
     except HoldfastError as error:
-        return Answer(code=error.code, message=told(error.message))
+        return Answer(code=error.code, message=plain_message(error.message))
 
 
 def takes(case: Case) -> bool:
@@ -114,7 +114,7 @@ def by_mcp(agent: Agent, case: Case, facts: Facts) -> Answer:
     try:
         answer = _without_handles(agent.call(tool.name, **asked))
     except ToolError as error:
-        return Answer(code=error.code, message=told(error.message))
+        return Answer(code=error.code, message=plain_message(error.message))
     for name in ("next", "pending"):
         del answer[name]
     # A tool that returns one thing with a handle names it.
@@ -147,7 +147,7 @@ def by_http(http: httpx.Client, case: Case, facts: Facts) -> Answer:
     body = answer.json()
     assert set(body) == {"code", "message", "fields"}
     assert answer.status_code == STATUS[body["code"]].http
-    return Answer(code=body["code"], message=told(body["message"]))
+    return Answer(code=body["code"], message=plain_message(body["message"]))
 
 
 class Ran(NamedTuple):
@@ -182,7 +182,7 @@ def by_command(url: str, namespace: str, case: Case, facts: Facts) -> Ran:
 def same(
     case: Case, library: Answer, http: Answer, ran: Ran | None, mcp: Answer | None = None
 ) -> None:
-    """The same result, or the same error, whoever was asked."""
+    """The same result, or the same error, on every surface."""
     for other in (http,) if mcp is None else (http, mcp):
         assert library.code == other.code == case.code, (library, other)
         if case.code is None:
@@ -193,7 +193,10 @@ def same(
         return
     if case.code is not None:
         assert ran.status == STATUS[case.code].exit, ran
-        assert not case.same_words or told(ran.err) == f"holdfast: {printable(http.message)}\n"
+        assert (
+            not case.same_words
+            or plain_message(ran.err) == f"holdfast: {printable(http.message)}\n"
+        )
         return
     assert ran.status == (EXIT_NOTHING_TO_TAKE if library.value is None else case.exit), ran
     assert _printed(ran, case) == library.value
@@ -231,7 +234,7 @@ def plain(value: Any) -> Any:
     return _levelled(to_plain(value))
 
 
-def told(words: str) -> str:
+def plain_message(words: str) -> str:
     """The same of a message."""
     time = r"(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)"
     words = re.sub(r"\b\d{13,}\b", "TOKEN", re.sub(time, "TIME", words))
@@ -246,7 +249,9 @@ def _levelled(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
         return [_levelled(one, name) for one in value]
     if isinstance(value, str):
-        return "RANDOM" if name in ("sig", "request_id", "requests", "left") else told(value)
+        return (
+            "RANDOM" if name in ("sig", "request_id", "requests", "left") else plain_message(value)
+        )
     if isinstance(value, bool) or value is None:
         return value
     if name == "gateway_port":

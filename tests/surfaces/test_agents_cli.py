@@ -160,7 +160,7 @@ def test_what_a_shell_left_blank_is_refused_and_not_passed_over(
         assert registry.hf.agents.list_agents() == [agent]
 
 
-def test_another_generation_is_refused_until_told_to_take_over(registry: Registry) -> None:
+def test_another_generation_is_refused_without_take_over(registry: Registry) -> None:
     first = registry.publish()
     words = ["--manifest", registry.manifest, "--backend", "claude_headless", "--tool", "x"]
     refused(registry("agents", "publish", "gpu", *words), 4, first.generation_id, "--take-over")
@@ -204,9 +204,9 @@ def test_resolve_tells_the_reason(registry: Registry) -> None:
     registry.publish("gpu", "--id", "second")
     refused(registry("agents", "resolve", "gpu"), 4, "ambiguous: ", "second")
     ran = registry("agents", "resolve", "gpu", "--json")
-    told = json.loads(ran.out)
-    assert (ran.status, told["record"], told["reason"], ran.err) == (4, None, "ambiguous", "")
-    assert set(told["agent_ids"]) == {agent.agent_id, "second"}
+    answer = json.loads(ran.out)
+    assert (ran.status, answer["record"], answer["reason"], ran.err) == (4, None, "ambiguous", "")
+    assert set(answer["agent_ids"]) == {agent.agent_id, "second"}
     registry.damage("second")
     refused(registry("agents", "resolve", "second"), 1, "malformed: ")
     assert (

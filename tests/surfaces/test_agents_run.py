@@ -78,11 +78,11 @@ def test_the_exit_status_is_the_commands_and_nothing_is_left(
         assert ran.err.endswith("no agent was published\n")
 
 
-def test_the_command_is_the_holder_and_knows_who_it_is(bench: AgentBench) -> None:
+def test_the_command_is_the_holder_and_knows_its_name(bench: AgentBench) -> None:
     process, pid = bench.hold("gpu", "--tool", "cat", "--json")
-    told = json.loads(remark(process))
+    answer = json.loads(remark(process))
     agent = bench.hf.agents.resolve("gpu").unwrap()
-    assert told["generation_id"] == agent.generation_id
+    assert answer["generation_id"] == agent.generation_id
     assert agent.holder is not None and agent.holder.pid == pid
     assert (agent.identity.backend, agent.identity.tool, agent.terminal) == ("command", "cat", None)
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
@@ -125,7 +125,7 @@ def test_a_second_run_of_a_name_is_refused_and_its_command_never_begins(bench: A
     assert end(process)[0] == 0
 
 
-def test_whoever_is_taken_over_is_told_and_ended(bench: AgentBench) -> None:
+def test_a_replaced_agent_is_notified_and_ended(bench: AgentBench) -> None:
     first = bench.run("gpu", "--", *trapping("SIGTERM"))
     assert line(first) == "up"
     second, _ = bench.hold("gpu", "--take-over")
@@ -170,7 +170,7 @@ def test_killed_with_its_command_it_is_succeeded_at_once(bench: AgentBench) -> N
     bench.tree_ends(agent)
     assert len(bench.own_folders()) == 1
     assert bench("agents", "run", "gpu", "--", "true").status == 0
-    assert bench.told("agent.taken_over", agent.agent_id).data["why"] == "gone"
+    assert bench.until_logged("agent.taken_over", agent.agent_id).data["why"] == "gone"
     assert bench.own_folders() == []
 
 
@@ -240,7 +240,7 @@ def test_a_session_root_of_the_users_own_stays(bench: AgentBench) -> None:
     assert bench.hf.agents.list_agents() == []
 
 
-def test_whoever_is_refused_leaves_the_manifest_of_the_other_alone(bench: AgentBench) -> None:
+def test_a_refused_agent_leaves_the_manifest_of_the_other_alone(bench: AgentBench) -> None:
     process, _ = bench.hold("gpu", "--session-root", "root")
     path = bench.folder / "root" / "manifest.json"
     before = path.read_bytes()
@@ -256,9 +256,9 @@ def test_whoever_is_refused_leaves_the_manifest_of_the_other_alone(bench: AgentB
 def test_an_agent_in_tmux_may_be_controlled(bench: AgentBench) -> None:
     ran = bench("agents", "start", "gpu", "--json", "--", "sleep", "600")
     assert ran.status == 0, ran.err
-    told = json.loads(ran.out)
+    answer = json.loads(ran.out)
     agent = bench.hf.agents.resolve("gpu").unwrap()
-    assert (told["token"], told["generation_id"]) == (agent.token, agent.generation_id)
+    assert (answer["token"], answer["generation_id"]) == (agent.token, agent.generation_id)
     assert bench.tmux.sessions() == {"HOLDFAST-gpu"}
     target = bench.hf.agents.control_target("gpu")
     assert (target.session_name, target.manifest.backend) == ("HOLDFAST-gpu", "local_interactive")
@@ -276,7 +276,7 @@ def test_a_password_is_not_among_the_words_of_any_process(
     url = postgres_url.replace("holdfast@", "holdfast:s3cret@")
     with agent_bench(tmp_path, url) as bench:
         words = bench.folder / "words"
-        # A tmux that writes down what it was told.
+        # A tmux that records its arguments.
         program = bench.folder / "bin" / "tmux"
         program.parent.mkdir()
         program.write_text(
@@ -294,7 +294,7 @@ def test_a_password_is_not_among_the_words_of_any_process(
         (manifest,) = bench.own_folders()
         assert list(manifest.parent.iterdir()) == [manifest]
         bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
-        bench.told("agent.removed", agent.agent_id)
+        bench.until_logged("agent.removed", agent.agent_id)
 
 
 def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_tmux_session(
@@ -307,7 +307,7 @@ def test_an_agent_in_tmux_stays_resolvable_past_its_lease_and_is_gone_with_its_t
     assert first.holder is not None
     bench.tmux("kill-session", "-t", "=HOLDFAST-gpu")
     ended(first.holder.pid)
-    bench.told("agent.removed", first.agent_id)
+    bench.until_logged("agent.removed", first.agent_id)
     assert gone(bench, first.agent_id)
 
 
@@ -316,7 +316,7 @@ def test_an_agent_in_tmux_is_gone_when_its_command_ends(bench: AgentBench) -> No
     os.mkfifo(fifo)
     agent = bench.start_agent("gpu", command=("cat", str(fifo)))
     fifo.write_text("")
-    bench.told("agent.removed", agent.agent_id)
+    bench.until_logged("agent.removed", agent.agent_id)
     assert gone(bench, agent.agent_id)
 
 
@@ -331,7 +331,7 @@ def test_killed_with_its_tmux_session_gone_it_is_succeeded_at_once(bench: AgentB
     assert not gone(bench, first.agent_id)
     second = bench.start_agent("gpu")
     assert second.generation_id != first.generation_id and second.token > first.token
-    assert bench.told("agent.taken_over", first.agent_id).data["why"] == "gone"
+    assert bench.until_logged("agent.taken_over", first.agent_id).data["why"] == "gone"
     assert [path.parent.name for path in bench.own_folders()] == [second.generation_id]
 
 
@@ -376,7 +376,7 @@ def test_a_stopped_tmux_hangs_nothing_and_proves_nothing(bench: AgentBench) -> N
         ("exec /nosuch/program", 127),
     ],
 )
-def test_a_program_that_dies_at_once_is_told_with_its_status_and_last_screen_and_leaves_nothing(
+def test_a_program_that_dies_at_once_is_reported_with_status_and_screen_and_removed(
     bench: AgentBench, script: str, status: int
 ) -> None:
     """It was said to run."""
@@ -405,7 +405,7 @@ def test_a_program_that_dies_at_once_is_told_with_its_status_and_last_screen_and
     bench.start_agent("boom")
 
 
-def test_a_pane_that_cannot_even_publish_is_told_with_its_last_screen(bench: AgentBench) -> None:
+def test_a_pane_that_cannot_publish_is_reported_with_its_last_screen(bench: AgentBench) -> None:
     broken = bench.folder / "broken"
     (broken / "holdfast").mkdir(parents=True)
     # The package as it is, but for a pane.
@@ -431,7 +431,7 @@ def test_a_program_that_ends_after_the_first_moment_takes_its_tmux_session_with_
     agent = bench.start_agent("gpu", command=("sh", "-c", f"cat {fifo}; exit 3"))
     assert "remain-on-exit" not in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:")
     fifo.write_text("")
-    bench.told("agent.removed", agent.agent_id)
+    bench.until_logged("agent.removed", agent.agent_id)
     until(lambda: bench.tmux.sessions() == set())
 
 
@@ -440,7 +440,7 @@ def test_a_start_that_is_interrupted_in_the_first_moment_leaves_the_pane_as_it_i
 ) -> None:
     start = bench.start("agents", "start", "gpu", "--watch", LONG_S, "--", "sleep", "600")
     agent_id = id_of("HOLDFAST-gpu")
-    bench.told("agent.published", agent_id, times=2)
+    bench.until_logged("agent.published", agent_id, times=2)
     assert "remain-on-exit" in bench.tmux("show-options", "-p", "-t", "=HOLDFAST-gpu:")
     start.send_signal(signal.SIGINT)
     start.communicate(timeout=PATIENCE_S)
@@ -563,7 +563,7 @@ def test_what_cannot_be_said_of_a_terminal_is_one_error_and_nothing_is_started(
     assert [entry for batch in bench.hf.log.since() for entry in batch.entries] == []
 
 
-def test_an_agent_without_a_terminal_is_not_told_of_one(bench: AgentBench) -> None:
+def test_an_agent_without_a_terminal_gets_no_hint_about_one(bench: AgentBench) -> None:
     ran = bench("agents", "run", "gpu", "--ready-regex", "> $", "--", "touch", "begun")
     assert ran.status == 2 and "tmux" in ran.err
     assert not (bench.folder / "begun").exists() and bench.hf.agents.list_agents() == []
@@ -621,7 +621,7 @@ def test_an_agent_on_another_tmux_server_is_found_by_its_manifest(bench: AgentBe
         # One of the same name on the user's own is not taken for it.
         bench.tmux("new-session", "-d", "-s", "HOLDFAST-gpu", "sh")
         another("kill-session", "-t", "=HOLDFAST-gpu")
-        bench.told("agent.removed", agent.agent_id)
+        bench.until_logged("agent.removed", agent.agent_id)
         assert bench("agents", "target", "gpu").status == 1
 
 
@@ -662,7 +662,7 @@ def test_a_start_that_is_killed_keeps_its_id_for_seconds_and_not_for_a_lease(
     bench.environment["PATH"] = f"{fake.parent}:{path}"
     start = bench.start("agents", "start", "gpu", "--", "sleep", "600", start_new_session=True)
     try:
-        bench.told("agent.published", id_of("HOLDFAST-gpu"))
+        bench.until_logged("agent.published", id_of("HOLDFAST-gpu"))
     finally:
         os.killpg(start.pid, signal.SIGKILL)
         start.communicate()
@@ -673,7 +673,7 @@ def test_a_start_that_is_killed_keeps_its_id_for_seconds_and_not_for_a_lease(
     assert (agent.lease_expires_at - agent.published_at).total_seconds() == 24 * 3600
 
 
-def test_a_command_that_is_none_is_told_and_not_started(bench: AgentBench) -> None:
+def test_an_unknown_command_is_reported_and_not_started(bench: AgentBench) -> None:
     for command in ("no-such-command", str(bench.folder), ""):
         ran = bench("agents", "start", "gpu", "--", command)
         assert (ran.status, ran.out) == (2, "") and "there is no command" in ran.err

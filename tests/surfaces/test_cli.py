@@ -47,8 +47,8 @@ def test_a_job_from_register_to_completed(holdfast: CommandLine) -> None:
     assert [job["job_id"] for job in listed] == [job_id]
     row = holdfast("jobs", "list").out.split("\t")
     assert row[:3] == [job_id, "completed", "tmux:a"]
-    told = [json.loads(line)["kind"] for line in holdfast("log", "--json").out.splitlines()]
-    assert told == ["job.registered", "job.status_changed", "job.status_changed"]
+    logged = [json.loads(line)["kind"] for line in holdfast("log", "--json").out.splitlines()]
+    assert logged == ["job.registered", "job.status_changed", "job.status_changed"]
     assert holdfast("store", "check").out == "sound\n"
 
 
@@ -177,11 +177,11 @@ def test_a_damaged_job_hides_no_other_and_can_be_taken_out(
     assert holdfast("store", "remove", "jobs", damaged).status == 1
     assert holdfast("store", "remove", "nosuch", damaged).status == 2
     assert holdfast("store", "check").out == "sound\n"
-    [told] = [
+    [logged] = [
         json.loads(line)
         for line in holdfast("log", "--json", "--subject", f"jobs/{damaged}").out.splitlines()
     ]
-    assert (told["kind"], told["data"]) == ("store.record_removed", {"held": '{"half"'})
+    assert (logged["kind"], logged["data"]) == ("store.record_removed", {"held": '{"half"'})
 
 
 def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
@@ -192,7 +192,7 @@ def test_an_unwritable_place_is_status_6(holdfast: CommandLine) -> None:
     assert "--store" in ran.err
 
 
-def test_a_mistyped_command_is_told_which_there_are(holdfast: CommandLine) -> None:
+def test_a_mistyped_command_names_the_commands(holdfast: CommandLine) -> None:
     assert "Did you mean 'jobs'?" in holdfast("jbos").err
     assert "Did you mean 'list'?" in holdfast("jobs", "lst").err
     assert "Did you mean 'list'?" in holdfast("jobs", "ls").err
@@ -214,8 +214,8 @@ def test_backup_and_restore(holdfast: CommandLine, tmp_path: Path) -> None:
         f"restored from {saved}",
         True,
     )
-    told = json.loads(holdfast("store", "restore", saved, "--yes", "--json").out)
-    assert told["restored_from"] == saved and Path(told["saved"]).is_file()
+    answer = json.loads(holdfast("store", "restore", saved, "--yes", "--json").out)
+    assert answer["restored_from"] == saved and Path(answer["saved"]).is_file()
     assert [line.split("\t")[0] for line in holdfast("jobs", "list").out.splitlines()] == [kept]
 
 
@@ -336,7 +336,7 @@ def test_the_process_that_picks_is_recorded_and_shown(holdfast: CommandLine) -> 
     )
 
 
-def test_an_operator_who_starts_a_job_is_told_its_token(holdfast: CommandLine) -> None:
+def test_starting_a_job_by_hand_shows_its_token(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     ran = holdfast("jobs", "status", "--job", job_id, "--set", "running")
     token = json.loads(holdfast("jobs", "get", "--job", job_id, "--json").out)["token"]
@@ -450,7 +450,7 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["jobs", "status"],
@@ -473,12 +473,12 @@ def test_every_command_has_help(holdfast: CommandLine) -> None:
         (["lokcs"], "no such command 'lokcs'. Did you mean 'locks'?"),
     ],
 )
-def test_a_command_that_was_not_understood_is_told_in_one_line(
-    holdfast: CommandLine, words: list[str], told: str
+def test_a_command_that_was_not_understood_fails_in_one_line(
+    holdfast: CommandLine, words: list[str], message: str
 ) -> None:
     ran = holdfast(*words)
     of = " ".join(["holdfast", *words[:2]] if len(words) > 1 else ["holdfast"])
-    assert ran == (2, "", f"holdfast: {told} (see `{of} --help`)\n")
+    assert ran == (2, "", f"holdfast: {message} (see `{of} --help`)\n")
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_a_command_that_was_not_understood_is_told_in_one_line(
         ["workflows", "run", "a", "--recipe", "b", "claude", "--model", "x"],
     ],
 )
-def test_whoever_forgets_the_dashes_before_a_command_is_told_of_them(
+def test_a_command_without_the_dashes_before_it_names_them(
     holdfast: CommandLine, words: list[str]
 ) -> None:
     ran = holdfast(*words)
@@ -505,7 +505,7 @@ def test_whoever_forgets_the_dashes_before_a_command_is_told_of_them(
     assert "`--`" not in holdfast("locks", "status", "--model").err
 
 
-def test_a_time_that_cannot_be_is_told_in_plain_figures(holdfast: CommandLine) -> None:
+def test_an_impossible_time_is_named_in_plain_figures(holdfast: CommandLine) -> None:
     ran = holdfast("jobs", "register", "--prompt", "x", "--agent-session", "y", "--timeout", "-5")
     assert (ran.status, ran.out) == (2, "")
     assert "above 0 and up to 315360000" in ran.err
@@ -574,9 +574,9 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(
     assert len(options) > 200
     for path, option in options:
         status = root.run([*path, option, "1", option, "2"])
-        told = capfd.readouterr()
-        assert (status, told.out) == (2, ""), (path, option)
-        assert "is given 2 times, and takes one value" in told.err, (path, option)
+        output = capfd.readouterr()
+        assert (status, output.out) == (2, ""), (path, option)
+        assert "is given 2 times, and takes one value" in output.err, (path, option)
 
 
 def test_two_labels_are_not_taken_for_the_last(holdfast: CommandLine) -> None:

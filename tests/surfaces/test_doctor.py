@@ -252,10 +252,10 @@ def as_another_user(look: Callable[[], list[Finding]]) -> str:
         finally:
             os._exit(0)
     os.close(theirs)
-    told = os.read(ours, 10_000).decode()
+    output = os.read(ours, 10_000).decode()
     os.close(ours)
     os.waitpid(child, 0)
-    return told
+    return output
 
 
 def opened_to_all(folder: Path) -> None:
@@ -269,24 +269,25 @@ def test_a_store_that_this_user_may_not_write(clinic: Clinic) -> None:
     for path in (clinic.folder, *clinic.folder.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     opened_to_all(clinic.folder)
-    told = as_another_user(lambda: clinic.look("store"))
+    answer = as_another_user(lambda: clinic.look("store"))
     clinic.folder.chmod(0o755)
-    assert told.startswith("store store_unavailable") and "permissions" in told, told
+    assert answer.startswith("store store_unavailable") and "permissions" in answer, answer
     assert (
-        f"is of {pwd.getpwuid(os.getuid()).pw_name} with mode 0" in told and "as its owner" in told
-    ), told
+        f"is of {pwd.getpwuid(os.getuid()).pw_name} with mode 0" in answer
+        and "as its owner" in answer
+    ), answer
 
 
 def test_a_store_that_this_user_may_not_make(clinic: Clinic) -> None:
     clinic.folder.mkdir()
     opened_to_all(clinic.folder)
     clinic.folder.chmod(0o555)
-    told = as_another_user(clinic.look)
+    reported = as_another_user(clinic.look)
     clinic.folder.chmod(0o755)
-    assert told.startswith(
+    assert reported.startswith(
         f"store store_unavailable there is none yet, and {clinic.path} cannot be made"
-    ), told
-    assert "journal" not in told, told
+    ), reported
+    assert "journal" not in reported, reported
 
 
 def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_a_full_disk(clinic: Clinic, tmp_path: Path) -> None:
         assert "no room left" in found["disk"].says and found["disk"].verdict is Verdict.FAIL
 
 
-def test_what_fails_alike_for_every_kind_of_record_is_told_once(
+def test_a_failure_common_to_all_kinds_of_record_is_reported_once(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clinic.used()
@@ -379,7 +380,7 @@ def test_a_damaged_store(clinic: Clinic) -> None:
     assert exit_status([found]) == 7
 
 
-def test_a_store_damaged_in_the_middle_is_told_once(clinic: Clinic) -> None:
+def test_a_store_damaged_in_the_middle_is_reported_once(clinic: Clinic) -> None:
     clinic.used()
     content = bytearray(clinic.path.read_bytes())
     content[4096 * 2 : 4096 * 4] = b"\xff" * 8192
@@ -388,7 +389,7 @@ def test_a_store_damaged_in_the_middle_is_told_once(clinic: Clinic) -> None:
     assert found.code == "store_corrupt" and "restore" in found.fix
 
 
-def test_a_damaged_file_of_locks_is_begun_anew_and_nothing_restored(clinic: Clinic) -> None:
+def test_a_damaged_file_of_locks_is_replaced_by_an_empty_one(clinic: Clinic) -> None:
     clinic.used()
     [path] = clinic.folder.glob("*.locks-*.sqlite")
     path.write_bytes(b"not a database at all, " * 400)
@@ -532,7 +533,7 @@ def test_a_session_that_keeps_others_out(clinic: Clinic, postgres_url: str) -> N
     until(lambda: [one.verdict for one in clinic.look("gate")] == [Verdict.OK])
 
 
-def test_what_hangs_is_left_behind_and_told(clinic: Clinic) -> None:
+def test_a_hanging_part_is_left_behind_and_reported(clinic: Clinic) -> None:
     leave = threading.Event()
     begun_s = time.monotonic()
     found = within(0.2, "disk", lambda: [ok("in the end")] if leave.wait(PATIENCE_S) else [])
@@ -571,9 +572,9 @@ def test_a_clock_that_is_not_postgresqls(
     took_s = time.monotonic() - begun_s
     assert [one.verdict for one in found] == [Verdict.FAIL]
     assert f" s {way} this machine's" in found[0].says and "time server" in found[0].fix
-    [told_s] = re.findall(r"is ([\d.]+) s", found[0].says)
+    [reported_s] = re.findall(r"is ([\d.]+) s", found[0].says)
     # No closer than the time that the answer was under way.
-    assert abs(float(told_s) - 90) <= took_s / 2 + 0.1
+    assert abs(float(reported_s) - 90) <= took_s / 2 + 0.1
 
 
 def test_all_is_well_with_postgresql(clinic: Clinic, postgres_url: str) -> None:
@@ -627,9 +628,7 @@ def test_a_folder_that_is_shared_with_a_group_on_purpose(clinic: Clinic) -> None
     assert exit_status(found) == 0
 
 
-def test_what_the_settings_share_with_a_group_is_as_it_should_be(
-    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_access_follows_the_settings(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP", grp.getgrgid(os.getegid()).gr_name)
     clinic.used()
     assert (
@@ -665,7 +664,7 @@ def test_the_users_own_folder_may_be_seen_and_not_written(clinic: Clinic) -> Non
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_nobody_is_told_to_close_a_file_that_is_no_store(clinic: Clinic, kind: str) -> None:
+def test_no_advice_closes_a_file_that_is_no_store(clinic: Clinic, kind: str) -> None:
     other = clinic.folder.parent / "hosts"
     other.write_text("127.0.0.1 localhost\n")
     (clinic.folder.parent / "hosts.allow").touch()
@@ -674,13 +673,13 @@ def test_nobody_is_told_to_close_a_file_that_is_no_store(clinic: Clinic, kind: s
     assert clinic.look("store")[0].verdict is Verdict.FAIL
 
 
-def test_what_to_do_is_told_apart_from_what_is_wrong(clinic: Clinic) -> None:
+def test_a_remedy_is_shown_apart_from_the_problem(clinic: Clinic) -> None:
     clinic.url = "nosuch:x"
     found = clinic.look("store")[0]
     assert (found.says, found.fix[:18]) == ("'nosuch:...' is not a store", "give sqlite:PATH, ")
 
 
-def test_many_wide_files_are_not_all_told(clinic: Clinic) -> None:
+def test_of_many_wide_files_only_some_are_listed(clinic: Clinic) -> None:
     clinic.used()
     for number in range(20):
         (clinic.folder / f"store.sqlite-{number:02}").touch(mode=0o644)
@@ -852,7 +851,7 @@ def a_listener() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-# --- what is left, and what is yet to be told ---
+# --- what is left, and what is yet to be sent ---
 
 
 def test_what_the_dead_left(clinic: Clinic) -> None:
@@ -874,7 +873,7 @@ def test_what_the_dead_left(clinic: Clinic) -> None:
         Verdict.WARN
     }
     notes = [one for one in clinic.look("leftovers") if one.verdict is Verdict.OK]
-    # Nobody asks for it, and whoever does gets it: nothing to see to.
+    # Nobody asks for it, and a caller that does gets it: nothing to report.
     assert [one.says for one in notes] == [
         "1 lock is still in the name of the dead, such as router-9: the next one that asks gets it"
     ]

@@ -309,7 +309,7 @@ def test_the_token_is_nowhere_but_in_its_file(gate: GatewayProcess) -> None:
         (["--adapter", "command", "--host", "192.0.2.1", "--", "ls"], "cannot listen"),
     ],
 )
-def test_wrong_options_are_told_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
+def test_wrong_options_fail_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, *words)
     assert said.status in (1, 2, 6), said
     assert says in said.err
@@ -320,7 +320,7 @@ def test_wrong_options_are_told_in_one_line(tmp_path: Path, words: list[str], sa
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"adapter": 1}', b'{"adapter": ' + b"[" * 100_000]
 )
-def test_a_manifest_that_is_none_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_manifest_fails_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
     said = CommandLine(tmp_path)("gateway", "serve", AGENT, "--manifest", str(path))

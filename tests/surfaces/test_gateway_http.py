@@ -140,8 +140,8 @@ def test_finished_requests_are_pruned_but_not_those_of_a_day(idle: Served) -> No
         waits,
     ]
     assert idle.prompt("young", key="young").json()["request_id"] == young
-    told = read_events(idle, "0~0", "request.pruned")[-1][1]
-    assert (told["subject"], told["data"]) == ("gpu", {"agent": "gpu", "removed": 1})
+    logged = read_events(idle, "0~0", "request.pruned")[-1][1]
+    assert (logged["subject"], logged["data"]) == ("gpu", {"agent": "gpu", "removed": 1})
 
 
 def test_an_expected_epoch(idle: Served) -> None:
@@ -271,7 +271,7 @@ def test_a_client_that_sends_all_before_it_listens_gets_its_refusal(
             assert client.getresponse().status == status
 
 
-def test_a_wrong_state_is_told_by_the_name_it_was_given(untouched: Served) -> None:
+def test_an_unknown_state_is_refused_by_name(untouched: Served) -> None:
     said = untouched.http.get("/v1/requests?state=done").json()
     assert said["message"].startswith("state: ")
 
@@ -440,7 +440,7 @@ def test_events_tell_of_this_agent_alone(gate: Served) -> None:
     assert not subjects & {"y", "z"}
 
 
-def test_an_id_of_another_journal_is_told_and_everything_comes_again(gate: Served) -> None:
+def test_an_id_of_another_journal_is_reported_and_all_events_repeat(gate: Served) -> None:
     """As after the queue was copied to another store: nothing is skipped in silence."""
     gate.ended(gate.prompt("before").json()["request_id"])
     with gate.http.stream("GET", "/v1/events", headers={"Last-Event-ID": "7.8.9~10"}) as stream:

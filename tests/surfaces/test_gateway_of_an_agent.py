@@ -41,7 +41,7 @@ def bench(tmp_path: Path) -> Iterator[AgentBench]:
 
 @pytest.fixture
 def served(bench: AgentBench) -> Iterator[Process]:
-    """A gateway before an agent in tmux, of which it is told nothing but the name."""
+    """A gateway before an agent in tmux, started with the agent's name alone."""
     bench.start_agent("gpu", command=SHELL)
     begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT)
     assert line(begun).startswith("gateway of gpu at http://127.0.0.1:")
@@ -108,7 +108,7 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(
 def test_a_manifest_that_cannot_be_read_is_refused_as_for_control_and_holds_nothing_up(
     bench: AgentBench,
 ) -> None:
-    """The gateway waited for ever for whoever would write to a FIFO in its place."""
+    """The gateway waited for ever for a writer of a FIFO in the file's place."""
     manifest = Path(in_session(bench, "claude").runtime.manifest_path)
     manifest.unlink()
     for code in ("manifest_missing", "manifest_invalid"):
@@ -168,8 +168,8 @@ def test_a_second_gateway_that_did_not_know_whom_it_serves_ends_when_it_learns(
             assert line(second).startswith(f"gateway of {agent_id}")
             published(bench, lease_s=60)
             assert second.wait(PATIENCE_S) == 4
-            told = bench.hf.agents.get(agent_id).gateway
-            assert told is not None and told.state_path.endswith("/gpu/state.json")
+            reported = bench.hf.agents.get(agent_id).gateway
+            assert reported is not None and reported.state_path.endswith("/gpu/state.json")
         finally:
             second.kill()
             second.communicate()
@@ -237,7 +237,7 @@ def test_a_dead_agents_record_is_not_kept_alive(
 ) -> None:
     with serving(bench, "gpu", *BEFORE_IT):
         agent = published(bench, lease_s=1.5, holder=bench.hf.processes.of(sleeper.pid))
-        bench.told("agent.refreshed", agent.agent_id, times=2)
+        bench.until_logged("agent.refreshed", agent.agent_id, times=2)
         sleeper.kill()
         until(lambda: expired(bench))
         assert bench.hf.gateway("gpu").status()["gateway_health"] == "healthy"
@@ -263,7 +263,7 @@ def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(
             "tmux": {"session_name": "claude"},
         }
         manifest.write_text(json.dumps(names | {"adapter": {"kind": "tmux"}}))
-        bench.told("agent.refreshed", agent.agent_id, times=2)
+        bench.until_logged("agent.refreshed", agent.agent_id, times=2)
         bench.tmux.replace("claude")
         until(lambda: expired(bench))
         assert bench.hf.gateway("gpu").status()["managed_agent_instance_epoch"] == 2
@@ -271,24 +271,26 @@ def test_what_came_in_the_place_of_an_agent_does_not_keep_its_record_alive(
     with serving(bench, "gpu", *before_it):
         bench.hf.agents.refresh(agent.agent_id, agent.generation_id, lease_s=2)
         until(lambda: expired(bench))
-        # Whoever publishes the new one is told of and kept, at once.
+        # The publisher of the new one is logged and recorded, at once.
         again = bench.hf.agents.publish("gpu", lease_s=1.5, **facts)  # type: ignore[arg-type]
-        bench.told("agent.refreshed", again.agent_id, times=2, generation_id=again.generation_id)
+        bench.until_logged(
+            "agent.refreshed", again.agent_id, times=2, generation_id=again.generation_id
+        )
         assert bench.hf.agents.get(again.agent_id).gateway is not None
 
 
-def test_a_new_generation_is_told_where_its_gateway_is(bench: AgentBench) -> None:
+def test_a_new_generation_gets_the_address_of_its_gateway(bench: AgentBench) -> None:
     first = published(bench, lease_s=60)
     with serving(bench, "gpu"):
         place = bench.hf.agents.resolve("gpu").unwrap().gateway
         assert place is not None
         second = published(bench, lease_s=60, take_over=True)
         assert (second.gateway, second.generation_id != first.generation_id) == (None, True)
-        bench.told("agent.gateway_changed", first.agent_id, times=2)
+        bench.until_logged("agent.gateway_changed", first.agent_id, times=2)
         assert bench.hf.agents.resolve("gpu").unwrap().gateway == place
         bench.hf.agents.remove(second.agent_id, second.generation_id)
         third = published(bench, lease_s=60)
-        bench.told("agent.gateway_changed", third.agent_id, times=3)
+        bench.until_logged("agent.gateway_changed", third.agent_id, times=3)
         assert bench.hf.agents.resolve("gpu").unwrap().gateway == place
 
 
@@ -331,17 +333,17 @@ def in_session(bench: AgentBench, session_name: str, **more: object) -> Agent:
 
 
 @pytest.mark.parametrize(
-    "told", [(), ("--adapter", "tmux", "--session", "first")], ids=["by manifest", "by options"]
+    "words", [(), ("--adapter", "tmux", "--session", "first")], ids=["by manifest", "by options"]
 )
 def test_a_gateway_does_not_type_into_a_session_that_has_lost_its_agent(
-    bench: AgentBench, told: tuple[str, ...]
+    bench: AgentBench, words: tuple[str, ...]
 ) -> None:
     """The one before stayed, as it may: prompts for the agent went on reaching it, though the agent
     was in another session.
     """
     bench.tmux.listen("first")
     in_session(bench, "first")
-    gateway = bench.start("gateway", "serve", "gpu", *told)
+    gateway = bench.start("gateway", "serve", "gpu", *words)
     try:
         assert line(gateway).startswith("gateway of gpu at ")
         in_session(bench, "second", take_over=True)
@@ -433,7 +435,7 @@ def test_options_override_the_manifest_and_it_is_said(bench: AgentBench) -> None
     begun = bench.start("gateway", "serve", "gpu", *AT_ITS_PROMPT, "--interrupt-key", "Escape")
     try:
         assert line(begun).startswith("gateway of gpu at ")
-        bench.told("agent.gateway_changed", agent.agent_id)
+        bench.until_logged("agent.gateway_changed", agent.agent_id)
         assert bench("gateway", "detach", "gpu").status == 0
         said = begun.communicate(timeout=PATIENCE_S)[1]
     finally:
@@ -505,7 +507,7 @@ def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(
     """The two had one queue: a prompt for the one was delivered to the other."""
     with serving(bench, "gpu", *BEFORE_IT) as plain:
         first = published(bench, lease_s=60)
-        bench.told("agent.gateway_changed", first.agent_id, times=1)
+        bench.until_logged("agent.gateway_changed", first.agent_id, times=1)
         manifest = bench.folder / "worker.json"
         names = {"agent_id": "gpu", "agent_name": "HOLDFAST-worker"}
         command = ["sh", "-c", "echo by worker; cat"]
@@ -534,8 +536,8 @@ def test_an_agent_whose_id_is_the_name_of_another_is_not_reached_by_its_gateway(
                     == f"{said}for {word}"
                 )
             for agent, key in ((first, plain), (second, apart)):
-                told = bench.hf.agents.get(agent.agent_id).gateway
-                assert told is not None and Path(told.state_path).parent.name == key
+                reported = bench.hf.agents.get(agent.agent_id).gateway
+                assert reported is not None and Path(reported.state_path).parent.name == key
         # It is served anew by what a gateway calls itself, too.
         with serving(bench, apart) as again:
             assert again == apart

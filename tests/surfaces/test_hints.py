@@ -67,10 +67,10 @@ def test_a_hint_names_the_folder_of_jobs_that_was_given(
 def test_the_advice_in_json_is_completed_too(holdfast: CommandLine, tmp_path: Path) -> None:
     place = ["--store", f"sqlite:{tmp_path}/s.sqlite"]
     holdfast(*place, "locks", "acquire", "a", "--by", "desk", "--ttl", "600")
-    told = json.loads(holdfast(*place, "locks", "explain", "a", "--json").out)
+    answer = json.loads(holdfast(*place, "locks", "explain", "a", "--json").out)
     assert any(
         f"holdfast --store sqlite:{tmp_path}/s.sqlite locks release" in line
-        for line in told["advice"]
+        for line in answer["advice"]
     )
 
 
@@ -124,8 +124,8 @@ def test_only_commands_about_a_store_are_completed(text: str, completed: str) ->
 )
 def test_a_password_is_not_shown(url: str) -> None:
     hints.given["store"] = url
-    told = hints.completed("`holdfast log`")
-    assert "s3c" not in told and "***" in told and "me" in told
+    logged = hints.completed("`holdfast log`")
+    assert "s3c" not in logged and "***" in logged and "me" in logged
 
 
 def test_every_area_and_every_command_about_jobs_takes_the_options() -> None:

@@ -62,9 +62,13 @@ def test_what_lies_where(holdfast: CommandLine, tmp_path: Path) -> None:
     )
     assert "auth_token" not in meta
     assert json.loads((home / "status.json").read_text())["status"] == "completed"
-    told = lines(home)
-    assert [line["event"] for line in told] == ["registered", "status_changed", "status_changed"]
-    assert [(line.get("from"), line.get("to")) for line in told[1:]] == [
+    reported = lines(home)
+    assert [line["event"] for line in reported] == [
+        "registered",
+        "status_changed",
+        "status_changed",
+    ]
+    assert [(line.get("from"), line.get("to")) for line in reported[1:]] == [
         ("pending", "running"),
         ("running", "completed"),
     ]
@@ -157,8 +161,8 @@ def test_one_that_was_killed_before_it_kept_its_place_repeats_nothing(tmp_path: 
             file.write('{"revision": 5, "ha')
         hf.jobs.cancel(ids[1])
         log.catch_up(hf.log, hf.jobs.peek)
-        told = {job_id: [line["event"] for line in log.events(job_id)] for job_id in ids}
-        assert told == {
+        logged = {job_id: [line["event"] for line in log.events(job_id)] for job_id in ids}
+        assert logged == {
             ids[0]: ["registered", "status_changed"],
             ids[1]: ["registered", "status_changed"],
             ids[2]: ["registered"],
@@ -166,7 +170,7 @@ def test_one_that_was_killed_before_it_kept_its_place_repeats_nothing(tmp_path: 
         assert log.jobs() == sorted(ids)
 
 
-class _Told:
+class _Journal:
     """A journal of these entries, in one batch."""
 
     def __init__(self, *entries: Entry) -> None:
@@ -194,13 +198,13 @@ def test_entries_of_one_transaction_are_all_written_also_after_a_kill_between_th
 ) -> None:
     log = JobLog(tmp_path, store="s")
     first, second = _entry(7, "published", 1, seq=1), _entry(7, "status_changed", 1, to="running")
-    told: Any = _Told(first)
-    assert log.catch_up(told, _nobody) is None
+    logged: Any = _Journal(first)
+    assert log.catch_up(logged, _nobody) is None
     # Killed behind the first line, and before the place was kept.
     [place] = tmp_path.glob(".cursor-*")
     place.unlink()
-    told.entries.append(second)
-    assert log.catch_up(told, _nobody) is None
+    logged.entries.append(second)
+    assert log.catch_up(logged, _nobody) is None
     assert [line["event"] for line in log.events("j1")] == ["published", "status_changed"]
     assert (log.status("j1") or {})["status"] == "running"
 
@@ -209,10 +213,14 @@ def test_two_stores_that_share_a_folder_and_the_id_of_a_job_lose_no_line_of_each
     tmp_path: Path,
 ) -> None:
     here, there = JobLog(tmp_path, store="here"), JobLog(tmp_path, store="there")
-    mine: Any = _Told(_entry(900, "registered", 1), _entry(901, "status_changed", 3, to="running"))
-    theirs: Any = _Told(_entry(5, "registered", 2), _entry(6, "status_changed", 4, to="cancelled"))
-    for log, told in ((here, mine), (there, theirs)):
-        assert log.catch_up(told, _nobody) is None
+    mine: Any = _Journal(
+        _entry(900, "registered", 1), _entry(901, "status_changed", 3, to="running")
+    )
+    theirs: Any = _Journal(
+        _entry(5, "registered", 2), _entry(6, "status_changed", 4, to="cancelled")
+    )
+    for log, reported in ((here, mine), (there, theirs)):
+        assert log.catch_up(reported, _nobody) is None
     assert [line["revision"] for line in here.events("j1")] == [900, 901, 5, 6]
     with (tmp_path / "j1" / "events.ndjson").open("a") as file:
         file.write('{"event": "received", "timestamp": "2026-06-19T09:30:05Z"}\n')
@@ -311,7 +319,7 @@ def _crowd(task: tuple[str, str]) -> None:
 
 
 @pytest.mark.prove
-def test_a_log_that_cannot_be_written_is_told_once(holdfast: CommandLine) -> None:
+def test_a_log_that_cannot_be_written_is_reported_once(holdfast: CommandLine) -> None:
     blocked = holdfast.folder / "blocked"
     blocked.write_text("")
     holdfast.environment["DELEGATE_JOB_LOGS_DIR"] = str(blocked)
@@ -340,12 +348,12 @@ def test_a_disk_that_takes_a_part_loses_no_line(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert log.catch_up(hf.log, hf.jobs.peek) is None
-        told = [
+        logged = [
             line["payload"]["seq"]
             for line in log.events(job.job_id)
             if line["event"] == "published"
         ]
-        assert told == list(range(1, 21))
+        assert logged == list(range(1, 21))
 
 
 def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> None:
@@ -354,15 +362,15 @@ def test_several_processes_write_each_line_once_and_in_order(tmp_path: Path) -> 
         pool.map_async(_crowd, [(url, str(tmp_path / "logs"))] * 4).get(PATIENCE_S)
     with library.connect(url) as hf:
         log = JobLog(tmp_path / "logs", store="s")
-        told = [entry for batch in hf.log.since() for entry in batch.entries]
+        logged = [entry for batch in hf.log.since() for entry in batch.entries]
         assert len(log.jobs()) == 60
         for job_id in log.jobs():
             assert [line["revision"] for line in log.events(job_id)] == [
-                e.revision for e in told if e.subject == job_id
+                e.revision for e in logged if e.subject == job_id
             ]
 
 
-def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path) -> None:
+def test_events_of_a_folder_of_jobs_are_written_beside_it_too(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     with library.connect(f"sqlite:{tmp_path}/s.sqlite") as hf:
         log = JobLog(tmp_path / "logs", store="s", beside=tmp_path / "jobs")
@@ -371,14 +379,14 @@ def test_beside_a_folder_of_jobs_their_events_are_told_there_too(tmp_path: Path)
         log.catch_up(hf.log, hf.jobs.peek)
         hf.job_events.publish(job.job_id, "completed", detail="done")
         log.catch_up(hf.log, hf.jobs.peek)
-        told = (tmp_path / "jobs" / f"{job.job_id}.events.log").read_text().splitlines()
-        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in told] == [
+        logged = (tmp_path / "jobs" / f"{job.job_id}.events.log").read_text().splitlines()
+        assert [(json.loads(line)["seq"], json.loads(line)["event"]) for line in logged] == [
             (1, "started"),
             (2, "completed"),
         ]
 
 
-def test_a_watcher_that_comes_after_a_job_was_removed_is_told_how_it_ended(
+def test_a_watcher_of_a_removed_job_learns_how_it_ended(
     holdfast: CommandLine,
 ) -> None:
     for job_id, status in (("done-1", "completed"), ("bad-1", "error")):
@@ -423,18 +431,18 @@ def test_one_that_was_stopped_while_it_wrote_keeps_nobody_for_ever(
     register(holdfast)
     hurried = partial(flock.FlockGuard, timeout_s=0.05)
     monkeypatch.setattr(job_log, "FlockGuard", hurried, raising=False)
-    log, told = JobLog(tmp_path / "logs", store="s"), []
+    log, reported = JobLog(tmp_path / "logs", store="s"), []
     with library.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         assert log.catch_up(hf.log, hf.jobs.peek) is None
         with closing(flock.FlockLock(tmp_path / "logs" / ".lock").contender()) as stopped:
             assert stopped.try_take()
             assert log.catch_up(hf.log, hf.jobs.peek, wait=False) is None
             asked = threading.Thread(
-                target=lambda: told.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True
+                target=lambda: reported.append(log.catch_up(hf.log, hf.jobs.peek)), daemon=True
             )
             asked.start()
             asked.join(PATIENCE_S)
-    assert [words and ".lock" in words for words in told] == [True]
+    assert [words and ".lock" in words for words in reported] == [True]
 
 
 def test_a_full_disk_leaves_no_drafts_behind(

@@ -87,7 +87,7 @@ def test_a_dash_in_a_prompt_is_only_a_dash(holdfast: CommandLine) -> None:
         (["--prompt", "-"], b"x" * 800_000, "the prompt has 800002 bytes"),
     ],
 )
-def test_a_prompt_that_cannot_be_is_told_in_one_line(
+def test_an_impossible_prompt_fails_in_one_line(
     tmp_path: Path, words: list[str], stdin: bytes | None, says: str
 ) -> None:
     holdfast = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite")

@@ -68,8 +68,8 @@ def test_the_command_finds_the_job_in_its_environment_and_on_stdin(
     )
     assert ran.status == 0, ran
     lines = ran.out.splitlines()
-    told = json.loads(lines[0])
-    assert (told["job_id"], told["prompt"], told["status"]) == (job_id, "sort it", "running")
+    answer = json.loads(lines[0])
+    assert (answer["job_id"], answer["prompt"], answer["status"]) == (job_id, "sort it", "running")
     assert lines[1:] == [
         "HOLDFAST_JOB_AGENT=agent",
         "HOLDFAST_JOB_ARTIFACTS=a.md",
@@ -77,7 +77,7 @@ def test_the_command_finds_the_job_in_its_environment_and_on_stdin(
         f"HOLDFAST_JOB_ID={job_id}",
         "HOLDFAST_JOB_PROMPT=sort it",
         f"HOLDFAST_JOB_SESSION={LABEL}",
-        f"HOLDFAST_JOB_TOKEN={told['token']}",
+        f"HOLDFAST_JOB_TOKEN={answer['token']}",
         str(tmp_path),
         "fine",
     ]
@@ -172,12 +172,12 @@ def test_a_worker_does_one_job_after_the_other_and_ends_when_there_is_none(
     )
     assert (ran.status, ran.out.split()) == (0, ids)
     assert [get(holdfast, job_id)["status"] for job_id in ids] == ["completed"] * 3
-    told = [json.loads(text) for text in holdfast("log", "--json").out.splitlines()]
-    moves = [entry["revision"] for entry in told if entry["kind"] == "job.status_changed"]
+    logged = [json.loads(text) for text in holdfast("log", "--json").out.splitlines()]
+    moves = [entry["revision"] for entry in logged if entry["kind"] == "job.status_changed"]
     # An end and the next beginning are one transaction: their revisions follow each other at once,
     # but for the event's.
     assert len(moves) == 6
-    kinds = [entry["kind"] for entry in told[3:]]
+    kinds = [entry["kind"] for entry in logged[3:]]
     assert kinds[2:5] == ["job.published", "job.status_changed", "job.status_changed"]
 
 
@@ -240,12 +240,12 @@ def test_heartbeats_keep_a_quiet_job_alive_and_tell_progress(holdfast: CommandLi
     job_id = register(holdfast, "--idle-timeout", "2")
     ran = once(holdfast, "sh", "-c", "echo first; sleep 4; echo last")
     assert (ran.status, ran.out) == (0, "first\nlast\n"), ran
-    told = [
+    answer = [
         json.loads(text) for text in holdfast("jobs", "logs", job_id, "--json").out.splitlines()
     ]
     events = [
         (one["payload"]["event"], one["payload"]["detail"])
-        for one in told
+        for one in answer
         if one["event"] == "published"
     ]
     assert [*events[:2], events[-1]] == [
@@ -276,7 +276,7 @@ def test_a_command_can_speak_for_its_job(holdfast: CommandLine) -> None:
     assert get(holdfast, job_id)["waiting_since"] is None
 
 
-def test_a_broker_that_is_away_is_told_once_and_nothing_fails(holdfast: CommandLine) -> None:
+def test_an_unreachable_broker_is_reported_once_and_fails_nothing(holdfast: CommandLine) -> None:
     register(holdfast)
     register(holdfast)
     ran = holdfast("jobs", "run", "--agent-session", LABEL, "--wait", "0", "--", "true")
@@ -461,7 +461,7 @@ def test_a_job_that_an_event_cancelled_is_no_success_of_its_worker(holdfast: Com
     assert "was left" in err
 
 
-def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLine) -> None:
+def test_an_end_reported_by_the_command_is_the_workers(holdfast: CommandLine) -> None:
     job_id = register(holdfast)
     ran = once(
         holdfast,
@@ -474,7 +474,7 @@ def test_an_end_that_the_command_told_itself_is_the_worker_s(holdfast: CommandLi
 
 
 @pytest.mark.parametrize(("event", "status"), [("completed", 0), ("error", 1)])
-def test_a_command_that_told_its_end_may_finish(
+def test_a_command_that_reported_its_end_may_finish(
     holdfast: CommandLine, tmp_path: Path, event: str, status: int
 ) -> None:
     job_id = register(holdfast)
@@ -512,7 +512,7 @@ def test_more_missing_artifacts_than_an_event_can_tell_end_the_job_and_not_the_w
     assert get(holdfast, job_id)["error_code"] == "artifacts_missing"
 
 
-def test_a_silent_validation_is_not_told_with_the_words_of_the_command(
+def test_a_silent_validation_does_not_show_the_command(
     holdfast: CommandLine,
 ) -> None:
     job_id = register(holdfast)

@@ -51,8 +51,8 @@ def near_the_bound() -> list[str]:
     return [*artifacts, "a" * (left - 3)]
 
 
-def is_refused_clearly(told: str) -> bool:
-    return "bytes" in told and "may have" in told and "file" in told
+def is_refused_clearly(message: str) -> bool:
+    return "bytes" in message and "may have" in message and "file" in message
 
 
 @pytest.mark.parametrize("size", [1_048_500, 1_048_300, 800_000])

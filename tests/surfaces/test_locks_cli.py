@@ -208,8 +208,8 @@ def test_wait(say: Say, hf: Holdfast) -> None:
         ran = say("locks", "wait", "b", "a", *words)
         assert (ran.status, ran.out) == (5, "")
         assert "a is held by job-1 (process" in ran.err and "holdfast locks explain a`" in ran.err
-    told = json.loads(say("locks", "wait", "a", "-n", "--json").out)
-    assert (told["free"], [(one["resource"], one["by"]) for one in told["holders"]]) == (
+    answer = json.loads(say("locks", "wait", "a", "-n", "--json").out)
+    assert (answer["free"], [(one["resource"], one["by"]) for one in answer["holders"]]) == (
         False,
         [("a", "job-1")],
     )
@@ -403,11 +403,11 @@ def test_graph_is_valid_dot(say: Say, hf: Holdfast, monkeypatch: pytest.MonkeyPa
     assert {label for node, label in nodes.items() if node.startswith("r")} == written_out | {
         "gone"
     }
-    told = {(nodes[one], nodes[other], label) for one, other, label in edges}
-    assert ('quo"ted', "job 0\\", "exclusive") in told
-    assert ("back\\slash\\n", "job 1\\", "shared") in told
-    assert {('wai"ter', name, "waits 1") for name in names[:2]} <= told
-    assert len(told) == len(shown["edges"])
+    reported = {(nodes[one], nodes[other], label) for one, other, label in edges}
+    assert ('quo"ted', "job 0\\", "exclusive") in reported
+    assert ("back\\slash\\n", "job 1\\", "shared") in reported
+    assert {('wai"ter', name, "waits 1") for name in names[:2]} <= reported
+    assert len(reported) == len(shown["edges"])
     assert re.search(r'label="dead one", color=red', drawn)
 
 
@@ -572,7 +572,7 @@ def test_odd_names(say: Say, hf: Holdfast) -> None:
 
 
 @pytest.mark.prove
-def test_a_token_that_cannot_be_told_is_given_back(locks: Bench) -> None:
+def test_a_token_that_cannot_be_reported_is_released(locks: Bench) -> None:
     acquire = "holdfast locks acquire a --by job-1 --ttl 60"
     for command in (f"{acquire} >/dev/full", f"{acquire} --json >/dev/full"):
         ran = locks.shell(command)
@@ -587,7 +587,7 @@ def test_a_token_that_cannot_be_told_is_given_back(locks: Bench) -> None:
 
 
 @pytest.mark.prove
-def test_whoever_stops_reading_gets_no_complaint(locks: Bench) -> None:
+def test_a_closed_pipe_is_no_error(locks: Bench) -> None:
     locks.hf.locks.acquire("a", by="job-1")
     for command in (
         "locks status",

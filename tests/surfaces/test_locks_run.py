@@ -120,13 +120,13 @@ def test_without_by_each_run_is_a_job_of_its_own(locks: Bench) -> None:
 # Waiting
 
 
-def test_who_is_being_waited_for_is_told(locks: Bench) -> None:
+def test_a_holder_learns_that_it_is_waited_for(locks: Bench) -> None:
     first, pid = locks.hold("a", "b", "--by", "job-1")
     second = locks.run("a", "--by", "job-2", "--", "echo", "second")
-    told = remark(second)
+    output = remark(second)
     assert re.fullmatch(
         rf"holdfast: waiting for a: held by job-1 \(process {pid}, alive\) for .* s; you are next",
-        told,
+        output,
     )
     third = locks.run("b", "a", "--by", "job-3", "--", "echo", "third")
     assert re.match(
@@ -155,7 +155,7 @@ def test_in_order_of_arrival_and_priority(locks: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text().split() == ["job-4", "job-2", "job-3"]
 
 
-def test_who_waits_in_vain_reads_who_holds_it_and_how_many_are_ahead(locks: Bench) -> None:
+def test_a_timed_out_waiter_reads_the_holder_and_its_queue_position(locks: Bench) -> None:
     _, pid = locks.hold("b", "--by", "job-1")
     locks.run("b", "--by", "job-2", "--", "true")
     locks.waiting("b", "job-2")
@@ -179,7 +179,7 @@ def test_a_command_that_cannot_be_run_is_not_waited_for(
     assert waited == []
 
 
-def test_what_cannot_be_had_in_time(locks: Bench) -> None:
+def test_a_lock_not_granted_in_time(locks: Bench) -> None:
     locks.hold("a", "--by", "job-1")
     for words in (
         ["-n"],
@@ -252,7 +252,7 @@ def test_a_part_with_a_job_of_its_own_is_kept_out(locks: Bench) -> None:
     assert run(locks, "a", "-c", f"{inner}; echo $?") == (0, "5\n", "")
 
 
-def test_a_deadlock_is_told_and_the_other_goes_on(locks: Bench) -> None:
+def test_one_of_a_deadlock_is_refused_and_the_other_goes_on(locks: Bench) -> None:
     def crossing(first: str, second: str, by: str) -> Process:
         inner = nested("locks", "run", "-q", second, "--", "echo", "both")
         process = locks.run(first, "--by", by, "-c", f"echo up; read go; {inner}")
@@ -264,10 +264,11 @@ def test_a_deadlock_is_told_and_the_other_goes_on(locks: Bench) -> None:
     one.stdin.write("go\n")
     one.stdin.flush()
     locks.waiting("b", "job-1")
-    _, told = other.communicate("go\n", timeout=PATIENCE_S)
+    _, output = other.communicate("go\n", timeout=PATIENCE_S)
     assert other.returncode == 4
     assert re.search(
-        r"job-2/run-\S+ waits for a, held by job-1; job-1/run-\S+ waits for b, held by job-2", told
+        r"job-2/run-\S+ waits for a, held by job-1; job-1/run-\S+ waits for b, held by job-2",
+        output,
     )
     assert end(one)[:2] == (0, "both\n")
     assert locks.nothing_left()
@@ -436,7 +437,7 @@ def test_killing_what_would_become_the_command(locks: Bench, tmp_path: Path) -> 
 # A lock that is taken away
 
 
-def test_a_lost_lock_is_told_and_ends_the_command(locks: Bench) -> None:
+def test_a_lost_lock_is_reported_and_ends_the_command(locks: Bench) -> None:
     process = locks.run("a", "b", "--by", "job-1", "--", *trapping("SIGTERM"))
     assert line(process) == "up"
     kicked = locks("locks", "kick", "b", "--why", "it hangs")
@@ -456,10 +457,10 @@ def test_a_lost_lock_whose_command_is_left_alone(locks: Bench) -> None:
     assert end(process)[0] == 4
 
 
-def test_a_lock_that_was_lost_just_before_the_end_is_still_told(locks: Bench) -> None:
+def test_a_lock_lost_just_before_the_end_is_still_reported(locks: Bench) -> None:
     """Also when the end of the command comes before the news."""
     process, pid = locks.hold("a", "--by", "job-1")
-    # It can neither be told nor tell until it goes on.
+    # It can neither receive nor send until it goes on.
     stop_outside(process.pid, locks.url)
     assert locks("locks", "kick", "a", "--why", "it hangs").status == 0
     os.kill(pid, signal.SIGKILL)
@@ -559,7 +560,7 @@ def test_without_standard_error_or_input_the_command_still_runs(locks: Bench) ->
     assert locks.shell("holdfast locks run -n a -- echo yes 2>&-").status == 5
 
 
-def test_nobody_reads_who_is_waited_for(locks: Bench) -> None:
+def test_a_waiter_does_not_read_all_holders(locks: Bench) -> None:
     """A closed standard error ends no wait."""
     first, _ = locks.hold("a", "--by", "job-1")
     second = locks.run("a", "--by", "job-2", "--", "echo", "second")

@@ -54,7 +54,7 @@ def agent(lasting: Agents) -> Agent:
     return lasting("tmux:claude-a", "--queue", "q1", "--queue", "q2")
 
 
-# --- what a client is told of the tools ---
+# --- the descriptions of the tools ---
 
 
 LIST_BYTES_MAX = 15_000
@@ -86,7 +86,7 @@ def test_the_list_of_tools_is_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "told"),
+    ("tool", "arguments", "message"),
     [
         ("acquire", {}, "names"),
         ("acquire", {"names": []}, "names"),
@@ -113,12 +113,12 @@ def test_the_list_of_tools_is_short(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_refused_by_name(
-    agent: Agent, tool: str, arguments: dict[str, Any], told: str
+    agent: Agent, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ToolError) as refused:
         agent.call(tool, **arguments)
     assert refused.value.code in ("invalid_value", "invalid_name")
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert agent.call("whoami")["holdings"] == []
 
 
@@ -311,8 +311,8 @@ def test_what_becomes_of_a_job_is_in_the_audit_log_before_the_answer(
     assert agent.call("claim_job", queue="q1")["job"]["job_id"] == job_id
     agent.call("report_job", job_id=job_id, outcome="completed", detail="done")
     (logged,) = lasting.folder.glob(f"*-job-logs/{job_id}/events.ndjson")
-    told = [json.loads(line) for line in logged.read_text().splitlines()]
-    assert [(one["event"], one.get("to")) for one in told if one["event"] != "published"] == [
+    recorded = [json.loads(line) for line in logged.read_text().splitlines()]
+    assert [(one["event"], one.get("to")) for one in recorded if one["event"] != "published"] == [
         ("registered", None),
         ("status_changed", "running"),
         ("status_changed", "completed"),
@@ -464,7 +464,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     assert done.stdout.endswith(": pip install '.[mcp]' in the checkout of Holdfast\n")
 
 
-def test_a_store_that_cannot_be_used_is_told_before_anything_is_served(tmp_path: Path) -> None:
+def test_an_unusable_store_is_reported_before_the_server_listens(tmp_path: Path) -> None:
     said = CommandLine(tmp_path)("mcp", "--store", "postgresql://nobody@/nothing?host=/nonexistent")
     assert said.status == 6
     assert said.out == ""
@@ -498,5 +498,5 @@ def test_an_agent_that_goes_while_the_database_is_away_does_not_stay(tmp_path: P
         assert raw.process.returncode == 0
         server.start()
         with holdfast.connect(url) as hf:
-            # Its death is seen by whoever asks.
+            # Every reader sees its death.
             hf.locks.acquire(names, by="next", timeout_s=PATIENCE_S).release()

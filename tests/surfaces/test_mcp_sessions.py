@@ -120,9 +120,12 @@ def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
     assert (first["position"], before(first)) == (1, [("a", True)])
     with crowd.agents.passing("d") as last:
         # Behind others that wait, the holder is named too.
-        told = last.stands(last.call("acquire", names=["x"]))
-        assert (told["position"], before(told)) == (3, [("a", True), ("b", False), ("c", False)])
-        assert told["ahead"][0]["since"] == to_plain(hf.locks.status("x").holds[0].since)
+        answer = last.stands(last.call("acquire", names=["x"]))
+        assert (answer["position"], before(answer)) == (
+            3,
+            [("a", True), ("b", False), ("c", False)],
+        )
+        assert answer["ahead"][0]["since"] == to_plain(hf.locks.status("x").holds[0].since)
     still = b.call("wait", handle=first["handle"], wait_s=0.1)
     assert (still["state"], in_line(hf, "x")) == ("waiting", ["b", "c"])
     assert a.call("release", handle=held["handle"])["released"] is True
@@ -135,7 +138,7 @@ def test_a_request_keeps_its_place_between_two_calls(crowd: Crowd) -> None:
     assert second.result(PATIENCE_S)["state"] == "held"
 
 
-def test_what_was_taken_away_is_told_until_it_is_acted_on(crowd: Crowd) -> None:
+def test_a_revoked_grant_is_reported_until_it_is_acted_on(crowd: Crowd) -> None:
     hf, a = crowd.hf, crowd.a
     lock = a.takes("x")
     job = hf.jobs.register_job("p", agent="t", agent_session="a")
@@ -153,7 +156,7 @@ def test_what_was_taken_away_is_told_until_it_is_acted_on(crowd: Crowd) -> None:
     assert a.pending() == {}
 
 
-def test_a_job_that_took_too_long_is_told(crowd: Crowd) -> None:
+def test_a_job_that_took_too_long_is_reported(crowd: Crowd) -> None:
     a, b = crowd.a, crowd.b
     job_id = b.call("create_job", prompt="p", queue="a", timeout_s=0.2)["job"]["job_id"]
     assert a.call("claim_job")["job"]["job_id"] == job_id
@@ -200,11 +203,11 @@ def test_agents_that_each_swap_to_their_own_recipe_do_not_wait_for_each_other(cr
     assert a.call("wait", handle=first["handle"], wait_s=25)["state"] == "ready"
     ended = a.call("yield_or_swap", action="failed", handle=first["handle"], why="no such model")
     assert "unknown" in ended["next"]
-    told = b.call("status")["recipes"]
+    answer = b.call("status")["recipes"]
     assert (
-        told["current"] is None
-        and "the load of one" in told["unknown"]
-        and "no such model" in told["unknown"]
+        answer["current"] is None
+        and "the load of one" in answer["unknown"]
+        and "no such model" in answer["unknown"]
     )
     with pytest.raises(ToolError) as unknown:
         b.call("use_recipe", recipe="one")
@@ -257,15 +260,15 @@ def test_taking_a_wait_back_keeps_the_place(crowd: Crowd) -> None:
     assert b.call("wait", handle=waiting["handle"])["state"] == "held"
 
 
-def test_a_deadlock_is_told_with_the_way_out(crowd: Crowd) -> None:
+def test_a_deadlock_names_the_way_out(crowd: Crowd) -> None:
     a, b = crowd.a, crowd.b
     a.takes("x")
     b.takes("y")
     waiting = a.stands(a.call("acquire", names=["y"]))
-    with pytest.raises(ToolError) as told:
+    with pytest.raises(ToolError) as caught:
         b.takes("x")
-    assert told.value.code == "deadlock"
-    assert "one call" in told.value.next
+    assert caught.value.code == "deadlock"
+    assert "one call" in caught.value.next
     assert a.call("wait", handle=waiting["handle"], wait_s=0)["state"] == "waiting"
 
 
@@ -319,7 +322,7 @@ def test_two_agents_of_one_label_keep_each_other_out(crowd: Crowd) -> None:
     assert held_by(crowd.hf, "x") == ["a"]
 
 
-def test_a_lock_with_a_time_to_live_ends_and_is_told(crowd: Crowd) -> None:
+def test_a_lock_with_a_time_to_live_expires_and_says_so(crowd: Crowd) -> None:
     hf, a, b = crowd.hf, crowd.a, crowd.b
     lock = a.call("acquire", names=["x"], ttl_s=5, wait_s=25)
     assert b.call("acquire", names=["x"], wait_s=25)["state"] == "held"

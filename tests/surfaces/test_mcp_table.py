@@ -341,10 +341,10 @@ def test_a_tool_gives_what_the_library_gives(row: Row, world: World) -> None:
 def test_a_tool_is_refused_with_the_librarys_code(row: Row, world: World) -> None:
     with pytest.raises(HoldfastError) as expected:
         row.wrong_library(world)
-    with pytest.raises(ToolError) as told:
+    with pytest.raises(ToolError) as caught:
         world.agent.call(row.tool, **row.wrong(world))
-    assert told.value.code == expected.value.code
-    assert told.value.next
+    assert caught.value.code == expected.value.code
+    assert caught.value.next
 
 
 def test_a_prompt_that_is_taken_back_is_cancelled_if_it_was_not_begun(world: World) -> None:

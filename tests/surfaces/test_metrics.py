@@ -28,6 +28,7 @@ from holdfast.runtime.metrics.sources import Metrics
 from holdfast.stores.durations import OPERATIONS
 from holdfast.surfaces.http.http_server import HttpServer, bound
 from holdfast.surfaces.http.server.application import status_routes
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S, until
 from tests.hazards.gateway_process import AGENT, GatewayProcess
 from tests.surfaces.command import CommandLine
@@ -39,12 +40,7 @@ Samples = dict[tuple[str, ...], float]
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOLDFAST_GATEWAY_ROOT", str(tmp_path / "gateways"))
-    places = {
-        "memory": "memory:",
-        "sqlite": f"sqlite:{tmp_path}/store.sqlite",
-        "files": f"files:{tmp_path}/state",
-    }
-    return places.get(request.param) or str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -94,7 +90,7 @@ def test_an_empty_store_has_every_part_and_nothing_in_it(hf: Holdfast) -> None:
     assert found["holdfast_swap_age_seconds",] == 0
 
 
-def test_a_swap_is_told_while_it_lives(hf: Holdfast) -> None:
+def test_a_swap_is_shown_while_it_lives(hf: Holdfast) -> None:
     with hf.workflows.swap("llama"):
         assert samples(hf)["holdfast_swap_age_seconds",] > 0
     assert samples(hf)["holdfast_swap_age_seconds",] == 0
@@ -201,7 +197,7 @@ def test_a_lease_that_is_over_is_less_than_nothing_and_nothing_is_swept_by_looki
         assert found["holdfast_journal_oldest_entry_age_seconds",] == 100
 
 
-def test_an_audit_log_that_is_behind_is_told_until_it_has_caught_up(hf: Holdfast) -> None:
+def test_an_audit_log_that_lags_is_reported_until_it_has_caught_up(hf: Holdfast) -> None:
     register(hf, 3)
     # Of others' entries the audit log does not tell, so it is not behind on them.
     hf.workflows.register("tuning", "llama")
@@ -281,7 +277,7 @@ def test_a_store_that_is_away_is_a_value(embedded: Holdfast) -> None:
     assert all_parts(found) == dict.fromkeys(all_parts(found), 0) | {"store": 1, "gateways": 1}
 
 
-def test_a_writer_in_the_way_is_told_and_hinders_no_reading(
+def test_a_blocking_writer_is_reported_and_does_not_block_reads(
     embedded: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "METRICS_PROBE_S", 0.2)

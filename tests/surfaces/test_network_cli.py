@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.surfaces.command import CommandLine, Say
 from tests.surfaces.locking import a_dead_process
 
@@ -23,9 +24,7 @@ HOST = ("--ip", "10.1.1.1/24", "--router", "router-1", "--mac", "02:00:00:00:00:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.sqlite"
-    return str(request.getfixturevalue("postgres_url"))
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def test_leases(say: Say, hf: Holdfast) -> None:
     assert shown(say, "leases", "list") == hf.network.list_host_leases()
     assert list(shown(say, "leases", "list", "h2")) == ["h2"]
     first = hf.network.list_host_leases("h1")["h1"]["leases"][0]
-    # One-shot commands record no process unless told, and without a time a lease lasts until it is
+    # One-shot commands record no process by default, and without a time a lease lasts until it is
     # dropped.
     assert (first["pid"], first["expires_at"], first["dscp"]) == (None, None, 46)
     rows = [line.split("\t") for line in say("network", "leases", "list").out.splitlines()]
@@ -217,8 +216,8 @@ def test_a_lease_of_a_process_ends_with_it(say: Say, hf: Holdfast) -> None:
 
 
 def test_the_help_of_a_router_names_commands_that_routers_have(say: Say) -> None:
-    told = say("network", "routers", "wait", "--help").out
-    assert "holdfast network routers wait router-1" in told and "use `lock`" in told
+    output = say("network", "routers", "wait", "--help").out
+    assert "holdfast network routers wait router-1" in output and "use `lock`" in output
     assert "holdfast locks wait router-1" in say("locks", "wait", "--help").out
 
 
@@ -383,11 +382,11 @@ def test_the_journal_tells_of_a_host(say: Say) -> None:
     add(say)
     add(say, 2)
     assert say("network", "leases", "take", "h1", "--by", "run", "--type", "quick").status == 0
-    told = [
+    logged = [
         json.loads(line)["kind"]
         for line in say("log", "--subject", "h1", "--json").out.splitlines()
     ]
-    assert told == ["host.registered", "host_lease.taken"]
+    assert logged == ["host.registered", "host_lease.taken"]
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def _waiting(made: PageStage, name: str) -> None:
 
 
 def _why_kicked(made: PageStage, name: str) -> str:
-    made.told("lock.kicked", name, "flash")
+    made.until_logged("lock.kicked", name, "flash")
     kicked = [
         entry
         for entry in made.hf.log.tail(100)[0]
@@ -618,9 +618,7 @@ def test_a_dead_server_is_shown_as_such_and_recovered_from(
     visit.close()
 
 
-def test_a_store_that_goes_away_is_told_in_the_servers_words(
-    browser: Browser, alone: PageStage
-) -> None:
+def test_a_lost_store_is_reported_in_the_servers_words(browser: Browser, alone: PageStage) -> None:
     """The page said that the server does not answer, and somebody looked for a dead server."""
     visit = Visit(browser, alone.serve())
     alone.job("before")
@@ -672,7 +670,7 @@ def test_a_page_of_which_a_part_did_not_come_is_loaded_again(visit: Visit, part:
     page.evaluate("window.same = true")
 
 
-def test_a_session_that_has_ended_is_told_with_the_way_back(visit: Visit, made: PageStage) -> None:
+def test_an_ended_session_names_the_way_back(visit: Visit, made: PageStage) -> None:
     visit.page.evaluate(
         "sessionStorage.session = sessionStorage.session.replace(/.$/, (last) => (last === '0' ? "
         "'1' : '0'))"

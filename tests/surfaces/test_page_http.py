@@ -44,7 +44,7 @@ def server(hf: Holdfast) -> Iterator[Served]:
         yield made
 
 
-def _told(server: Served, path: str, **params: Any) -> Any:
+def _fetched(server: Served, path: str, **params: Any) -> Any:
     answer = server.http.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -123,9 +123,9 @@ def test_lists_go_on_where_they_stopped(server: Served, hf: Holdfast) -> None:
         hf.jobs.register_job(f"number {number}", agent="a", agent_session="b")
         hf.agents.publish(f"agent-{number}", backend="codex_headless", tool="t", manifest_path="/m")
         hf.locks.acquire(f"lock-{number}", by="c")
-    first = _told(server, "/v1/overview/jobs", limit=3, words="number")
+    first = _fetched(server, "/v1/overview/jobs", limit=3, words="number")
     before = {"before_arrival": first["next"][0], "before_id": first["next"][1]}
-    rest = _told(server, "/v1/overview/jobs", limit=3, words="number", **before)
+    rest = _fetched(server, "/v1/overview/jobs", limit=3, words="number", **before)
     assert [line["prompt"][-1] for line in first["lines"] + rest["lines"]] == [
         "4",
         "3",
@@ -135,16 +135,18 @@ def test_lists_go_on_where_they_stopped(server: Served, hf: Holdfast) -> None:
     ]
     assert rest["next"] is None
     assert first["counts"]["pending"] >= 5
-    agents = _told(server, "/v1/overview/agents", limit=3)
+    agents = _fetched(server, "/v1/overview/agents", limit=3)
     after = {"after_name": agents["next"][0], "after_id": agents["next"][1]}
     assert [
-        line["name"][-1] for line in _told(server, "/v1/overview/agents", **after)["lines"]
+        line["name"][-1] for line in _fetched(server, "/v1/overview/agents", **after)["lines"]
     ] == ["3", "4"]
-    locks = _told(server, "/v1/overview/locks", limit=2)
-    assert _told(server, "/v1/overview/locks", after=locks["next"])["lines"][0]["name"] == "lock-2"
-    assert _told(server, "/v1/overview/locks", words="lock-4")["lines"][0]["by"] == "c"
-    assert len(_told(server, "/v1/overview/journal", limit=4)["entries"]) == 4
-    assert _told(server, "/v1/timeline")["stretches"][0]["resource"].startswith("lock-")
+    locks = _fetched(server, "/v1/overview/locks", limit=2)
+    assert (
+        _fetched(server, "/v1/overview/locks", after=locks["next"])["lines"][0]["name"] == "lock-2"
+    )
+    assert _fetched(server, "/v1/overview/locks", words="lock-4")["lines"][0]["by"] == "c"
+    assert len(_fetched(server, "/v1/overview/journal", limit=4)["entries"]) == 4
+    assert _fetched(server, "/v1/timeline")["stretches"][0]["resource"].startswith("lock-")
 
 
 @pytest.mark.parametrize(
@@ -171,22 +173,22 @@ def test_what_makes_no_sense_is_refused(server: Served, path: str, status: int) 
 
 @pytest.mark.parametrize("kind", ["lock", "swap"])
 def test_why_is_answered_of_what_is_not_there_too(server: Served, kind: str) -> None:
-    assert _told(server, "/v1/overview/why", kind=kind, name="free")["tone"] == "idle"
+    assert _fetched(server, "/v1/overview/why", kind=kind, name="free")["tone"] == "idle"
 
 
 def test_a_job_is_shown_with_its_log_and_without_its_key(server: Served, hf: Holdfast) -> None:
     job = hf.jobs.register_job("sort it", agent="a", agent_session="c")
     hf.jobs.pick_pending("c")
     hf.job_events.publish(job.job_id, "progress", detail="half", data={"api_key": "hunter2"})
-    told = server.http.get(f"/v1/overview/jobs/{job.job_id}")
-    assert [line["event"] for line in told.json()["log"]] == [
+    response = server.http.get(f"/v1/overview/jobs/{job.job_id}")
+    assert [line["event"] for line in response.json()["log"]] == [
         "registered",
         "status_changed",
         "published",
     ]
-    assert told.json()["job"]["progress"][0]["detail"] == "half"
+    assert response.json()["job"]["progress"][0]["detail"] == "half"
     assert job.auth_token is not None
-    assert job.auth_token not in told.text and "hunter2" not in told.text
+    assert job.auth_token not in response.text and "hunter2" not in response.text
 
 
 @pytest.mark.prove
@@ -198,7 +200,7 @@ def test_a_gateway_that_hangs_holds_up_nobody_twice(
         with monkeypatch.context() as patient:
             # One that answers has the time for it that a busy machine takes.
             patient.setattr(page_routes, "PAGE_GATEWAY_S", PATIENCE_S)
-            assert _told(server, "/v1/overview")["gateways"][0]["state"] == "open"
+            assert _fetched(server, "/v1/overview")["gateways"][0]["state"] == "open"
             token = gate.client.folder.token.read_text().strip()
             picture = server.http.get(f"/v1/overview/gateways/{AGENT}")
             assert picture.json()["why"]["state"] == "open" and token not in picture.text
@@ -212,8 +214,8 @@ def test_a_gateway_that_hangs_holds_up_nobody_twice(
             futures.wait(asked, timeout=timeout)
 
         monkeypatch.setattr(page_routes, "wait", wait)
-        until(lambda: _told(server, "/v1/overview")["gateways"][0]["state"] == "does not answer")
-        assert _told(server, "/v1/overview")["gateways"][0]["state"] == "does not answer"
+        until(lambda: _fetched(server, "/v1/overview")["gateways"][0]["state"] == "does not answer")
+        assert _fetched(server, "/v1/overview")["gateways"][0]["state"] == "does not answer"
         assert waited[-2:] == [1, 0], "it was waited for again"
         os.kill(gate.process.pid, signal.SIGCONT)
-    assert _told(server, "/v1/overview")["gateways"][0]["agent"] == AGENT
+    assert _fetched(server, "/v1/overview")["gateways"][0]["agent"] == AGENT

@@ -174,7 +174,7 @@ def test_the_code_of_a_link_reaches_no_server_in_a_url_and_stays_in_no_address(
     visit.close()
 
 
-def test_a_reload_and_a_second_tab_go_on_and_another_browser_is_told_what_to_do(
+def test_a_reload_and_a_second_tab_keep_the_session_and_another_browser_is_refused(
     browser: Browser, made: PageStage
 ) -> None:
     link = made.serve()
@@ -274,7 +274,7 @@ def test_a_log_out_whose_answer_comes_late_clears_every_tab(
 def test_a_program_that_takes_the_port_of_a_dead_server_is_not_shown_the_secret(
     browser: Browser, made: PageStage
 ) -> None:
-    """The page asked again by itself, with the secret, whoever answered."""
+    """The page asked again by itself, with the secret, to any server."""
     visit = Visit(browser, made.serve())
     secret = _secret(visit.page)
     made.kill_server()

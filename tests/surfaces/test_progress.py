@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
     def __init__(self, *, terminal: bool = True) -> None:
         super().__init__()
-        self.told = threading.Event()
+        self.shown = threading.Event()
         self._terminal = terminal
 
     def isatty(self) -> bool:
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
     def write(self, text: str) -> int:
         written = super().write(text)
         if "so far" in text:
-            self.told.set()
+            self.shown.set()
         return written
 
 
@@ -47,7 +47,7 @@ def test_long_work_on_a_store_says_that_it_goes_on(
     terminal = Terminal()
 
     def work(*_: object) -> Any:
-        assert terminal.told.wait(PATIENCE_S)
+        assert terminal.shown.wait(PATIENCE_S)
         return done
 
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -27,16 +27,16 @@ FILES = 3 * HTTP_CONNECTIONS_MAX
 class Target:
     """A server, and the token that it takes."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.url = str(told["url"])
+    def __init__(self, announced: dict[str, Any]) -> None:
+        self.url = str(announced["url"])
         self.port = int(self.url.rpartition(":")[2])
-        token = Path(told["token_file"]).read_text().strip()
+        token = Path(announced["token_file"]).read_text().strip()
         self.headers = {"Authorization": f"Bearer {token}"}
-        self.pid = int(told["pid"])
+        self.pid = int(announced["pid"])
 
     def asks(self, path: str) -> bytes:
-        told = f"Host: 127.0.0.1:{self.port}\r\nAuthorization: {self.headers['Authorization']}"
-        return f"GET {path} HTTP/1.1\r\n{told}\r\n\r\n".encode()
+        reported = f"Host: 127.0.0.1:{self.port}\r\nAuthorization: {self.headers['Authorization']}"
+        return f"GET {path} HTTP/1.1\r\n{reported}\r\n\r\n".encode()
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_those_with_a_token_are_served_in_a_flood(
     with socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S) as stream:
         try:
             stream.sendall(target.asks("/v1/events"))
-            told = stream.makefile("rb")
-            assert told.readline() == b"HTTP/1.1 200 OK\r\n"
+            reported = stream.makefile("rb")
+            assert reported.readline() == b"HTTP/1.1 200 OK\r\n"
             data = sent(target)
             for number in range(MANY):
                 one = socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S)
@@ -106,14 +106,14 @@ def test_those_with_a_token_are_served_in_a_flood(
             )
             assert made.status_code == 200
             # The stream was there all the time.
-            assert any(b"job.registered" in line for line in iter(told.readline, b""))
+            assert any(b"job.registered" in line for line in iter(reported.readline, b""))
             until(lambda: _open_at(target.pid, target.port) <= HTTP_CONNECTIONS_MAX)
         finally:
             for one in flood:
                 one.close()
 
 
-def test_whoever_shows_a_token_is_heard_before_a_crowd_that_came_at_the_same_moment(
+def test_an_authenticated_request_comes_before_a_simultaneous_crowd(
     target: Target,
 ) -> None:
     """All that had come were accepted before the first byte of any was read: a crowd behind

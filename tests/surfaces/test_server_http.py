@@ -35,6 +35,7 @@ from holdfast.surfaces.http.access import served_hosts
 from holdfast.surfaces.http.events import event_id
 from holdfast.surfaces.http.http_server import BoundedConnection, Crowd
 from holdfast.surfaces.http.server.sessions import Sessions
+from tests.harness.stores import store_url
 from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
 from tests.stores.postgres_server import running
 from tests.surfaces.server_http import TOKEN, Served, served
@@ -46,12 +47,7 @@ HELD = {"names": ["router-1"], "by": "first", "ttl_s": 600}
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    url = (
-        f"sqlite:{tmp_path}/store.sqlite"
-        if request.param == "sqlite"
-        else request.getfixturevalue("postgres_url")
-    )
-    with connect(url) as hf, served(hf) as world:
+    with connect(store_url(request, tmp_path)) as hf, served(hf) as world:
         yield world
 
 
@@ -92,7 +88,7 @@ def acquire(server: Served, by: str, **more: object) -> httpx.Response:
 def test_a_stranger_is_refused_and_the_server_goes_on(
     small: Served, status: int, code: str, headers: dict[str, str]
 ) -> None:
-    told = {
+    reported = {
         "Host": f"127.0.0.1:{small.port}",
         "Authorization": f"Bearer {TOKEN}",
         "Content-Length": "2",
@@ -100,7 +96,7 @@ def test_a_stranger_is_refused_and_the_server_goes_on(
     }
     session = small.side.sessions.begin(small.side.sessions.new_code())
     assert session is not None
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    head = "".join(f"{name}: {value}\r\n" for name, value in reported.items())
     head = head.replace("PORT", str(small.port)).replace("SESSION", session)
     with socket.create_connection(("127.0.0.1", small.port)) as client:
         client.sendall(
@@ -144,15 +140,15 @@ def test_a_head_that_comes_whole_at_once_is_bounded_too(small: Served) -> None:
     )
 
 
-def test_only_what_says_nothing_of_the_store_is_for_everybody(small: Served) -> None:
+def test_only_routes_without_store_data_need_no_token(small: Served) -> None:
     small.hf.locks.acquire("a-name-of-the-store", by="someone", ttl_s=600)
     assert httpx.get(f"{small.url}/health", timeout=PATIENCE_S).json()["status"] == "ok"
     for path in ("/", "/assets/page.js", "/schema", "/schema/openapi.json"):
-        told = httpx.get(f"{small.url}{path}", timeout=PATIENCE_S)
+        response = httpx.get(f"{small.url}{path}", timeout=PATIENCE_S)
         assert (
-            told.status_code == 200
-            and "a-name-of-the-store" not in told.text
-            and TOKEN not in told.text
+            response.status_code == 200
+            and "a-name-of-the-store" not in response.text
+            and TOKEN not in response.text
         )
     for path in (
         "/ready",
@@ -254,9 +250,12 @@ def test_clients_leave_the_port_out_that_is_https_own() -> None:
     assert "localhost" not in served_hosts("127.0.0.1", 8470)
 
 
-def test_a_body_that_is_not_there_is_told_what_it_lacks(small: Served) -> None:
-    told = small.http.post("/v1/locks/acquire")
-    assert told.status_code == 422 and "missing required field `names`" in told.json()["message"]
+def test_a_missing_body_is_refused_with_the_missing_fields(small: Served) -> None:
+    response = small.http.post("/v1/locks/acquire")
+    assert (
+        response.status_code == 422
+        and "missing required field `names`" in response.json()["message"]
+    )
 
 
 def test_sessions_end_outlive_a_restart_and_die_with_the_token() -> None:
@@ -365,7 +364,7 @@ def test_a_wait_that_ends_in_vain_names_the_holder_and_the_place_in_line(small: 
         second.result(PATIENCE_S)
 
 
-def test_whoever_hangs_up_leaves_the_queue(server: Served) -> None:
+def test_a_client_that_hangs_up_leaves_the_queue(server: Served) -> None:
     acquire(server, "first")
     body = json.dumps({**HELD, "by": "gone", "timeout_s": 25}).encode()
     with _asked(server, "/v1/locks/acquire", body):
@@ -374,7 +373,7 @@ def test_whoever_hangs_up_leaves_the_queue(server: Served) -> None:
     assert [hold.by for hold in server.hf.locks.status("router-1").holds] == ["first"]
 
 
-def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None:
+def test_a_grant_to_a_client_that_hung_up_is_released(small: Served) -> None:
     """The grant is made while nobody listens any more: the wait is over for its own reasons, and
     must not leave it behind.
     """
@@ -398,7 +397,7 @@ def test_what_is_granted_to_one_who_hung_up_is_given_back(small: Served) -> None
 
 
 class _HeldBack:
-    """Locks whose first grant is made at once and known to its taker only when told."""
+    """Locks whose first grant is made at once and reaches its taker only on request."""
 
     def __init__(self, served: Served) -> None:
         self._real = served.hf.locks.acquire
@@ -413,7 +412,7 @@ class _HeldBack:
         return grant
 
 
-def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None:
+def test_a_loss_already_reported_to_the_job_is_not_undone(small: Served) -> None:
     """A client hangs up just as it is granted, and asks again: the second request enters what the
     first was given.
     """
@@ -428,7 +427,7 @@ def test_what_the_job_was_told_of_since_is_not_given_back(small: Served) -> None
     assert [hold.token for hold in small.hf.locks.status("router-1").holds] == [again["token"]]
 
 
-def test_what_is_being_given_back_is_not_entered_but_taken_anew(small: Served) -> None:
+def test_a_grant_being_released_is_not_reused_but_acquired_again(small: Served) -> None:
     grants = small.side._executor._grants
     before = acquire(small, "first").json()["token"]
     assert grants.withdraw(before)
@@ -450,7 +449,7 @@ def test_a_job_for_one_who_hung_up_is_pending_again(server: Served) -> None:
     assert server.http.post("/v1/queue/pick", json={"agent_session": "s"}).status_code == 204
 
 
-def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away() -> None:
+def test_a_waiter_gets_store_unavailable_in_time_when_postgresql_stops() -> None:
     # Long enough for all of them to come into line before the first one's time is over.
     limit_s = 10
     with (
@@ -467,15 +466,15 @@ def test_who_waits_while_postgresql_goes_is_told_in_time_that_the_store_is_away(
         until(lambda: len(waits(hf)) == len(waiting))
         database.crash()
         gone_s = time.monotonic()
-        told = [
+        answer = [
             (one.status_code, one.json()["code"], one.json()["message"])
             for one in (each.result() for each in waiting)
         ]
         # Its own limit, and a moment each for the last look and for leaving the queue: no more than
         # for one who is in line.
         assert time.monotonic() - gone_s < limit_s + TRANSACT_TIMEOUT_S
-        assert [(status, code) for status, code, _ in told] == 3 * [(503, "store_unavailable")]
-        assert all("check that it runs" in message for _, _, message in told)
+        assert [(status, code) for status, code, _ in answer] == 3 * [(503, "store_unavailable")]
+        assert all("check that it runs" in message for _, _, message in answer)
         database.start()
 
 
@@ -514,7 +513,7 @@ def test_five_hundred_slow_connections_are_closed_in_time_and_hold_up_nobody(
         for head_s in (NEVER_S, 0.5):
             monkeypatch.setattr(BoundedConnection, "head_s", head_s)
             slow += [_slow(small.port) for _ in range(250)]
-            # The first of them are never closed, so that whoever had to wait for that would not get
+            # The first of them are never closed, so that a client that waited for that would not get
             # an answer.
             for n in range(20):
                 assert acquire(small, f"job-{n}", names=[f"free-{n}-{head_s}"]).status_code == 200
@@ -547,10 +546,10 @@ def test_when_all_that_may_be_open_are_the_longest_idle_makes_room(
             client.close()
 
 
-def test_who_showed_a_token_is_kept_when_strangers_come(
+def test_authenticated_connections_survive_a_crowd_of_strangers(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that had been idle longest was closed, whoever it was."""
+    """The one that had been idle longest was closed, with a token or not."""
     monkeypatch.setattr(BoundedConnection, "connections_max", 10)
     monkeypatch.setattr(BoundedConnection, "head_s", NEVER_S)
     ask = f"GET /v1/locks HTTP/1.1\r\nHost: 127.0.0.1:{small.port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -570,10 +569,10 @@ def test_who_showed_a_token_is_kept_when_strangers_come(
             client.close()
 
 
-def test_strangers_who_read_no_answer_make_room(
+def test_unauthenticated_clients_that_read_no_answer_are_dropped(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They counted as being answered, for a minute each, and whoever had a token was turned
+    """They counted as being answered, for a minute each, and clients with a token were turned
     away.
     """
     monkeypatch.setattr(BoundedConnection, "connections_max", 5)
@@ -676,7 +675,7 @@ def test_a_slow_body_is_given_up(small: Served, monkeypatch: pytest.MonkeyPatch)
 # --- what else ---
 
 
-def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None:
+def test_events_are_streamed_as_they_happen_and_after_an_id(server: Served) -> None:
     with server.http.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == ": events"
@@ -690,12 +689,12 @@ def test_events_are_told_as_they_happen_and_behind_an_id(server: Served) -> None
     with server.http.stream(
         "GET", "/v1/events", headers={"Last-Event-ID": name.removeprefix("id: ")}
     ) as stream:
-        told = next(line for line in stream.iter_lines() if line.startswith("data: "))
-    assert json.loads(told.removeprefix("data: "))["subject"] == second.job_id
+        reported = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    assert json.loads(reported.removeprefix("data: "))["subject"] == second.job_id
     assert server.http.get("/v1/events", headers={"Last-Event-ID": "nonsense"}).status_code == 422
 
 
-def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Served) -> None:
+def test_a_follower_away_longer_than_the_journal_is_kept_learns_so(small: Served) -> None:
     for number in range(3):
         small.hf.jobs.register_job(str(number), agent="a", agent_session="s")
     first = small.hf.log.tail(3)[0][0]
@@ -709,8 +708,8 @@ def test_whoever_was_away_for_longer_than_the_journal_is_kept_is_told(small: Ser
 def test_a_server_whose_store_is_gone_is_not_ready(small: Served, tmp_path: Path) -> None:
     assert small.http.get("/ready").status_code == 200
     (tmp_path / "store.sqlite").rename(tmp_path / "elsewhere")
-    told = small.http.get("/ready")
-    assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
+    response = small.http.get("/ready")
+    assert (response.status_code, response.json()["code"]) == (503, "store_unavailable")
     assert small.http.get("/health").status_code == 200
     (tmp_path / "elsewhere").rename(tmp_path / "store.sqlite")
     assert small.http.get("/ready").status_code == 200
@@ -737,7 +736,7 @@ def _away(*_: object, **__: object) -> Batch:
     raise StoreUnavailable("away", outcome="none")
 
 
-def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:
+def test_a_damaged_record_hides_no_other_and_is_reported(tmp_path: Path) -> None:
     import sqlite3
 
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, served(hf) as world:
@@ -759,7 +758,7 @@ def test_a_damaged_record_hides_no_other_and_is_told_of(tmp_path: Path) -> None:
         assert world.http.get(f"/v1/jobs/{damaged}").json()["code"] == "record_invalid"
 
 
-def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
+def test_a_waiter_is_answered_when_the_server_stops(tmp_path: Path) -> None:
     with connect(f"sqlite:{tmp_path}/store.sqlite") as hf, ThreadPoolExecutor() as threads:
         with served(hf) as world:
             acquire(world, "first")
@@ -770,8 +769,8 @@ def test_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> None:
                 client.post, "/v1/locks/acquire", json={**HELD, "by": "second", "timeout_s": 25}
             )
             until(lambda: waits(hf) == ["second"])
-        told = waiting.result(PATIENCE_S)
-        assert (told.status_code, told.json()["code"], told.json()["fields"]) == (
+        reported = waiting.result(PATIENCE_S)
+        assert (reported.status_code, reported.json()["code"], reported.json()["fields"]) == (
             503,
             "unavailable",
             {"outcome": "none"},

@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.kernel.store import JOURNAL_TOPIC
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 from tests.surfaces.command import CommandLine
 
@@ -27,12 +28,7 @@ pytestmark = pytest.mark.prove
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def say(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
-    url = (
-        f"sqlite:{tmp_path}/store.sqlite"
-        if request.param == "sqlite"
-        else request.getfixturevalue("postgres_url")
-    )
-    return CommandLine(tmp_path, HOLDFAST_STORE=url)
+    return CommandLine(tmp_path, HOLDFAST_STORE=store_url(request, tmp_path))
 
 
 class Server:
@@ -41,10 +37,10 @@ class Server:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
         self.process = process
-        self.told: dict[str, Any] = json.loads(process.stdout.readline())
-        token = Path(self.told["token_file"]).read_text().strip()
+        self.announced: dict[str, Any] = json.loads(process.stdout.readline())
+        token = Path(self.announced["token_file"]).read_text().strip()
         self.http = httpx.Client(
-            base_url=self.told["url"],
+            base_url=self.announced["url"],
             headers={"Authorization": f"Bearer {token}"},
             timeout=PATIENCE_S,
         )
@@ -66,20 +62,20 @@ def serving(say: CommandLine, *words: str) -> Iterator[Server]:
         process.communicate()
 
 
-def test_it_serves_with_a_token_of_its_own_and_ends_when_told(
+def test_it_serves_with_its_own_token_and_ends_on_a_signal(
     say: CommandLine, tmp_path: Path
 ) -> None:
     with serving(say, "--port", "0") as server:
-        token_file = Path(server.told["token_file"])
+        token_file = Path(server.announced["token_file"])
         assert (
             stat.S_IMODE(token_file.stat().st_mode) == 0o600
             and stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
         )
         assert server.http.get("/ready").json()["status"] == "ready"
-        assert _entered(server.told["link"]) == 200
+        assert _entered(server.announced["link"]) == 200
         again = json.loads(say("serve", "--link", "--json").out)["link"]
-        assert again != server.told["link"] and _entered(again) == 200
-        token_file = Path(server.told["token_file"])
+        assert again != server.announced["link"] and _entered(again) == 200
+        token_file = Path(server.announced["token_file"])
         token = token_file.read_text()
         token_file.write_text("x" * 43)
         assert "began with another token" in say("serve", "--link").err
@@ -91,12 +87,12 @@ def test_it_serves_with_a_token_of_its_own_and_ends_when_told(
             "job_id"
         ]
         assert server.end() == 0
-        port = server.told["url"].rpartition(":")[2]
+        port = server.announced["url"].rpartition(":")[2]
     gone = say("serve", "--link")
     assert (gone.status, gone.out) == (6, "") and "holdfast serve" in gone.err
     with serving(say, "--port", port) as server:
         # The same token and port, and all that was there.
-        assert Path(server.told["token_file"]) == token_file
+        assert Path(server.announced["token_file"]) == token_file
         assert server.http.get(f"/v1/jobs/{job}").json()["prompt"] == "x"
         assert server.end(signal.SIGINT) == 0
 
@@ -107,9 +103,9 @@ def _entered(link: str) -> int:
     return httpx.post(f"{url}/v1/sessions", json={"code": code}, timeout=PATIENCE_S).status_code
 
 
-def test_a_second_one_is_told_who_has_the_port(say: CommandLine, tmp_path: Path) -> None:
+def test_a_second_server_names_the_one_that_has_the_port(say: CommandLine, tmp_path: Path) -> None:
     with serving(say, "--port", "0") as server:
-        port = server.told["url"].rpartition(":")[2]
+        port = server.announced["url"].rpartition(":")[2]
         second = say("serve", "--port", port)
         assert (
             second.status == 4
@@ -125,7 +121,7 @@ def test_a_second_one_is_told_who_has_the_port(say: CommandLine, tmp_path: Path)
         assert server.http.get("/ready").status_code == 200
 
 
-def test_one_that_ends_is_not_taken_for_another_that_goes_on(tmp_path: Path) -> None:
+def test_an_ended_process_is_not_mistaken_for_a_live_one(tmp_path: Path) -> None:
     say = CommandLine(tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/store.sqlite")
     with serving(say, "--port", "0") as first:
         with serving(say, "--port", "0") as second:
@@ -134,7 +130,7 @@ def test_one_that_ends_is_not_taken_for_another_that_goes_on(tmp_path: Path) -> 
                 == 2
             )
             assert second.end() == 0
-        assert first.told["url"].rpartition(":")[2] in say("serve", "--link").out
+        assert first.announced["url"].rpartition(":")[2] in say("serve", "--link").out
         assert "it answers at" in say("doctor").out
         assert first.end() == 0
 
@@ -152,11 +148,11 @@ def test_it_reaps_jobs_though_nobody_asks_for_any(say: CommandLine) -> None:
         worker.wait()
         deadline_s = time.monotonic() + PATIENCE_S
         with hf.store.listen([JOURNAL_TOPIC]) as ears:
-            while (told := [_standing(hf, job_id) for job_id in ("killed", "late")]) != [
+            while (reported := [_standing(hf, job_id) for job_id in ("killed", "late")]) != [
                 "pending",
                 "error",
             ]:
-                assert time.monotonic() < deadline_s, told
+                assert time.monotonic() < deadline_s, reported
                 ears.wait(deadline_s - time.monotonic())
         assert server.end() == 0
     if hf.store.embedded:
@@ -184,7 +180,7 @@ def test_exposed_it_still_wants_the_token(tmp_path: Path) -> None:
     with serving(
         say, "--host", "0.0.0.0", "--expose", "--port", "0", "--allow-host", "lab:80"
     ) as server:
-        port = server.told["url"].rpartition(":")[2]
+        port = server.announced["url"].rpartition(":")[2]
         assert httpx.get(f"http://127.0.0.1:{port}/v1/locks", timeout=PATIENCE_S).status_code == 401
         assert server.http.get("/v1/locks", headers={"Host": "lab:80"}).status_code == 200
         assert server.http.get("/v1/locks", headers={"Host": "lab:81"}).status_code == 403
@@ -238,7 +234,9 @@ def test_nothing_that_was_accepted_is_lost_when_it_stops(say: CommandLine) -> No
 
 def _register(server: Server, accepted: list[str], enough: threading.Event) -> None:
     headers = dict(server.http.headers)
-    with httpx.Client(base_url=server.told["url"], headers=headers, timeout=PATIENCE_S) as client:
+    with httpx.Client(
+        base_url=server.announced["url"], headers=headers, timeout=PATIENCE_S
+    ) as client:
         while True:
             try:
                 answer = client.post("/v1/jobs", json={"prompt": "x", "agent_session": "s"})

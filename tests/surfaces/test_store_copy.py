@@ -93,7 +93,7 @@ def test_there_and_back_everything_is_as_it_was_and_tokens_grow(
         assert upkeep(target).check() == []
         given.append(last_token(target))
     assert [token.era(one) for one in given] == sorted({token.era(one) for one in given})
-    # Whoever had a claim has it still, by the same token, and by no other.
+    # A claim is still its holder's, by the same token and by no other.
     with holdfast.connect(last) as hf:
         job_id, claim = claims["default"]
         with pytest.raises(Fenced):

@@ -1,4 +1,4 @@
-"""`holdfast store copy` and gateways: what was accepted is there for whoever serves the agent next,
+"""`holdfast store copy` and gateways: what was accepted is there for the next gateway of the agent,
 or nothing is copied.
 """
 

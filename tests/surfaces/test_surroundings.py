@@ -35,7 +35,7 @@ def status_of(holdfast: CommandLine) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("words", ["", " --json", " --wait 5", " --wait 0.5"])
-def test_a_claim_that_cannot_be_told_is_put_back(holdfast: CommandLine, words: str) -> None:
+def test_a_claim_that_cannot_be_reported_is_put_back(holdfast: CommandLine, words: str) -> None:
     """By both parsers; the last form is left to the full one."""
     holdfast(*REGISTER)
     ran = holdfast.shell(f"{PICK}{words} >/dev/full")
@@ -97,7 +97,7 @@ def test_a_change_whose_answer_is_lost_says_that_it_was_made(holdfast: CommandLi
     assert (ran.status, "the change was made" in ran.err) == (6, True)
 
 
-def test_whoever_stops_reading_a_list_gets_no_complaint(holdfast: CommandLine) -> None:
+def test_a_closed_pipe_of_a_list_is_no_error(holdfast: CommandLine) -> None:
     holdfast(*REGISTER)
     for command in ("jobs list", "jobs list --json", "log", "--help"):
         ran = holdfast.shell(f"rm -f p; mkfifo p; (: <p) & exec 3>p; wait; holdfast {command} >&3")
@@ -312,7 +312,7 @@ def test_the_file_is_utf_8_in_every_locale(tmp_path: Path) -> None:
     assert (ran.status, "locale" in ran.err) == (2, True)
 
 
-def test_a_user_whose_name_cannot_be_told(tmp_path: Path) -> None:
+def test_a_user_without_a_name(tmp_path: Path) -> None:
     holdfast = CommandLine(
         tmp_path, HOLDFAST_STORE=f"sqlite:{tmp_path}/s.sqlite", USER="a\x1b[31mb"
     )

@@ -217,7 +217,7 @@ def test_a_tmux_that_is_not_there_is_unknown(
         start("s-1")
 
 
-def test_a_tmux_that_does_not_answer_as_it_should_is_unknown(
+def test_a_tmux_with_an_unexpected_answer_is_unknown(
     tmux: TmuxServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = tmp_path / "tmux"

@@ -82,8 +82,8 @@ def test_the_tour_holds(short: Path) -> None:
     ran = played(short, HOLDFAST_NAMESPACE="elsewhere", MQTT_BROKER="nowhere")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "✗" not in ran.stdout and ran.stderr == ""
-    told = re.search(r"All (\d+) statements are true", ran.stdout)
-    assert told is not None and int(told[1]) == ran.stdout.count("✓ ") >= 40
+    output = re.search(r"All (\d+) statements are true", ran.stdout)
+    assert output is not None and int(output[1]) == ran.stdout.count("✓ ") >= 40
     for part in (
         "Agents",
         "Network",
@@ -99,7 +99,7 @@ def test_the_tour_holds(short: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, number: int) -> None:
+def test_the_second_to_end_it_finds_nothing_left(tmp_path: Path, number: int) -> None:
     around = {**os.environ, "TMPDIR": str(tmp_path)}
     playing = subprocess.Popen(
         [sys.executable, "-u", "-c", _RUN, "Agents"], env=around, stdout=subprocess.PIPE, text=True
@@ -150,7 +150,7 @@ def test_a_folder_that_is_too_deep_for_a_socket_is_none_for_tmux(tmp_path: Path)
 def test_an_agent_takes_anothers_place_while_the_tmux_server_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server that ends with its last tmux session may refuse whoever comes at that moment."""
+    """A server that ends with its last tmux session may refuse a client that comes at that moment."""
     left: list[set[str]] = []
     with tmux_server() as tmux:
         agent = gateway.Agent(Tour(None, "", tmux.folder))  # type: ignore[arg-type]

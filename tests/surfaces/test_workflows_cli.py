@@ -65,13 +65,6 @@ class Bench(CommandLine):
                 select.select([fd], [], [], PATIENCE_S)
                 os.close(fd)
 
-    def told(self, kind: str) -> None:
-        """Wait until the journal tells of something."""
-        for batch in self.hf.log.follow(timeout_s=PATIENCE_S):
-            if any(entry.kind == kind for entry in batch.entries):
-                return
-        raise AssertionError(f"nothing is told of {kind}")
-
 
 SHARED = pytest.mark.parametrize("bench", ["sqlite", "files"], indirect=True)
 """For what processes do to each other, which rests on locks and notices that each of these stores
@@ -257,7 +250,7 @@ def test_a_killed_run_leaves_its_command_registered_until_it_ends(bench: Bench) 
 
 
 @SHARED
-def test_run_is_refused_under_a_swap_to_another_recipe_and_waits_if_told(bench: Bench) -> None:
+def test_run_is_refused_under_a_swap_to_another_recipe_and_waits_on_request(bench: Bench) -> None:
     with bench.hf.workflows.swap("llama"):
         refused = bench("workflows", "run", "a", "--recipe", "qwen", "--", "true")
         assert refused.status == 4 and "a swap to llama by process" in refused.err
@@ -300,7 +293,7 @@ def test_run_is_refused_on_another_recipe_than_its_own(bench: Bench) -> None:
     assert ran.exists()
 
 
-def test_register_refuses_another_recipe_if_told(bench: Bench, sleeper: int) -> None:
+def test_register_refuses_another_recipe_on_request(bench: Bench, sleeper: int) -> None:
     assert bench("swap", "to", "A", "--", "true").status == 0
     words = ("workflows", "register", "x", "--recipe", "B", "--pid", str(sleeper))
     refused = bench(*words, "--loaded-only")
@@ -343,8 +336,8 @@ def test_a_preemptible_command_yields_to_the_signal_file(bench: Bench) -> None:
     assert line(process) == "up"
     swap = bench.begin("swap", "to", "llama", "--", "echo", "loaded")
     assert (
-        "workflow tune (qwen, sh (process " in (told := remark(swap))
-        and "was asked to yield" in told
+        "workflow tune (qwen, sh (process " in (output := remark(swap))
+        and "was asked to yield" in output
     )
     assert process.stdin is not None
     process.stdin.write("checkpoint\n")

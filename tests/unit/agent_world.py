@@ -184,13 +184,13 @@ class World:
         """Store a record as another program would have written it, without asking."""
         self.store.transact(lambda tx: tx.put(AGENTS, agent.agent_id, agent), scope=[AGENTS])
 
-    def told(self) -> list[Entry]:
+    def logged(self) -> list[Entry]:
         """The journal so far."""
         return [entry for batch in self.journal.since() for entry in batch.entries]
 
     def kinds(self) -> list[str]:
         """What the journal tells of, in a word each."""
-        return [entry.kind for entry in self.told()]
+        return [entry.kind for entry in self.logged()]
 
     def close(self) -> None:
         self.machine.close()

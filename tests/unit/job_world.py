@@ -50,7 +50,7 @@ class World:
         assert job is not None
         return job
 
-    def told(self) -> list[dict[str, Any]]:
+    def logged(self) -> list[dict[str, Any]]:
         return [
             entry.data for entry in self.journal.tail(100)[0] if entry.kind == "job.status_changed"
         ]

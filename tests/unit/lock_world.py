@@ -35,7 +35,7 @@ class Watches:
         return time.monotonic() + self._jumped_s.get(threading.get_ident(), 0.0)
 
     def run_out(self, thread: int | None = None) -> None:
-        """Let every time limit of a thread be over, of this one unless told."""
+        """Let every time limit of a thread be over, by default of this one."""
         self._jumped_s[threading.get_ident() if thread is None else thread] = 1e6
 
 
@@ -148,7 +148,7 @@ class World:
     def queue(self, name: str) -> list[str]:
         return [request.by for request in self.locks.status(name).queue]
 
-    def told(self, *kinds: str) -> list[Entry]:
+    def logged(self, *kinds: str) -> list[Entry]:
         """The journal's entries about locks, of these kinds or of all."""
         # An entry of a database is shown once no transaction that began before it is under way, as
         # one that renews may be.

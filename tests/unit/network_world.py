@@ -70,7 +70,7 @@ class World:
     def kill(self, pid: int) -> None:
         self.machine.end(pid)
 
-    def told(self) -> list[tuple[str, str]]:
+    def logged(self) -> list[tuple[str, str]]:
         """The journal: kind and subject of each entry."""
         return [(entry.kind, entry.subject) for entry in self.entries()]
 

@@ -17,7 +17,7 @@ class Swapping:
     """A swap in a thread of its own. Made once it waits for somebody, or has ended."""
 
     def __init__(self, workflows: Workflows, recipe: str, **more: Any) -> None:
-        self.told: list[Sequence[Obstacle]] = []
+        self.reported: list[Sequence[Obstacle]] = []
         self.error: HoldfastError | None = None
         self.loaded = self.needed = False
         self._waits = threading.Event()
@@ -29,7 +29,7 @@ class Swapping:
         assert self._waits.wait(PATIENCE_S)
 
     def _tell(self, in_the_way: Sequence[Obstacle]) -> None:
-        self.told.append(in_the_way)
+        self.reported.append(in_the_way)
         self._waits.set()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Agents: who has an id, who may take it over, who is told. On every store, on a clock of the
+"""Agents: who has an id, who may take it over, who is notified. On every store, on a clock of the
 test's.
 """
 
@@ -77,7 +77,7 @@ def test_a_prefix_alone_is_reserved(world: World, name: str) -> None:
         with pytest.raises(InvalidName) as caught:
             world.publish("gpu", agent_id=name)
         assert caught.value.fields["what"] == "agent id"
-    assert world.told() == []
+    assert world.logged() == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_cannot_name_an_agent_is_refused_everywhere(world: World, name: str
         world.agents.refresh(name, "g")
     with pytest.raises(InvalidName):
         world.agents.remove(name, "g")
-    assert world.told() == []
+    assert world.logged() == []
 
 
 def test_canonical_is_the_same_done_twice() -> None:
@@ -134,15 +134,15 @@ def test_a_publish_says_all_there_is_to_know(world: World) -> None:
     assert (agent.runtime.session_root, agent.runtime.agent_def_dir) == ("/root-7", "/defs")
     assert (agent.session_name, agent.gateway, agent.holder) == ("s-1", GATEWAY, holder)
     assert agent.token > 0
-    [told] = world.told()
-    assert (told.kind, told.subject, told.data["token"]) == (
+    [logged] = world.logged()
+    assert (logged.kind, logged.subject, logged.data["token"]) == (
         "agent.published",
         "gpu-7",
         agent.token,
     )
 
 
-def test_a_generation_is_a_uuid_unless_told_and_a_process_is_recorded_only_when_named(
+def test_a_generation_is_a_uuid_unless_given_and_a_process_is_recorded_only_when_named(
     world: World,
 ) -> None:
     agent = world.publish()
@@ -172,9 +172,9 @@ def test_a_stale_record_is_taken_over(world: World) -> None:
     second = world.publish(session_name="s-2")
     assert second.token > first.token
     assert world.agents.resolve_live_agent_record("gpu") == second
-    told = world.told()[1]
-    assert (told.kind, told.data["why"]) == ("agent.taken_over", "expired")
-    assert (told.data["from_generation_id"], told.data["to_generation_id"]) == (
+    logged = world.logged()[1]
+    assert (logged.kind, logged.data["why"]) == ("agent.taken_over", "expired")
+    assert (logged.data["from_generation_id"], logged.data["to_generation_id"]) == (
         first.generation_id,
         second.generation_id,
     )
@@ -184,7 +184,7 @@ def test_an_operator_may_say_that_it_is_over(world: World) -> None:
     first = world.publish()
     second = world.publish(take_over=True)
     assert world.kinds() == ["agent.published", "agent.taken_over", "agent.published"]
-    assert world.told()[1].data["why"] == "operator"
+    assert world.logged()[1].data["why"] == "operator"
     with pytest.raises(LeaseLost):
         world.agents.refresh(first.agent_id, first.generation_id)
     assert world.agents.get(first.agent_id) == second
@@ -204,7 +204,7 @@ def test_dead_and_its_tmux_session_gone_is_taken_over_at_once(world: World) -> N
     world.machine.end(7)
     second = world.publish(session_name="s-2")
     assert world.agents.get(first.agent_id) == second
-    assert world.told()[1].data["why"] == "gone"
+    assert world.logged()[1].data["why"] == "gone"
 
 
 def test_a_dead_launcher_with_a_living_tmux_session_is_not_taken_over(world: World) -> None:
@@ -255,7 +255,7 @@ def test_a_dead_one_that_never_had_a_tmux_session_is_taken_over(world: World) ->
     world.publish()
 
 
-def test_a_pid_that_is_another_process_by_now_is_dead(world: World) -> None:
+def test_a_reused_pid_is_dead(world: World) -> None:
     world.publish(holder=world.process(7))
     world.machine.end(7)
     world.process(7)
@@ -384,10 +384,10 @@ def test_a_gateway_comes_and_goes(world: World) -> None:
     assert world.agents.attach_gateway(agent.agent_id, agent.generation_id, None) == agent
     with pytest.raises(InvalidValue, match="port"):
         world.agents.attach_gateway(agent.agent_id, agent.generation_id, replace(GATEWAY, port=0))
-    told = [
-        entry.data["gateway"] for entry in world.told() if entry.kind == "agent.gateway_changed"
+    logged = [
+        entry.data["gateway"] for entry in world.logged() if entry.kind == "agent.gateway_changed"
     ]
-    assert told == ["127.0.0.1:8123", None]
+    assert logged == ["127.0.0.1:8123", None]
 
 
 # --- one name, one agent ---
@@ -455,7 +455,7 @@ def test_what_cannot_be_published_is_refused_with_its_field(
     assert caught.value.fields["field"] == field
     assert field.rpartition(".")[2] in caught.value.message
     assert "regex" not in caught.value.message
-    assert world.told() == [] and world.agents.list_agents() == []
+    assert world.logged() == [] and world.agents.list_agents() == []
 
 
 def test_a_naive_lease_is_refused(world: World) -> None:
@@ -479,7 +479,7 @@ def test_a_damaged_record_does_not_keep_its_id(world: World) -> None:
         world.agents.get(first.agent_id)
     second = world.publish()
     assert world.agents.resolve_live_agent_record("gpu") == second
-    assert world.told()[1].data["why"] == "damaged"
+    assert world.logged()[1].data["why"] == "damaged"
 
 
 def test_list_is_by_name_and_passes_over_damage(world: World) -> None:
@@ -513,7 +513,7 @@ def test_an_interactive_agent_says_in_which_tmux_session_it_is(world: World) -> 
     assert world.publish(backend="claude_headless", session_name=None).session_name is None
 
 
-def test_liveness_is_told_in_parts(world: World) -> None:
+def test_liveness_is_answered_in_parts(world: World) -> None:
     agent = world.publish(holder=world.process(7), gateway=GATEWAY)
     world.tmux.sessions = {"s-1"}
     alive, dead, unknown = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN

@@ -19,6 +19,7 @@ from holdfast.kernel.errors import InvalidValue, LeaseLost, StoreUnavailable
 from holdfast.kernel.space import Space
 from holdfast.kernel.store import Debris, Leftover
 from holdfast.stores.files.store import FilesStore
+from tests.harness.errors import raises
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.agent_world import LEASE_S, STORES, World, world_of
 
@@ -89,13 +90,13 @@ PRESERVED = {"fresh": "fresh", IN_GRACE: "in_grace", "too-new": "too_new", "half
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(world: World) -> None:
     fill(world)
-    before = len(world.told())
+    before = len(world.logged())
     for _ in range(2):
         report = world.agents.cleanup(dry_run=True)
         assert (report.dry_run, report.removed, report.failed) == (True, (), ())
         assert reasons(report.planned) == PLANNED
         assert reasons(report.preserved) == PRESERVED
-    assert len(world.told()) == before
+    assert len(world.logged()) == before
 
 
 def test_everything_stale_goes_and_the_rest_stays(world: World) -> None:
@@ -105,7 +106,9 @@ def test_everything_stale_goes_and_the_rest_stays(world: World) -> None:
     assert reasons(report.preserved) == PRESERVED
     assert report.failed == ()
     cleaned = {
-        entry.subject: entry.data["why"] for entry in world.told() if entry.kind == "agent.cleaned"
+        entry.subject: entry.data["why"]
+        for entry in world.logged()
+        if entry.kind == "agent.cleaned"
     }
     assert cleaned == PLANNED
     damaged: list[Any] = []
@@ -129,7 +132,7 @@ def test_the_grace_may_be_none_and_must_be_a_number(world: World) -> None:
         assert reasons(world.agents.cleanup(grace_s=grace_s).preserved)[IN_GRACE] == "in_grace"
     assert reasons(world.agents.cleanup(grace_s=0).removed)[IN_GRACE] == "expired"
     for grace_s in (-1, float("nan"), float("inf")):
-        with pytest.raises(InvalidValue, match="grace"):
+        with raises(InvalidValue, field="grace_s"):
             world.agents.cleanup(grace_s=grace_s)
 
 
@@ -141,7 +144,7 @@ def test_the_instant_at_which_a_grace_ends(world: World) -> None:
     assert len(world.agents.cleanup().removed) == 1
 
 
-def test_whoever_was_cleaned_away_stands_down(world: World) -> None:
+def test_an_agent_removed_by_cleanup_stands_down(world: World) -> None:
     agent = world.publish(lease_s=10)
     world.clock.advance(11 + GRACE_S)
     world.agents.cleanup()

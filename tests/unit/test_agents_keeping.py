@@ -1,4 +1,4 @@
-"""An agent's lease is renewed in the background, and a lost lease is told."""
+"""An agent's lease is renewed in the background, and a lost lease is reported."""
 
 import threading
 from collections.abc import Iterator
@@ -42,16 +42,16 @@ def test_what_is_kept_stays_fresh_for_many_leases(world: World) -> None:
         keeping.close()
 
 
-def test_a_take_over_is_told_at_once_and_once(world: World) -> None:
-    told = threading.Semaphore(0)
+def test_a_take_over_is_reported_at_once_and_once(world: World) -> None:
+    reported = threading.Semaphore(0)
     agent = world.publish()
-    keeping = AgentRenewal(world.agents, agent, on_lost=told.release)
+    keeping = AgentRenewal(world.agents, agent, on_lost=reported.release)
     other = world.publish(session_name="s-2", take_over=True)
-    # The lease is of a day: only the notice of the take-over can have told.
-    assert told.acquire(timeout=PATIENCE_S)
+    # The lease is of a day: only the notice of the take-over can have woken it.
+    assert reported.acquire(timeout=PATIENCE_S)
     assert keeping.lost.is_set()
     keeping.close()
-    assert not told.acquire(blocking=False)
+    assert not reported.acquire(blocking=False)
     assert world.agents.get(agent.agent_id) == other
 
 

@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(hf, clock, tmp_path / "gpu")
 
 
-def test_the_queue_is_told_whose_it_is_when_its_agent_is_known(world: World) -> None:
+def test_the_queue_records_its_agent_once_that_is_known(world: World) -> None:
     world.step()
     assert world.owners == ["name gpu"]
     world.publish(agent_id="x1")
@@ -145,7 +145,7 @@ def test_what_is_withdrawn_is_its_own(world: World) -> None:
     assert world.hf.agents.get(world.agent.agent_id).gateway == other
 
 
-def test_who_says_another_session_than_the_record_serves_it_and_writes_nothing_down(
+def test_another_tmux_session_than_the_recorded_one_is_served_and_not_recorded(
     world: World,
 ) -> None:
     world.publish(backend="local_interactive", session_name="here", take_over=True)

@@ -94,7 +94,7 @@ def test_an_id_that_is_another_agents_name_leads_to_a_queue_of_its_own(world: Wo
     assert world.asked(apart) == world.asked("worker")
 
 
-def test_whoever_is_served_first_has_the_word(world: World) -> None:
+def test_the_agent_served_first_owns_the_queue(world: World) -> None:
     assert world.serve("gpu") == world.serve("worker") == "gpu"
     apart = world.serve(NAMED)
     assert apart.startswith("gpu-")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.kernel import clock
 from holdfast.kernel.errors import InvalidValue
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 
 DAY = timedelta(days=1)
 zones = st.timedeltas(-DAY + timedelta(minutes=1), DAY - timedelta(minutes=1)).map(
@@ -101,7 +102,7 @@ def test_rfc_3339_is_read(text: str, at: datetime) -> None:
     ],
 )
 def test_anything_else_is_refused_and_named(text: str) -> None:
-    with pytest.raises(InvalidValue, match="since") as caught:
+    with raises(InvalidValue, what="since") as caught:
         clock.parse(text, "since")
     assert caught.value.fields["what"] == "since"
 
@@ -125,7 +126,7 @@ def test_the_system_clock_is_aware_utc() -> None:
     assert clock.SystemClock().now().tzinfo is UTC
 
 
-def test_the_manual_clock_moves_only_when_told_to() -> None:
+def test_the_manual_clock_moves_only_on_request() -> None:
     manual = ManualClock()
     begin = manual.now()
     assert manual.now() == begin

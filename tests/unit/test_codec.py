@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.kernel.codec import Discreet, Instant, Record, Value, to_json, to_plain
 from holdfast.kernel.errors import InvalidValue
+from tests.harness.errors import raises
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001
 AWARE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,7 +104,7 @@ def test_a_class_and_its_base_do_not_share_what_they_know_of_instants(first: typ
 
     for kind in (Base, Derived) if first is Inner else (Derived, Base):
         kind(seen_at=AWARE)
-    with pytest.raises(InvalidValue, match="left_at"):
+    with raises(InvalidValue, field="left_at"):
         Derived(seen_at=AWARE, left_at=NAIVE)
 
 

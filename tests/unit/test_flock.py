@@ -36,19 +36,19 @@ def test_a_fork_does_not_keep_it_nor_take_it_away(tmp_path: Path) -> None:
     lock = FlockLock(tmp_path / "l")
     mine = lock.contender()
     assert mine.try_take()
-    told, telling = os.pipe()
+    readable, telling = os.pipe()
     child = os.fork()
     if not child:
         os.write(telling, b"1" if not mine.has_it() and lock.is_held() else b"0")
         signal.pause()
-    assert os.read(told, 1) == b"1"
+    assert os.read(readable, 1) == b"1"
     assert mine.has_it()
     mine.close()
     # The child lives, and has no copy of the descriptor.
     assert not lock.is_held()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(told)
+    os.close(readable)
     os.close(telling)
 
 
@@ -60,18 +60,18 @@ def test_a_program_that_was_started_meanwhile_does_not_inherit_it(tmp_path: Path
 
 def test_a_killed_process_has_it_no_more(tmp_path: Path) -> None:
     lock = FlockLock(tmp_path / "l")
-    told, telling = os.pipe()
+    readable, telling = os.pipe()
     child = os.fork()
     if not child:
         contender = lock.contender()
         contender.try_take()
         os.write(telling, b".")
         signal.pause()
-    assert os.read(told, 1) == b"." and lock.is_held()
+    assert os.read(readable, 1) == b"." and lock.is_held()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert not lock.is_held()
-    os.close(told)
+    os.close(readable)
     os.close(telling)
 
 

@@ -179,7 +179,7 @@ def test_an_agent_that_is_away_shuts_admission_until_it_returns(desk: Desk) -> N
     ]
 
 
-def test_a_replaced_agent_gets_nothing_of_what_was_meant_for_the_other(desk: Desk) -> None:
+def test_a_replacement_gets_no_prompt_meant_for_its_predecessor(desk: Desk) -> None:
     agent = ScriptedAgent()
     gateway = desk.gateway(agent)
     old = ask(gateway, "old")
@@ -457,7 +457,7 @@ def test_a_queue_is_served_for_the_agent_that_it_belongs_to_and_no_other(desk: D
     first.detach()
     with pytest.raises(Held, match="that of the agent with the name gpu"):
         desk.gateway(ScriptedAgent(), take=False).attach("id gpu")
-    # Whoever does not know whose it is takes nothing away from its owner.
+    # A gateway that does not know the owner takes nothing away from it.
     desk.gateway(ScriptedAgent()).detach()
     desk.gateway(ScriptedAgent(), take=False).attach("name gpu")
     row = desk.store.get(ATTACHMENTS, AGENT)
@@ -530,7 +530,7 @@ def test_a_gateway_taken_over_between_claim_and_delivery_delivers_nothing(desk: 
     assert desk.queue.get(asked.request_id).error_code == "interrupted_by_restart"
 
 
-def test_a_prompt_waits_while_nobody_knows_who_serves(
+def test_a_prompt_waits_while_its_gateway_is_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = ScriptedAgent()
@@ -991,7 +991,7 @@ def test_a_manifest_with_a_wrong_adapter_is_refused(adapter: object) -> None:
 def test_a_damaged_request_is_the_matter_of_its_own_key_alone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever tried again with its key made all fail that shared the commit."""
+    """A retry with its key failed all requests of the shared commit."""
     gateway = desk.gateway(ScriptedAgent())
     first = ask(gateway, key="mine")
     decode = REQUESTS.decode

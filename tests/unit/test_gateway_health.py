@@ -69,7 +69,7 @@ def test_one_that_says_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
         (b" " * 100_000, 200),
     ],
 )
-def test_whoever_else_answers_there_is_unknown(answer: bytes, status: int) -> None:
+def test_another_program_that_answers_there_is_unknown(answer: bytes, status: int) -> None:
     with serving(answer, status) as port:
         assert GatewayHealth().liveness(gateway(port)) is Liveness.UNKNOWN
 

@@ -182,12 +182,12 @@ class Life:
             assert json_bytes(job) <= RECORD_BYTES_MAX
             assert len(job.past_attempts) >= min(forgotten, JOB_PAST_ATTEMPTS_MAX)
             assert job.attempt >= attempts
-            for told in (job.result, job.error):
+            for output in (job.result, job.error):
                 assert (
-                    told is None
-                    or told in self.words
-                    or not told.startswith(self.words[:2])
-                    or told.endswith(CUT)
+                    output is None
+                    or output in self.words
+                    or not output.startswith(self.words[:2])
+                    or output.endswith(CUT)
                 )
 
 
@@ -338,10 +338,12 @@ def test_an_event_that_ends_a_job_is_cut_and_one_that_only_tells_is_refused(worl
     token = world.pick().token
     with pytest.raises(InvalidValue, match="may have"):
         world.events.publish(job.job_id, "progress", detail="x" * JOB_EVENT_BYTES_MAX, token=token)
-    told = world.events.publish(
+    logged = world.events.publish(
         job.job_id, "completed", detail="\0" * JOB_EVENT_BYTES_MAX, token=token
     )
-    assert told.job.status is JobStatus.COMPLETED and told.job.result == "\0" * JOB_EVENT_BYTES_MAX
+    assert (
+        logged.job.status is JobStatus.COMPLETED and logged.job.result == "\0" * JOB_EVENT_BYTES_MAX
+    )
     [kept] = world.events.of_job(job.job_id)
     assert kept.detail.endswith(CUT) and json_bytes(kept) <= JOB_EVENT_BYTES_MAX + 128
 
@@ -383,14 +385,14 @@ def old_job(world: World, bytes_left: int) -> Job:
 
 @pytest.mark.parametrize("bytes_left", [0, 20, 60, 90, 150])
 def test_a_job_without_room_for_a_claim_holds_up_no_other(world: World, bytes_left: int) -> None:
-    told: list[str] = []
-    world.jobs.warn = told.append
+    reported: list[str] = []
+    world.jobs.warn = reported.append
     old = [old_job(world, bytes_left) for _ in range(2)]
     good = [world.register() for _ in range(2)]
     worker = world.worker(7)
     first = world.pick(worker)
     assert first.job_id == good[0].job_id
-    assert [one.split(": ")[0] for one in told] == [
+    assert [one.split(": ")[0] for one in reported] == [
         f"skipped space=jobs key={job.job_id}" for job in old
     ]
     second = world.jobs.finish_and_pick(

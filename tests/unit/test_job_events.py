@@ -53,14 +53,14 @@ def test_publishing_moves_the_job_as_the_event_says(world: EventWorld) -> None:
         world.events.publish(job.job_id, "error")
     with pytest.raises(ImpossibleTransition):
         world.events.publish(job.job_id, "progress")
-    told = world.events.of_job(job.job_id)
-    assert [(event.seq, event.event.value) for event in told] == [
+    logged = world.events.of_job(job.job_id)
+    assert [(event.seq, event.event.value) for event in logged] == [
         (1, "started"),
         (2, "started"),
         (3, "progress"),
         (4, "completed"),
     ]
-    assert world.events.of_job(job.job_id, after_seq=3) == told[3:]
+    assert world.events.of_job(job.job_id, after_seq=3) == logged[3:]
     kinds = [entry.kind for entry in world.journal.tail(20)[0]]
     assert kinds.count("job.published") == 4
     assert kinds.count("job.status_changed") == 2
@@ -116,7 +116,7 @@ def test_an_event_can_belong_to_the_step_that_it_tells_of(world: EventWorld) -> 
     )
 
 
-def test_an_end_that_an_event_of_the_attempt_told(world: EventWorld) -> None:
+def test_an_end_reported_by_an_event_of_the_attempt(world: EventWorld) -> None:
     def of_attempt(end: Callable[[Job], object]) -> bool:
         job = world.running()
         assert not world.events.ended_by_event(job)
@@ -138,7 +138,7 @@ def test_an_end_that_an_event_of_the_attempt_told(world: EventWorld) -> None:
     assert not of_attempt(publish("progress"))
     assert not of_attempt(lambda job: world.jobs.update_status(job.job_id, "completed"))
     assert not of_attempt(lambda job: world.jobs.cancel(job.job_id))
-    # Ended without an event of its own, behind one that told of something else.
+    # Ended without an event of its own, behind one about something else.
     assert not of_attempt(
         lambda job: (publish("progress")(job), world.jobs.update_status(job.job_id, "error"))
     )
@@ -230,7 +230,7 @@ def test_a_forged_or_altered_completed_changes_nothing(
     world: EventWorld, forgery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = world.running()
-    told = world.journal.tail(50)[0]
+    logged = world.journal.tail(50)[0]
     with caplog.at_level(logging.WARNING, "holdfast.jobs"):
         received = world.events.receive(
             world.forged(job, **dict(FORGERIES[forgery])), topic=job.events_topic
@@ -241,11 +241,11 @@ def test_a_forged_or_altered_completed_changes_nothing(
     assert job.auth_token is not None
     assert job.auth_token not in caplog.text
     assert world.jobs.get_job(job.job_id) == job
-    assert world.journal.tail(50)[0] == told
+    assert world.journal.tail(50)[0] == logged
 
 
 def test_what_grows_too_large_as_it_is_read_is_dropped(world: EventWorld) -> None:
-    """Whoever watched was ended by it."""
+    """It ended the watchers."""
     job = world.running()
     payload = world.forged(job, data=[1e15] * 10_000).replace(b"1000000000000000.0", b"1e15")
     assert len(payload) < 2 * JOB_EVENT_BYTES_MAX

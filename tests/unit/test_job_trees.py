@@ -399,13 +399,13 @@ def test_a_waiting_pick_is_woken_by_the_end_of_an_earlier_attempt(
     assert [one and (one.job_id, one.attempt) for one in got] == [(job.job_id, 2)]
 
 
-@pytest.mark.parametrize("told", ["publish", "receive"])
+@pytest.mark.parametrize("how", ["publish", "receive"])
 def test_an_event_that_cancels_the_job_of_a_dead_worker_ends_its_tree(
-    world: World, trees: JobTrees, told: str
+    world: World, trees: JobTrees, how: str
 ) -> None:
     job = orphaned(world)
     events = JobEvents(world.store, world.journal, JobTable(world.machine, 1, trees))
-    if told == "publish":
+    if how == "publish":
         events.publish(job.job_id, "cancelled")
     else:
         event = Event(

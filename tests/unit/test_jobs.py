@@ -166,18 +166,18 @@ def test_every_transition_is_as_the_table_says(
     jobs: Jobs, journal: Journal, before: JobStatus, after: JobStatus
 ) -> None:
     job = _bring_to(jobs, before)
-    told = len(journal.tail(100)[0])
+    logged = len(journal.tail(100)[0])
     if after in TRANSITIONS[before]:
         assert jobs.update_status(job.job_id, after).status is after
-        assert len(journal.tail(100)[0]) == told + 1
+        assert len(journal.tail(100)[0]) == logged + 1
     else:
         with pytest.raises(ImpossibleTransition, match=f"is {before.value}"):
             jobs.update_status(job.job_id, after)
         assert jobs.get_job(job.job_id) == job
-        assert len(journal.tail(100)[0]) == told
+        assert len(journal.tail(100)[0]) == logged
 
 
-def test_every_change_is_told_without_the_prompt(jobs: Jobs, journal: Journal) -> None:
+def test_every_change_is_logged_without_the_prompt(jobs: Jobs, journal: Journal) -> None:
     job = register(jobs, "a secret prompt")
     claimed = jobs.pick_pending(LABEL)
     assert claimed is not None
@@ -305,12 +305,12 @@ class Waiter:
         self._thread = threading.Thread(target=self._pick, daemon=True)
         wait = listener.FdListener.wait
 
-        def told(ears: listener.FdListener, timeout_s: float | None, **more: Any) -> Woken:
+        def noted(ears: listener.FdListener, timeout_s: float | None, **more: Any) -> Woken:
             self._asleep.set()
             return wait(ears, timeout_s, **more)
 
         monkeypatch.setattr(listener, "WAIT_RECHECK_S", NEVER_S)
-        monkeypatch.setattr(listener.FdListener, "wait", told)
+        monkeypatch.setattr(listener.FdListener, "wait", noted)
 
     def fall_asleep(self) -> None:
         """Return when it has looked in vain: from here on only a notice can bring it a job in
@@ -395,7 +395,7 @@ def test_a_status_may_be_given_by_its_name(jobs: Jobs) -> None:
     assert jobs.get_job(job.job_id).status is JobStatus.RUNNING
 
 
-def test_a_late_repeat_of_a_verdict_is_told_where_to_look(jobs: Jobs) -> None:
+def test_a_late_repeat_of_a_verdict_names_where_to_look(jobs: Jobs) -> None:
     job = register(jobs)
     claimed = jobs.pick_pending(LABEL)
     assert claimed is not None

@@ -107,7 +107,7 @@ def test_the_space_declares_the_layout() -> None:
     )
 
 
-def test_a_damaged_file_is_told_of_once(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_once(tmp_path: Path) -> None:
     """It stands in no order, and so was met in each of them."""
     (tmp_path / "jobs").mkdir()
     for job_id, more in (("sound", {}), ("odd", {"priority": 10**30})):

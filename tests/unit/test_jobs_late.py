@@ -28,6 +28,7 @@ from holdfast.kernel.limits import (
     RECORD_BYTES_MAX,
 )
 from holdfast.runtime.connection import connect
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.unit.job_world import LABEL, STORES, EventWorld, World, world_on
 
@@ -72,7 +73,7 @@ def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str
             before.job_id, "completed", detail="42", token=token
         ),
     }
-    with pytest.raises(Fenced, match="kept as the job's late_result") as caught:
+    with raises(Fenced, late_result=1) as caught:
         calls[way]()
     assert caught.value.fields["late_result"] == 1
     job = world.jobs.get_job(before.job_id)
@@ -98,7 +99,7 @@ def test_what_a_verdict_says_after_the_time_limit_is_kept(world: World, way: str
 
 def test_an_operators_verdict_without_a_token_is_kept_after_the_time_limit(world: World) -> None:
     before, _ = late_job(world)
-    with pytest.raises(ImpossibleTransition, match="late_result"):
+    with raises(ImpossibleTransition, late_result=1):
         world.jobs.update_status(before.job_id, "completed", result="42")
     late = world.jobs.get_job(before.job_id).late_result
     assert late is not None and (late.attempt, late.result) == (1, "42")
@@ -156,7 +157,7 @@ def test_a_late_result_leaves_the_result_of_a_newer_attempt_alone(world: World) 
     world.jobs.retry(before.job_id)
     second = world.pick()
     # While the next one runs, and after it has completed.
-    with pytest.raises(Fenced, match="current attempt"):
+    with raises(Fenced, late_result=1):
         world.jobs.update_status(before.job_id, "completed", token=token, result="old")
     assert world.jobs.get_job(before.job_id).token == second.token
     world.jobs.update_status(before.job_id, "completed", token=second.token, result="new")
@@ -170,7 +171,7 @@ def test_a_late_result_leaves_the_result_of_a_newer_attempt_alone(world: World) 
     )
 
 
-def test_a_repeated_late_verdict_is_told_once_and_an_earlier_attempts_is_not_kept(
+def test_a_repeated_late_verdict_is_logged_once_and_that_of_an_earlier_attempt_dropped(
     world: World,
 ) -> None:
     before, first = late_job(world)
@@ -255,7 +256,7 @@ def test_a_job_that_failed_is_pending_again_with_its_history(world: World, ended
         "command_failed",
         "no disk",
     )
-    assert world.told()[-1] == {
+    assert world.logged()[-1] == {
         "from": ended,
         "to": "pending",
         "attempt": 1,
@@ -322,7 +323,7 @@ def test_only_a_failed_job_can_be_retried(world: World, status: str) -> None:
     if status == "completed":
         world.jobs.update_status(job.job_id, status, token=token)
     before = world.jobs.get_job(job.job_id)
-    with pytest.raises(ImpossibleTransition, match=f"is {status}"):
+    with raises(ImpossibleTransition, status=status):
         world.jobs.retry(job.job_id)
     assert world.jobs.get_job(job.job_id) == before
     with pytest.raises(NotFound):
@@ -344,7 +345,7 @@ def test_all_jobs_of_a_status_are_retried_of_one_label_or_of_all(world: World) -
     assert [job.job_id for job in world.jobs.retry_all()] == [other.job_id]
     assert world.jobs.retry_all() == []
     assert [job.job_id for job in world.jobs.retry_all(status="cancelled")] == [dropped.job_id]
-    with pytest.raises(InvalidValue, match="error or cancelled"):
+    with raises(InvalidValue, field="status"):
         world.jobs.retry_all(status="completed")
 
 
@@ -378,7 +379,7 @@ def test_a_new_job_has_a_day_and_no_idle_limit(world: World) -> None:
     assert [ended.error_code for ended in world.jobs.reap()] == ["timed_out"]
 
 
-def test_a_claim_whose_process_lives_here_is_never_idle_unless_told(world: World) -> None:
+def test_a_claim_of_a_live_local_process_is_idle_only_on_request(world: World) -> None:
     world.register()
     world.pick(world.worker(7))
     world.clock.advance(DAY_S - 1)
@@ -411,7 +412,7 @@ def test_the_job_of_a_machine_that_vanished_is_pending_again_after_the_lease(wor
             world.jobs.update_status(job.job_id, "completed", token=token, result=str(attempt))
         if attempt == 1:
             assert (reaped.status, reaped.deaths, reaped.error_code) == (JobStatus.PENDING, 1, None)
-            assert world.told()[-1]["why"] == "worker_died"
+            assert world.logged()[-1]["why"] == "worker_died"
         else:
             assert (reaped.status, reaped.deaths, reaped.error_code) == (
                 JobStatus.ERROR,

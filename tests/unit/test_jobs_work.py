@@ -64,7 +64,7 @@ def test_an_exception_of_a_handler_ends_its_job_in_error(hf: Holdfast) -> None:
     assert hf.jobs.get_job(unencodable).result == "\\udcff"
 
 
-def test_a_handler_is_told_by_its_heartbeat_that_the_job_was_cancelled(hf: Holdfast) -> None:
+def test_a_handler_learns_from_its_heartbeat_that_the_job_was_cancelled(hf: Holdfast) -> None:
     job_id = register(hf)
 
     def handle(job: Job) -> str | None:
@@ -215,7 +215,7 @@ def test_closing_a_connection_that_changed_jobs_writes_the_audit_log(tmp_path: P
     assert len((logs / job_id / "events.ndjson").read_text().splitlines()) == 2
 
 
-def test_an_audit_log_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
+def test_an_audit_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite-job-logs").write_text("in the way")
     with holdfast.connect(f"sqlite:{tmp_path}/store.sqlite") as hf:
         register(hf)

@@ -1,4 +1,4 @@
-"""The journal: told in the transaction, redacted, kept within bounds, followed without gaps."""
+"""The journal: written in the transaction, redacted, kept within bounds, followed without gaps."""
 
 import threading
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def subjects(batches: Iterator[Batch]) -> list[str]:
     return [entry.subject for batch in batches for entry in batch.entries]
 
 
-def test_an_entry_carries_who_when_what(
+def test_an_entry_has_actor_time_and_kind(
     store: MemoryStore, journal: Journal, clock: ManualClock
 ) -> None:
     revision = tell(store, journal, "s", n=1)

@@ -38,7 +38,7 @@ class Mirrored:
             self.path,
             self.mark,
             self.journal,
-            told,
+            line_of,
             lambda _, error: self.warned.append(error),
             from_now=from_now,
         )
@@ -64,7 +64,7 @@ class Mirrored:
         return found
 
 
-def told(entry: Entry) -> dict[str, object] | None:
+def line_of(entry: Entry) -> dict[str, object] | None:
     return (
         {"subject": entry.subject, "revision": entry.revision}
         if entry.kind.startswith("mine.")
@@ -160,7 +160,7 @@ def test_a_full_disk_is_a_warning_and_is_made_good(
     assert mirrored.subjects() == ["a", "b"] and len(mirrored.lines()) == 2
 
 
-def test_what_goes_on_failing_is_warned_of_once_until_it_goes_well(mirrored: Mirrored) -> None:
+def test_a_repeated_failure_is_warned_of_once_until_it_succeeds(mirrored: Mirrored) -> None:
     for _ in range(2):
         mirrored.path.mkdir()
         for _ in range(3):
@@ -184,7 +184,7 @@ def test_a_log_that_was_moved_away_by_a_reader_as_its_writer_was_killed(mirrored
     assert mirrored.subjects() == ["b"]
 
 
-def test_a_busy_mirror_is_left_to_who_is_at_it(mirrored: Mirrored) -> None:
+def test_a_busy_mirror_is_left_to_its_writer(mirrored: Mirrored) -> None:
     mirrored.happen("a")
     with closing(FlockLock(mirrored.mark).contender()) as other:
         assert other.try_take()
@@ -194,7 +194,7 @@ def test_a_busy_mirror_is_left_to_who_is_at_it(mirrored: Mirrored) -> None:
     assert mirrored.subjects() == ["a"] and mirrored.warned == []
 
 
-def test_who_is_at_it_looks_again_once_it_has_let_others_in(
+def test_the_running_writer_checks_again_after_letting_others_in(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change of a second comes when the first has looked for the last time, and the second's
@@ -255,7 +255,7 @@ def test_a_link_is_not_followed(mirrored: Mirrored, tmp_path: Path) -> None:
     assert len(mirrored.warned) == 1 and (tmp_path / "precious").read_bytes() == b""
 
 
-def test_entries_that_are_not_told_move_the_mark_and_make_no_file(mirrored: Mirrored) -> None:
+def test_entries_that_are_not_mirrored_move_the_cursor_and_make_no_file(mirrored: Mirrored) -> None:
     mirrored.happen("a", kind="others.happened")
     mirrored.mirror.catch_up()
     assert not mirrored.path.exists() and mirrored.mark.stat().st_size > 0

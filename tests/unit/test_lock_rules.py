@@ -99,7 +99,7 @@ def test_no_more_share_a_name_than_may(hf: Holdfast, monkeypatch: pytest.MonkeyP
 def test_large_sets_share_a_name_as_long_as_its_row_has_room(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the next waits; it is not told that its grant cannot be stored."""
+    """Then the next waits; it does not get the error that its grant cannot be stored."""
     monkeypatch.setattr(policy, "LOCK_HOLDS_BYTES_MAX", 10_000)
     large = ["n", *(f"{number}".rjust(200, "x") for number in range(20))]
     first = hf.locks.acquire(large, by="one", mode="shared")
@@ -227,7 +227,7 @@ def test_a_waiter_looks_again_when_the_lease_ahead_of_it_ends() -> None:
             assert watch.suspects() == []
             assert 5 < (watch.next_expiry_s() or 0) < 5.01
         with AheadWatch([ahead_of_hold(lasting)], hf.processes, hf.store) as watch:
-            assert watch.next_expiry_s() is None, "that one's death is told by its descriptor"
+            assert watch.next_expiry_s() is None, "its descriptor reports that death"
 
 
 def test_of_several_threads_one_lets_go_of_a_grant(hf: Holdfast) -> None:

@@ -21,6 +21,7 @@ from holdfast.primitives.locks import Locks, Mode, policy
 from holdfast.primitives.locks.wait import Ahead
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.stores import STORES
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
@@ -106,7 +107,7 @@ def test_the_largest_set_of_the_longest_names_can_be_waited_for(world: World, lo
     """What can be had when nobody is in the way can be waited for when somebody is."""
     length = LOCK_SET_BYTES_MAX // LOCK_NAMES_MAX
     names = [f"{number:03}".ljust(length, "x") for number in range(LOCK_NAMES_MAX)]
-    with pytest.raises(InvalidValue, match="stands for many"):
+    with raises(InvalidValue, field="names"):
         locks.acquire([*names[1:], "é".ljust(length, "x")], by="job")
     world.use(names, by="job")
     held = locks.acquire(names[7], by="other")
@@ -208,7 +209,7 @@ def test_what_a_job_holds_comes_back_to_it_and_releasing_that_frees_nothing(
     world: World, locks: Locks
 ) -> None:
     outer = locks.acquire(["a", "b"], by="job")
-    # Whoever says the same job is the same holder, in another process too.
+    # The same job is the same holder, in another process too.
     for inner in (
         locks.acquire("a", by="job", timeout_s=0),
         world.process(2).acquire(["b", "a"], by="job", timeout_s=0),
@@ -341,7 +342,7 @@ def test_a_thread_that_waits_for_what_its_job_came_to_hold_gets_that_grant(
 def test_what_the_job_held_may_be_taken_away_just_as_the_rest_is_granted(
     world: World, locks: Locks
 ) -> None:
-    """Either it holds the whole set, or it is told so and holds nothing; no other error comes
+    """Either it holds the whole set, or it gets an error and holds nothing; no other error comes
     out.
     """
     locks.acquire("a", by="job")
@@ -447,7 +448,7 @@ def test_a_block_whose_grant_was_lost_says_so_at_its_end(world: World, locks: Lo
             locks.kick("a", why="to see")
             locks.acquire("a", by="other", timeout_s=0)
 
-    with pytest.raises(LeaseLost, match="to job"):
+    with raises(LeaseLost, names=["a"], by="job"):
         work()
     assert world.holders("a") == ["other"]
 
@@ -539,24 +540,24 @@ def test_a_look_before_the_next_in_line_sees_the_moment_between(world: World, lo
     waiting.result()
 
 
-def test_a_look_that_closes_a_cycle_is_told(world: World, locks: Locks) -> None:
+def test_a_wait_that_closes_a_cycle_is_a_deadlock(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
-    with pytest.raises(
-        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    with raises(
+        DeadlockDetected, cycle="two waits for a, held by one; one waits for b, held by two"
     ):
         locks.wait("a", by="two")
     locks.free("b", by="two")
     waiting.result()
 
 
-def test_a_cycle_that_is_closed_through_a_look_is_told(world: World, locks: Locks) -> None:
+def test_a_cycle_closed_by_a_wait_without_a_grant_is_a_deadlock(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     looking = world.look("b", by="one")
-    with pytest.raises(
-        DeadlockDetected, match="two waits for a, held by one; one waits for b, held by two"
+    with raises(
+        DeadlockDetected, cycle="two waits for a, held by one; one waits for b, held by two"
     ):
         locks.acquire("a", by="two")
     locks.free("b", by="two")
@@ -606,22 +607,22 @@ def test_a_wait_that_ends_without_a_grant_says_its_place_in_line(
     locks.acquire("a", by="holder")
     first = world.line_up("a", by="first", locks=world.process(7))
     second = world.line_up(["b", "a"], by="second")
-    told: list[str] = []
+    reported: list[str] = []
 
     def run_out(ahead: Sequence[Ahead]) -> None:
-        told.extend(one.by for one in ahead)
+        reported.extend(one.by for one in ahead)
         watches.run_out()
 
     with pytest.raises(LockTimeout) as caught:
         locks.acquire("a", by="job", on_wait=run_out)
     # Whom it watched is the nearest alone.
-    assert told == ["second"]
+    assert reported == ["second"]
     fields = caught.value.fields
     assert [one["by"] for one in fields["holders"]] == ["holder"]
     assert (fields["position"], [one["by"] for one in fields["ahead"]]) == (3, ["first", "second"])
     assert fields["ahead"][1]["names"] == ["b", "a"]
     assert "2 waiters ahead" in caught.value.message
-    assert world.told("lock.timed_out")[0].data["held_by"] == ["holder"]
+    assert world.logged("lock.timed_out")[0].data["held_by"] == ["holder"]
     seen = locks.obstruction("a", by="first")
     assert ([one.by for one in seen.holders], seen.position) == (["holder"], 1)
     assert locks.obstruction("a", by="new").position == 3
@@ -747,7 +748,7 @@ def test_whoever_waits_is_told_when_another_comes_to_be_ahead(world: World, lock
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job")
     urgent = world.line_up("a", by="urgent", priority=1)
-    waiting.until_told(2)
+    waiting.until_reported(2)
     locks.release(held)
     locks.release(urgent.result())
     waiting.result()

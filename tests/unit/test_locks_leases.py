@@ -44,6 +44,7 @@ from holdfast.primitives.renewal import ExpiryTimer, Keeper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.harness.stores import STORES, FailingStore
 from tests.harness.timeouts import PATIENCE_S, until
@@ -63,7 +64,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 def timed(
     request: pytest.FixtureRequest, tmp_path: Path, own_clock_stands_still: None
 ) -> Iterator[World]:
-    """A world whose clock moves only when it is told to."""
+    """A world whose clock moves only on request."""
     with world_of(request.param, tmp_path, request) as made:
         yield made
 
@@ -94,7 +95,7 @@ def test_a_grant_passes_on_at_the_instant_after_its_time_and_not_before(timed: W
 def test_one_that_is_over_and_lets_go_by_itself_at_that_moment_keeps_nobody_out(
     timed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever did not wait was refused for the sake of a grant that was not in force: it found
+    """A request without a wait was refused for a grant that was not in force: it found
     nothing left to reap.
     """
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
@@ -124,11 +125,11 @@ def test_whoever_waits_gets_it_when_its_time_is_over(timed: World) -> None:
 
 def test_a_waiter_wakes_by_itself_when_the_time_is_over(world: World) -> None:
     world.locks.acquire("a", by="job", ttl_s=0.05)
-    # The stores whose clock stands still are told that it moved; nobody tells the waiter.
+    # The stores whose clock stands still get the new time; the waiter gets no wake-up.
     wait = world.line_up("a", by="next")
     world.clock.advance(1)
     wait.result()
-    assert [entry.kind for entry in world.told("lock.lease_expired")] == ["lock.lease_expired"]
+    assert [entry.kind for entry in world.logged("lock.lease_expired")] == ["lock.lease_expired"]
 
 
 def test_the_time_begins_with_the_grant_and_not_with_the_wait(timed: World) -> None:
@@ -142,7 +143,7 @@ def test_the_time_begins_with_the_grant_and_not_with_the_wait(timed: World) -> N
     assert timed.locks.try_acquire("a", by="other") is None
 
 
-def test_renewing_begins_the_time_anew(timed: World) -> None:
+def test_renewing_restarts_the_lease(timed: World) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=5)
     timed.clock.advance(5)
     timed.locks.renew(grant)
@@ -257,7 +258,7 @@ def test_what_cannot_be_let_go_of_is_still_kept(timed: World) -> None:
     locks.close()
 
 
-def test_what_was_told_as_lost_is_not_renewed(timed: World) -> None:
+def test_a_grant_reported_lost_is_not_renewed(timed: World) -> None:
     """This process's clock runs a little ahead of the store's: it began to count before the store
     did.
     """
@@ -327,9 +328,9 @@ def test_the_holders_own_clock_ends_a_grant_when_the_store_does(
     assert left_s(lasting) == float("inf")
 
 
-def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
+def test_a_hold_is_reported_lost_as_its_last_check_ends() -> None:
     """The look had not seen it, and it saw that somebody was still looking."""
-    one, told, looks = (
+    one, reported, looks = (
         types.SimpleNamespace(ends_s=time.monotonic() + 0.6),
         threading.Event(),
         count(),
@@ -347,23 +348,27 @@ def test_an_end_is_told_of_what_is_held_as_the_last_look_ends() -> None:
             return []
         return seen
 
-    timer = ExpiryTimer(look, lambda over: told.set() if over is one else None)
+    timer = ExpiryTimer(look, lambda over: reported.set() if over is one else None)
     timer.watch(held[0])
-    assert told.wait(PATIENCE_S)
+    assert reported.wait(PATIENCE_S)
     timer.close()
 
 
-def test_an_end_is_told_though_memory_ran_out_meanwhile() -> None:
-    one, told, looks = types.SimpleNamespace(ends_s=time.monotonic()), threading.Event(), count()
+def test_an_end_is_reported_although_memory_ran_out() -> None:
+    one, reported, looks = (
+        types.SimpleNamespace(ends_s=time.monotonic()),
+        threading.Event(),
+        count(),
+    )
 
     def look() -> list[Any]:
         if next(looks) == 0:
             raise MemoryError
         return [one]
 
-    timer = ExpiryTimer(look, lambda over: told.set())
+    timer = ExpiryTimer(look, lambda over: reported.set())
     timer.watch(one)
-    assert told.wait(PATIENCE_S)
+    assert reported.wait(PATIENCE_S)
     timer.close()
 
 
@@ -415,7 +420,7 @@ def test_renewing_after_the_time_is_a_loss_though_nobody_came(timed: World) -> N
     assert not timed.locks.release(grant)
 
 
-def test_a_late_renewal_hands_over_to_whoever_waits(timed: World) -> None:
+def test_a_late_renewal_hands_over_to_the_waiter(timed: World) -> None:
     grant = timed.locks.acquire("a", by="job", ttl_s=5)
     wait = timed.line_up("a", by="next")
     timed.clock.advance(6)
@@ -438,7 +443,7 @@ def test_a_job_that_asks_again_after_its_time_gets_a_grant_of_its_own(timed: Wor
     assert timed.rows() == []
 
 
-def test_an_overlap_with_what_is_over_takes_that_anew(timed: World) -> None:
+def test_an_overlap_with_an_expired_grant_acquires_again(timed: World) -> None:
     timed.locks.acquire("a", by="job", ttl_s=5)
     timed.clock.advance(6)
     grant = timed.locks.acquire(["a", "b"], by="job", timeout_s=0)
@@ -450,7 +455,7 @@ def test_an_overlap_with_what_is_over_takes_that_anew(timed: World) -> None:
 def test_a_part_whose_time_ran_out_while_the_rest_was_waited_for_is_not_taken_for_held(
     timed: World,
 ) -> None:
-    """Either the whole set is in force when it is granted, or the job is told and holds nothing of
+    """Either the whole set is in force when it is granted, or the job gets an error and holds nothing of
     it.
     """
     timed.locks.acquire("a", by="job", ttl_s=5)
@@ -508,7 +513,7 @@ def test_a_dead_holder_is_succeeded_without_waiting(world: World) -> None:
     next_one = world.locks.acquire("a", by="other", timeout_s=0)
     assert next_one.token > grant.token
     assert world.holders("b") == []
-    (entry,) = world.told("lock.holder_died")[:1]
+    (entry,) = world.logged("lock.holder_died")[:1]
     assert entry.subject == "a"
     assert entry.data["by"] == "job"
     assert entry.data["names"] == ["a", "b"]
@@ -538,12 +543,12 @@ def test_a_dead_waiter_leaves_the_line(unhurried: World) -> None:
     behind = unhurried.line_up("a", by="behind")
     assert [one.by for one in behind.ahead[-1]] == ["dead"]
     unhurried.machine.end(2)
-    behind.until_told(2)
+    behind.until_reported(2)
     assert [one.by for one in behind.ahead[-1]] == ["holder"]
     assert unhurried.queue("a") == ["behind"]
     unhurried.locks.release(held)
     behind.result()
-    assert {entry.data["by"] for entry in unhurried.told("lock.waiter_died")} == {"dead"}
+    assert {entry.data["by"] for entry in unhurried.logged("lock.waiter_died")} == {"dead"}
 
 
 def _leave_many_in_line(world: World, many: int, pid: int) -> None:
@@ -577,7 +582,7 @@ def test_the_dead_waiters_of_one_process_leave_the_line_many_at_a_time(unhurried
     unhurried.locks.release(held)
     behind.result()
     assert len(behind.ahead) <= 6
-    died = [entry.data["by"] for entry in unhurried.told("lock.waiter_died")]
+    died = [entry.data["by"] for entry in unhurried.logged("lock.waiter_died")]
     # One of them had come to hold it by then.
     assert len(died) in (many, many + 1) and len(set(died)) == len(died)
 
@@ -590,7 +595,7 @@ def test_a_living_process_between_dead_ones_keeps_its_place(unhurried: World) ->
     behind = unhurried.line_up("a", by="behind")
     unhurried.machine.end(2)
     unhurried.machine.end(4)
-    behind.until_told(2)
+    behind.until_reported(2)
     assert unhurried.queue("a") == ["dead-2", "dead-1", "dead-0", "alive", "behind"]
 
 
@@ -634,7 +639,7 @@ def test_of_as_many_sharers_as_may_be_the_dead_make_room_at_once(unhurried: Worl
 
 
 @pytest.mark.usefixtures("room_for_two")
-def test_of_as_many_sharers_as_may_be_one_that_can_leave_keeps_it_from_being_a_deadlock(
+def test_one_sharer_that_can_leave_among_the_most_possible_prevents_a_deadlock(
     world: World,
 ) -> None:
     world.locks.acquire("a", by="stuck", mode="shared")
@@ -668,7 +673,7 @@ def test_another_process_with_the_same_pid_is_not_the_holder(world: World) -> No
 def test_a_holder_that_cannot_be_seen_is_believed_for_its_lease(timed: World) -> None:
     far = timed.process(2, Machine("host-2"))
     grant = far.acquire("a", by="job")
-    # From here on it renews only when it is told to.
+    # From here on it renews only on request.
     far.close()
     timed.clock.advance(LOCK_LEASE_S)
     assert timed.locks.try_acquire("a", by="other") is None
@@ -687,7 +692,7 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
     addresses = timed.addresses()
     timed.clock.advance(LOCK_LEASE_S + INSTANT_S)
     near = timed.line_up("a", by="near")
-    near.until_told(2)
+    near.until_reported(2)
     assert timed.queue("a") == ["near"]
     # It was still there after all; it learns that it is out of the line when it looks.
     timed.nudge(addresses)
@@ -695,7 +700,7 @@ def test_a_waiter_that_cannot_be_seen_is_believed_for_its_lease(timed: World) ->
         far.result()
     timed.locks.release(held)
     near.result()
-    assert {entry.data["by"] for entry in timed.told("lock.waiter_expired")} == {"far"}
+    assert {entry.data["by"] for entry in timed.logged("lock.waiter_expired")} == {"far"}
 
 
 def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_place(
@@ -710,7 +715,9 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
     held.release()
     ahead.result().release()
     timed.locks.acquire("a", by="other")
-    told = timed.store.read(lambda tx: tx.find(LOCK_WAITS, "told"), scope=[LOCK_WAITS])[0].record
+    reported = timed.store.read(lambda tx: tx.find(LOCK_WAITS, "told"), scope=[LOCK_WAITS])[
+        0
+    ].record
     timed.clock.advance(LOCK_LEASE_S + INSTANT_S)
     transact = timed.store.transact
 
@@ -718,8 +725,8 @@ def test_whoever_reads_its_answer_while_the_unread_are_cleared_away_keeps_its_pl
         monkeypatch.undo()
 
         def ask(transaction: LockTransaction) -> None:
-            transaction.table.delete_outcome(told)
-            transaction.grant_or_queue(replace(told, outcome=None))
+            transaction.table.delete_outcome(reported)
+            transaction.grant_or_queue(replace(reported, outcome=None))
 
         context_of(timed.locks).transact(ask)
         return transact(*args, **more)
@@ -745,7 +752,7 @@ def test_a_job_whose_process_died_gets_a_grant_of_its_own_in_the_next(world: Wor
     assert world.rows() == []
 
 
-def test_an_overlap_with_what_the_dead_held_takes_that_anew(world: World) -> None:
+def test_an_overlap_with_a_dead_holders_grant_acquires_again(world: World) -> None:
     world.process(2).acquire("a", by="job")
     world.machine.end(2)
     grant = world.process(3).acquire(["a", "b"], by="job", timeout_s=0)
@@ -939,7 +946,7 @@ def sleeper(timed: World, asleep: Asleep) -> Locks:
 
 WAIT_S = 300.0
 LOOKS_MAX = WAIT_S / WAIT_RECHECK_S + 5 * WAIT_S / LOCK_LEASE_S
-"""A look every WAIT_RECHECK_S, and a few for each lease, of its own and of whoever is ahead."""
+"""A look every WAIT_RECHECK_S, and a few for each lease, of its own and of the requests ahead."""
 
 
 def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asleep: Asleep) -> None:
@@ -952,21 +959,19 @@ def test_whoever_waits_for_the_living_wakes_only_now_and_then(timed: World, asle
     assert asleep.transactions <= 5 + 3 * WAIT_S / LOCK_LEASE_S + 1 + WAIT_S / CLOCK_WRITE_EVERY_S
 
 
-def test_whoever_waits_for_another_machine_does_not_ask_again_and_again(
-    timed: World, asleep: Asleep
-) -> None:
+def test_a_waiter_for_another_machine_does_not_poll(timed: World, asleep: Asleep) -> None:
     """The holder cannot be seen and renews its lease in time, many times over: each time is one
     look, not many.
     """
     far = timed.process(2, Machine("host-2"))
     grant = far.acquire("a", by="far")
     asleep.meanwhile = lambda: far.renew(grant)
-    told: list[Sequence[Ahead]] = []
+    reported: list[Sequence[Ahead]] = []
     with pytest.raises(LockTimeout):
-        sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S, on_wait=told.append)
+        sleeper(timed, asleep).acquire("a", by="job", timeout_s=WAIT_S, on_wait=reported.append)
     grant.check()
     # Who is ahead has not changed, so there was nothing more to tell.
-    assert len(told) == 1
+    assert len(reported) == 1
     assert asleep.sleeps <= LOOKS_MAX
     assert asleep.transactions <= 5 + 6 * WAIT_S / LOCK_LEASE_S
 
@@ -1007,7 +1012,7 @@ def test_a_waiter_gives_signs_of_life_however_much_happens_ahead_of_it(
 def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(
     timed: World, asleep: Asleep, error: HoldfastError
 ) -> None:
-    """Also when its next sign of life is due meanwhile, and when whoever is ahead of it dies. It
+    """Also when its next sign of life is due meanwhile, and when a request ahead of it dies. It
     has its own time limit.
     """
     asleep.error = error
@@ -1025,9 +1030,7 @@ def test_a_waiter_outlives_a_store_that_does_not_answer_for_a_while(
     assert timed.holders("a") == []
 
 
-def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(
-    timed: World, asleep: Asleep
-) -> None:
+def test_a_reaper_that_comes_second_does_not_poll(timed: World, asleep: Asleep) -> None:
     """Another was quicker to take over from the dead, and this one still waits for something
     else.
     """
@@ -1044,9 +1047,7 @@ def test_whoever_finds_the_dead_gone_already_does_not_ask_again_and_again(
     assert asleep.sleeps <= LOOKS_MAX
 
 
-def test_whoever_sees_the_dead_taken_away_by_another_does_not_ask_again_and_again(
-    timed: World, asleep: Asleep
-) -> None:
+def test_a_waiter_that_sees_another_reap_does_not_poll(timed: World, asleep: Asleep) -> None:
     """The same while it sleeps with a descriptor on the dead, which stays readable."""
     timed.process(2).acquire(["a", "b"], by="dead")
     timed.locks.acquire("c", by="holder")
@@ -1101,7 +1102,7 @@ def test_a_token_is_in_force_as_long_as_its_grant(world: World) -> None:
         in caught.value.message
     )
     locks.release(two)
-    with pytest.raises(Fenced, match="nobody holds it"):
+    with raises(Fenced, resource="a", current=[]):
         locks.check_token("a", two.token)
 
 
@@ -1198,7 +1199,7 @@ def test_the_loss_of_a_suspended_grant_is_heard(lasting: World) -> None:
     suspended = suspend(holder, grant)
     lasting.locks.kick("a", why="to see")
     assert select.select(suspended.fds[:1], [], [], PATIENCE_S)[0]
-    # Who suspended it is not told any more.
+    # Its suspender gets no notice any more.
     assert not lost.is_set()
     assert lasting.process(3).resume(suspended.grant).lost.wait(PATIENCE_S)
 
@@ -1258,7 +1259,7 @@ def test_a_kick_is_journalled_with_who_and_why_and_the_holder_is_told(world: Wor
         ("job", ("a", "b"))
     ]
     wait.result()
-    entries = world.told("lock.kicked")
+    entries = world.logged("lock.kicked")
     assert [(entry.subject, entry.actor) for entry in entries] == [("a", "tester"), ("b", "tester")]
     assert entries[0].data == {
         "by": "job",
@@ -1290,13 +1291,13 @@ def test_one_of_several_sharers_can_be_kicked(world: World) -> None:
 
 
 def test_kicking_what_nobody_holds_says_so(world: World) -> None:
-    with pytest.raises(NotFound, match="nobody holds a"):
+    with raises(NotFound, resource="a"):
         world.locks.kick("a", why="to see")
     world.locks.acquire("a", by="job")
-    with pytest.raises(NotFound, match="job other does not hold a"):
+    with raises(NotFound, resource="a"):
         world.locks.kick("a", why="to see", by="other")
     assert world.holders("a") == ["job"]
-    assert world.told() == []
+    assert world.logged() == []
 
 
 def test_the_event_of_a_loss_can_be_asked_for_afterwards(world: World) -> None:
@@ -1314,7 +1315,7 @@ def test_a_release_sets_no_event_of_a_loss(world: World) -> None:
     assert not lost.is_set()
 
 
-def test_a_grant_taken_away_before_its_waiter_woke_is_told_to_it(world: World) -> None:
+def test_a_waiter_learns_of_a_grant_that_was_revoked_before_it_woke(world: World) -> None:
     locks = world.locks
     held = locks.acquire("a", by="holder")
 
@@ -1322,7 +1323,7 @@ def test_a_grant_taken_away_before_its_waiter_woke_is_told_to_it(world: World) -
         locks.release(held)
         locks.kick("a", why="to see")
 
-    with pytest.raises(LeaseLost, match="taken away before this process could wake"):
+    with raises(LeaseLost, names=["a"], by="job"):
         locks.acquire("a", by="job", on_wait=meanwhile)
     assert world.rows() == []
 
@@ -1432,7 +1433,7 @@ def test_a_grant_that_was_waited_for_outlives_a_reboot_too(boots: Boots) -> None
     boots.reboot().locks.check_token("a", grant.token)
 
 
-def test_what_came_back_can_be_released_waited_for_and_told_of(boots: Boots) -> None:
+def test_a_grant_that_came_back_can_be_released_awaited_and_inspected(boots: Boots) -> None:
     grant = boots.world.locks.acquire(["a", "b"], by="person", ttl_s=3600, process=None)
     world = boots.reboot()
     wait = world.line_up("a", by="next")
@@ -1477,7 +1478,7 @@ class Distant(MemoryStore):
             raise StoreUnavailable("cut off", outcome="none")
 
 
-def test_a_holder_for_a_time_that_is_cut_off_is_told_when_that_is_over() -> None:
+def test_a_holder_cut_off_from_the_store_learns_when_its_lease_ends() -> None:
     """The store cannot tell it, and on another machine the next holder may work by then."""
     store, ttl_s = Distant(), 0.3
     locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=0.3))
@@ -1498,7 +1499,7 @@ def test_a_holder_for_a_time_that_is_cut_off_is_told_when_that_is_over() -> None
     locks.close()
 
 
-def test_a_holder_that_renews_is_told_nothing() -> None:
+def test_a_holder_that_renews_gets_no_notice() -> None:
     store = Distant()
     locks = Locks(store, Journal(store, actor="t"), Machine().begin(1), LockSettings(lease_s=0.3))
     with locks.acquire("a", by="job") as grant:

@@ -11,6 +11,7 @@ import pytest
 from holdfast.kernel.errors import DeadlockDetected
 from holdfast.kernel.limits import BACKFILL_MAX, LOCK_PRIORITY_AGE_S
 from holdfast.primitives.locks import Grant, Locks
+from tests.harness.errors import raises
 from tests.harness.stores import STORES
 from tests.harness.waiter import Waiter
 from tests.unit.lock_world import World, world_of
@@ -24,7 +25,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A world whose clock moves only when it is told to."""
+    """A world whose clock moves only on request."""
     with world_of(request.param, tmp_path, request) as made:
         yield made
 
@@ -35,7 +36,7 @@ def locks(world: World) -> Locks:
 
 
 def served(world: World, held: Grant, waiting: dict[str, Waiter[Grant]]) -> list[str]:
-    """Release, and whoever has it then does the same, until all had their turn; return the
+    """Release, and let each next holder do the same, until all had their turn; return the
     order.
     """
     name = held.names[0]
@@ -49,7 +50,7 @@ def served(world: World, held: Grant, waiting: dict[str, Waiter[Grant]]) -> list
 
 
 def wear_out(world: World, name: str, **more: Any) -> None:
-    """Pass whoever waits for a name as often as that is allowed."""
+    """Pass the waiters for a name as often as that is allowed."""
     for number in range(BACKFILL_MAX):
         world.use(name, by=f"passing{number}", **more)
     assert world.locks.try_acquire(name, by="one too many", **more) is None
@@ -242,7 +243,7 @@ def test_backfill_happens_at_a_release_too(world: World, locks: Locks) -> None:
     head.result()
 
 
-def test_a_release_lets_everyone_go_who_may(world: World, locks: Locks) -> None:
+def test_a_release_grants_every_waiter_that_can_go(world: World, locks: Locks) -> None:
     held = locks.acquire(["a", "b", "c"], by="holder")
     waiting = [
         world.line_up(["a", "b"], by="ab"),
@@ -338,7 +339,7 @@ def test_no_order_of_names_makes_two_sets_deadlock(world: World, locks: Locks) -
 # --- real cycles ---
 
 
-def test_crossed_locks_are_a_deadlock_told_to_the_younger_at_once(
+def test_crossed_locks_are_a_deadlock_that_the_younger_gets_at_once(
     world: World, locks: Locks
 ) -> None:
     locks.acquire("a", by="one")
@@ -382,9 +383,7 @@ def test_a_cycle_through_one_of_many_sharers_is_found(world: World, locks: Locks
         locks.acquire("a", by=f"s{number}", mode="shared")
     locks.acquire("b", by="job")
     sharer = world.line_up("b", by="s1")
-    with pytest.raises(
-        DeadlockDetected, match="job waits for a, held by s1; s1 waits for b, held by job"
-    ):
+    with raises(DeadlockDetected, cycle="job waits for a, held by s1; s1 waits for b, held by job"):
         locks.acquire("a", by="job")
     locks.free("b", by="job")
     sharer.result()

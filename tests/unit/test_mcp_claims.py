@@ -88,9 +88,7 @@ def test_a_job_lives_while_the_model_thinks(hf: Holdfast, clock: ManualClock) ->
     assert claim.renew(1000.0) is None
 
 
-def test_a_job_that_is_overdue_is_told_though_nobody_has_looked_yet(
-    hf: Holdfast, clock: ManualClock
-) -> None:
+def test_an_overdue_job_is_reported_before_anybody_looks(hf: Holdfast, clock: ManualClock) -> None:
     claim = _job_claim(hf, timeout_s=60)
     clock.advance(61)
     assert [notice.kind for notice in claim.notices()] == ["job_timed_out"]
@@ -106,7 +104,7 @@ def test_a_job_is_beaten_for_again_when_the_store_was_away(
     assert claim.renew(11.0) == 21.0
 
 
-def test_a_job_that_was_given_back_is_told_as_lost_and_not_put_back_twice(hf: Holdfast) -> None:
+def test_a_returned_job_is_reported_as_lost_and_not_put_back_twice(hf: Holdfast) -> None:
     claim = _job_claim(hf)
     hf.jobs.requeue(claim.job.job_id)
     assert [notice.kind for notice in claim.notices()] == ["job_lost"]
@@ -142,24 +140,24 @@ def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
         claim.result()
 
 
-def test_an_agent_is_not_told_of_a_lock_that_is_just_given_back(
+def test_an_agent_is_not_shown_a_lock_that_is_being_released(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes as its time to come is over: it was told that the lock is its own, and worked
+    """It comes as its time to come is over: it got the lock, and worked
     without it.
     """
     claim, ended = _lock_claim(hf)
     assert ended.wait(PATIENCE_S)
     release = hf.locks.release
-    told: list[str] = []
+    reported: list[str] = []
 
     def release_late(grant: Grant) -> bool:
-        told.extend(notice.kind for notice in claim.notices())
+        reported.extend(notice.kind for notice in claim.notices())
         return release(grant)
 
     monkeypatch.setattr(hf.locks, "release", release_late)
     assert claim.renew(1e12) is None
-    assert (told, hf.locks.status("x").holds) == (["lease_lost"], ())
+    assert (reported, hf.locks.status("x").holds) == (["lease_lost"], ())
 
 
 def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
@@ -176,7 +174,7 @@ def test_a_lock_that_its_agent_knows_of_is_kept(hf: Holdfast) -> None:
 def test_a_lock_whose_turn_comes_as_it_is_given_up_is_nobodys(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that takes its time: whoever let go is told to come again, and does not have to for
+    """A store that takes its time: the caller of a release is asked to repeat it, and need not for
     it to be let go.
     """
     slow, try_acquire = threading.Event(), hf.locks.try_acquire
@@ -206,7 +204,7 @@ def test_a_swap_that_nobody_came_for_is_given_up(hf: Holdfast) -> None:
     assert hf.workflows.swap_status().marker is None
     with pytest.raises(LeaseLost):
         claim.finish(None)
-    # Nobody was told to load, so nobody did.
+    # No agent got the signal to load, so none did.
     assert hf.workflows.swap_status() == (None, None, [], None)
 
 
@@ -250,21 +248,21 @@ def test_a_swap_to_what_is_loaded_is_over_at_once(session: Session) -> None:
     assert ask(session, "yield_or_swap", **again, reload=True)["state"] == "ready"
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_swap_that_an_agent_gives_up_may_have_loaded_only_if_it_was_told_to(
-    session: Session, told: bool
+@pytest.mark.parametrize("informed", [True, False])
+def test_an_abandoned_swap_may_have_loaded_only_after_its_signal(
+    session: Session, informed: bool
 ) -> None:
     with session.hf.workflows.swap("small"):
         pass
-    call = Call() if told else _cancelled()
+    call = Call() if informed else _cancelled()
     handle = ask(session, "yield_or_swap", call, action="swap", recipe="large", wait_s=20)["handle"]
     session.claim(handle, SwapClaim).wait(PATIENCE_S, Call())
     assert session.release(handle) is True
     status = session.hf.workflows.swap_status()
-    assert (status.current is None, status.unknown is None) == (told, not told)
+    assert (status.current is None, status.unknown is None) == (informed, not informed)
 
 
-def test_an_agent_that_comes_too_late_for_its_swap_is_not_told_to_load(session: Session) -> None:
+def test_an_agent_too_late_for_its_swap_gets_no_signal_to_load(session: Session) -> None:
     handle = ask(session, "yield_or_swap", _cancelled(), action="swap", recipe="large")["handle"]
     claim = session.claim(handle, SwapClaim)
     claim.wait(PATIENCE_S, Call())
@@ -315,7 +313,7 @@ def test_to_let_go_of_what_was_refused_frees_nothing(
     assert claim.release(1) is False
 
 
-def test_what_is_being_given_back_is_not_told_as_held(
+def test_a_grant_being_released_is_not_shown_as_held(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = ask(session, "acquire", _cancelled(), names=["x"])["handle"]
@@ -356,7 +354,7 @@ def test_what_was_made_in_a_call_that_is_taken_back_is_undone(session: Session) 
     assert len(session.hf.locks.status("x").holds) == 1
 
 
-def test_what_is_told_once_is_not_told_to_a_call_that_was_taken_back(session: Session) -> None:
+def test_a_withdrawn_call_does_not_use_up_a_notice(session: Session) -> None:
     held = session.hf.locks.acquire("x", by="other")
     handle = ask(session, "acquire", Call(), names=["x"])["handle"]
     held.release()
@@ -387,17 +385,17 @@ class SlowGateway:
         self.cancelled.append(request_id)
 
 
-def test_a_prompt_that_was_accepted_is_told_as_that_though_its_gateway_does_not_answer_then(
+def test_an_accepted_prompt_counts_as_accepted_when_its_gateway_falls_silent(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told as refused, it was sent again, and done twice if it had begun."""
     gateway = SlowGateway()
     monkeypatch.setattr(session.hf, "gateway", lambda _: gateway)
-    told = Calls(session).run_here(
+    reported = Calls(session).run_here(
         "send_request", {"agent": "b", "prompt": "go", "wait_s": 1}, Call()
     )
-    assert not told.is_error and told.structured_content is not None
-    assert (told.structured_content["request_id"], told.structured_content["state"]) == (
+    assert not reported.is_error and reported.structured_content is not None
+    assert (reported.structured_content["request_id"], reported.structured_content["state"]) == (
         "r-1",
         "accepted",
     )
@@ -464,11 +462,11 @@ def test_lines_are_bounded_and_none_is_lost_behind_one_that_is_too_long(
     ],
 )
 def test_a_call_that_cannot_be_read_is_answered(message: str, known: int | str | None) -> None:
-    told = Lines(io.BytesIO(message.encode())).readline()
+    output = Lines(io.BytesIO(message.encode())).readline()
     if known is None:
-        assert told == message
+        assert output == message
     else:
-        call = json.loads(told)
+        call = json.loads(output)
         assert (call["id"], call["params"]["name"]) == (known, lines.UNREADABLE)
 
 

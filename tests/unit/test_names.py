@@ -16,6 +16,7 @@ from holdfast.kernel.names import (
     check_label,
     path_component,
 )
+from tests.harness.errors import raises
 
 CHECKS = [check_id, check_agent_name, check_job_id, check_label]
 
@@ -154,7 +155,7 @@ def test_what_is_no_text_is_refused_as_a_name(check: Callable[[Any], str], value
 def test_a_refusal_names_what_it_was_for_and_shows_the_value_safely(
     check: Callable[..., str],
 ) -> None:
-    with pytest.raises(InvalidName, match="cannot be an owner") as caught:
+    with raises(InvalidName, what="owner") as caught:
         check("\x1b[31m\nраypal" + "x" * 5000, "owner")  # noqa: RUF001
     message = str(caught.value)
     assert caught.value.fields["what"] == "owner"

@@ -40,6 +40,7 @@ from holdfast.kernel.store import spaces_of
 from holdfast.primitives.locks.records import LOCKS
 from holdfast.primitives.steady_clock import CLOCK_SIGHTINGS
 from holdfast.testing.clock import ManualClock
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
 from tests.harness.waiter import Waiter
@@ -96,7 +97,7 @@ def test_a_host_is_registered_once(world: World, registry: Registry) -> None:
     assert {name: info[name] for name in known} == known
     assert (info["rack"], info["tags"]) == (7, ["a"])
     assert registry.list_all_hosts() == {"h1": info}
-    assert world.told() == [("host.registered", "h1")]
+    assert world.logged() == [("host.registered", "h1")]
 
 
 def test_there_is_nothing_to_tell_of_a_host_that_is_not_there(registry: Registry) -> None:
@@ -124,10 +125,10 @@ def test_addresses_collide_however_they_are_written(
 ) -> None:
     assert registry.check_and_register_host(**{**host(1), field: first})
     assert not registry.check_and_register_host(**{**host(2), field: second})
-    with pytest.raises(RegistryCollision) as told:
+    with pytest.raises(RegistryCollision) as caught:
         registry.register_host(**{**host(2), field: second})
-    assert (told.value.fields["field"], told.value.fields["other"]) == (field, "h1")
-    assert "h1" in told.value.message and "h2" in told.value.message
+    assert (caught.value.fields["field"], caught.value.fields["other"]) == (field, "h1")
+    assert "h1" in caught.value.message and "h2" in caught.value.message
     assert list(registry.list_all_hosts()) == ["h1"]
 
 
@@ -143,33 +144,33 @@ def test_an_address_may_be_unique_behind_each_router_alone(world: World) -> None
         == 2
     )
     for router, other in (("r1", "h1"), ("r2", "h2"), ("r3", "h3")):
-        with pytest.raises(RegistryCollision) as told:
+        with pytest.raises(RegistryCollision) as caught:
             registry.register_host(
                 **{**host(5), "primary_ip": "::ffff:10.1.1.1", "connected_to": router}
             )
-        assert (told.value.fields["field"], told.value.fields["other"]) == ("primary_ip", other)
-    with pytest.raises(RegistryCollision) as told:
+        assert (caught.value.fields["field"], caught.value.fields["other"]) == ("primary_ip", other)
+    with pytest.raises(RegistryCollision) as caught:
         registry.register_hosts(
             [{**host(n), "primary_ip": "10.9.9.9", "connected_to": "r9"} for n in (6, 7)]
         )
-    assert told.value.fields["other"] == "h6"
+    assert caught.value.fields["other"] == "h6"
     # A MAC is a card's, wherever it is.
-    with pytest.raises(RegistryCollision) as told:
+    with pytest.raises(RegistryCollision) as caught:
         registry.register_host(
             **{**host(8), "mac_address": host(1)["mac_address"], "connected_to": "r8"}
         )
-    assert told.value.fields["field"] == "mac_address"
+    assert caught.value.fields["field"] == "mac_address"
     assert sorted(registry.list_all_hosts()) == ["h1", "h2", "h3", "h4"]
 
 
 def test_a_name_collides_too_and_says_so(registry: Registry) -> None:
     register(registry, 1)
-    with pytest.raises(RegistryCollision, match="host h1 is registered already") as told:
+    with raises(RegistryCollision, host="h1", field="name", other="h1") as caught:
         registry.register_host(**{**host(2), "host_name": "h1"})
-    assert told.value.fields["field"] == "name"
+    assert caught.value.fields["field"] == "name"
 
 
-def test_what_an_unregistered_host_had_is_free_again(registry: Registry) -> None:
+def test_leases_of_an_unregistered_host_are_free_again(registry: Registry) -> None:
     register(registry, 1)
     assert registry.unregister_host("h1")
     assert not registry.unregister_host("h1")
@@ -240,16 +241,16 @@ def test_additional_information_never_overwrites_what_is_core(
 def test_a_batch_of_hosts_is_all_or_nothing(world: World, registry: Registry) -> None:
     register(registry, 5)
     before = world.records()
-    with pytest.raises(RegistryCollision, match="h5"):
+    with raises(RegistryCollision, field="primary_ip", other="h5"):
         registry.register_hosts(
             [host(1), host(2), {**host(3), "primary_ip": host(5)["primary_ip"]}]
         )
-    with pytest.raises(RegistryCollision, match="h1"):
+    with raises(RegistryCollision, field="mac_address", other="h1"):
         registry.register_hosts([host(1), {**host(2), "mac_address": host(1)["mac_address"]}])
     with pytest.raises(InvalidValue):
         registry.register_hosts([host(1), {**host(2), "primary_ip": "no"}])
     assert world.records() == before
-    assert world.told() == [("host.registered", "h5")]
+    assert world.logged() == [("host.registered", "h5")]
     assert registry.register_hosts([host(1), host(2)]) == 2
     assert registry.register_hosts([]) == 0
     assert list(registry.list_all_hosts()) == ["h1", "h2", "h5"]
@@ -275,14 +276,14 @@ def test_a_leased_host_is_not_unregistered_unless_forced(world: World, registry:
     for run in ("a", "b"):
         lease(registry, run)
     lease(registry, "a", "h2")
-    with pytest.raises(RegistryHeld, match="leased by a, b") as told:
+    with raises(RegistryHeld, host="h1", holders=["a", "b"]) as caught:
         registry.unregister_host("h1")
-    assert isinstance(told.value, RegistryError) and isinstance(told.value, Held)
-    assert told.value.fields["holders"] == ["a", "b"]
+    assert isinstance(caught.value, RegistryError) and isinstance(caught.value, Held)
+    assert caught.value.fields["holders"] == ["a", "b"]
     assert runs(registry) == ["a", "b"]
     assert registry.unregister_host("h1", force=True)
     assert world.records()["host_leases"].keys() == {"h2"}
-    assert ("host_lease.dropped", "h1") in world.told()
+    assert ("host_lease.dropped", "h1") in world.logged()
     with pytest.raises(ValueError):
         registry.release_source_host_lease("a", "h1")
 
@@ -293,7 +294,7 @@ def test_leases_of_the_dead_keep_no_host(world: World, registry: Registry) -> No
     world.kill(2)
     assert registry.unregister_host("h1")
     assert world.records() == {"hosts": {}, "host_leases": {}, "neighbor_leases": {}}
-    assert [kind for kind, _ in world.told()][-2:] == ["host_lease.swept", "host.unregistered"]
+    assert [kind for kind, _ in world.logged()][-2:] == ["host_lease.swept", "host.unregistered"]
 
 
 # --- leases on hosts ---
@@ -308,7 +309,7 @@ def test_the_count_is_the_number_of_runs(world: World, registry: Registry) -> No
     assert registry.release_source_host_lease("c", "h1") == (0, True)
     assert runs(registry) == []
     assert world.records()["host_leases"] == {}
-    kinds = [kind for kind, _ in world.told()]
+    kinds = [kind for kind, _ in world.logged()]
     assert kinds == ["host.registered", *["host_lease.taken"] * 4, *["host_lease.dropped"] * 3]
 
 
@@ -340,18 +341,20 @@ def test_a_lease_that_is_not_held_cannot_be_released(registry: Registry) -> None
     register(registry, 1)
     lease(registry, "a")
     for run, name in (("b", "h1"), ("a", "h2")):
-        with pytest.raises(ValueError, match=f"run {run} has no lease on host {name}") as told:
+        with pytest.raises(ValueError, match=f"run {run} has no lease on host {name}") as caught:
             registry.release_source_host_lease(run, name)
-        assert isinstance(told.value, RegistryNotFound) and isinstance(told.value, RegistryError)
+        assert isinstance(caught.value, RegistryNotFound) and isinstance(
+            caught.value, RegistryError
+        )
     registry.release_source_host_lease("a", "h1")
     with pytest.raises(ValueError):
         registry.release_source_host_lease("a", "h1")
 
 
 def test_a_host_that_is_not_registered_cannot_be_leased(registry: Registry) -> None:
-    with pytest.raises(ValueError, match="there is no host h1") as told:
+    with pytest.raises(ValueError, match="there is no host h1") as caught:
         lease(registry, "a")
-    assert isinstance(told.value, RegistryNotFound)
+    assert isinstance(caught.value, RegistryNotFound)
 
 
 def test_a_host_is_leased_under_its_own_router(registry: Registry) -> None:
@@ -383,10 +386,10 @@ def test_a_batch_of_leases_is_all_or_nothing(world: World, registry: Registry) -
     wanted = [
         {"host_name": f"h{at}", "job_type": "quick", "router_name": "router-1"} for at in (1, 2, 4)
     ]
-    before, told = world.records(), world.told()
-    with pytest.raises(RegistryNotFound, match="h4"):
+    before, logged = world.records(), world.logged()
+    with raises(RegistryNotFound, host="h4"):
         registry.acquire_source_host_leases("run", wanted)
-    assert (world.records(), world.told()) == (before, told)
+    assert (world.records(), world.logged()) == (before, logged)
     lease(registry, "other", "h2")
     assert registry.acquire_source_host_leases("run", wanted[:2]) == {"h1": 1, "h2": 2}
     assert registry.acquire_source_host_leases("run", []) == {}
@@ -445,7 +448,7 @@ def test_a_dead_runs_lease_does_not_count_is_marked_and_is_swept(
     assert registry.sweep() == Swept(2, 1)
     assert registry.sweep() == Swept(0, 0)
     assert world.records()["host_leases"].keys() == {"h1"}
-    assert [kind for kind, _ in world.told()].count("host_lease.swept") == 2
+    assert [kind for kind, _ in world.logged()].count("host_lease.swept") == 2
 
 
 @pytest.mark.parametrize("change", ["acquire", "release"])
@@ -458,7 +461,7 @@ def test_the_next_change_of_a_host_sweeps_it(world: World, registry: Registry, c
         assert lease(registry, "next") == 2
     else:
         assert registry.release_source_host_lease("alive", "h1") == (0, True)
-    assert ("host_lease.swept", "h1") in world.told()
+    assert ("host_lease.swept", "h1") in world.logged()
 
 
 def test_a_run_may_release_its_lease_though_its_process_is_dead(
@@ -661,7 +664,7 @@ def test_a_host_that_is_not_there_is_not_found(registry: Registry) -> None:
         assert refused.value.fields == {"host": "h1"}
 
 
-def test_no_routers_at_all_are_had_at_once(registry: Registry) -> None:
+def test_an_empty_set_of_routers_is_granted_at_once(registry: Registry) -> None:
     assert registry.acquire_all_router_locks_atomic([], "a")
     assert registry.release_all_router_locks([], "a") == 0
     assert registry.wait_for_all_routers([])
@@ -688,15 +691,15 @@ def test_blocks_release_what_they_locked(registry: Registry) -> None:
         assert registry.is_router_locked("router-1")
         assert grant.token
         with (
-            pytest.raises(RegistryLockTimeout, match="a ") as told,
+            pytest.raises(RegistryLockTimeout, match="a ") as caught,
             registry.router_lock("router-1", "b", timeout=0),
         ):
             pass
-        assert isinstance(told.value, LockTimeout) and isinstance(told.value, RegistryError)
-        assert [(one["resource"], one["by"]) for one in told.value.fields["holders"]] == [
+        assert isinstance(caught.value, LockTimeout) and isinstance(caught.value, RegistryError)
+        assert [(one["resource"], one["by"]) for one in caught.value.fields["holders"]] == [
             ("router-1", "a")
         ]
-        assert told.value.fields["position"] == 1
+        assert caught.value.fields["position"] == 1
     with (
         contextlib.suppress(RuntimeError),
         registry.all_router_locks(["router-1", "router-2"], "a"),
@@ -759,7 +762,9 @@ def test_a_dead_jobs_router_is_free(world: World, registry: Registry) -> None:
 def lock(registry: Registry, router: str, job: str, **more: Any) -> Waiter[bool]:
     """Begin to lock a router that another has; returned once it stands in line."""
     return Waiter(
-        lambda told: registry.acquire_router_lock(router, job, PATIENCE_S, on_wait=told, **more)
+        lambda on_wait: registry.acquire_router_lock(
+            router, job, PATIENCE_S, on_wait=on_wait, **more
+        )
     )
 
 
@@ -767,7 +772,7 @@ def test_a_waiter_gets_the_router_when_it_is_released(registry: Registry) -> Non
     assert registry.acquire_router_lock("router-1", "a")
     waiting = lock(registry, "router-1", "b")
     looking = Waiter(
-        lambda told: registry.wait_for_all_routers(["router-1"], PATIENCE_S, on_wait=told)
+        lambda on_wait: registry.wait_for_all_routers(["router-1"], PATIENCE_S, on_wait=on_wait)
     )
     assert registry.release_router_lock("router-1", "a")
     assert waiting.result()
@@ -800,11 +805,11 @@ def test_what_is_raised_within_a_block_is_the_callers_own(registry: Registry) ->
     assert caught.value is mine and not registry.is_router_locked("router-1")
 
 
-def test_a_deadlock_is_told_at_once(registry: Registry) -> None:
+def test_a_deadlock_is_detected_at_once(registry: Registry) -> None:
     assert registry.acquire_router_lock("r1", "a")
     assert registry.acquire_router_lock("r2", "b")
     waiting = lock(registry, "r2", "a")
-    with pytest.raises(RegistryDeadlock, match="b would wait for ever"):
+    with raises(RegistryDeadlock, cycle="b waits for r1, held by a; a waits for r2, held by b"):
         registry.acquire_router_lock("r1", "b", PATIENCE_S)
     with pytest.raises(RegistryDeadlock):
         registry.wait_for_router("r1", PATIENCE_S, job_id="b")
@@ -874,9 +879,9 @@ def test_no_host_is_leased_while_another_job_has_its_router_alone(
 ) -> None:
     register(registry, 1)
     assert registry.acquire_router_lock("router-1", "detailed")
-    with pytest.raises(RegistryHeld, match="held exclusively by detailed") as told:
+    with raises(RegistryHeld, router="router-1", holder="detailed") as caught:
         lease(registry, "quick")
-    assert isinstance(told.value, RegistryError)
+    assert isinstance(caught.value, RegistryError)
     assert lease(registry, "detailed") == 1
     assert lease(registry, "detailed/part") == 2
     registry.release_router_lock("router-1", "detailed")
@@ -890,7 +895,7 @@ def test_a_batch_is_refused_for_any_of_its_routers(world: World, registry: Regis
     register(registry, 2, router="router-2")
     assert registry.acquire_router_lock("router-2", "detailed")
     before = world.records()
-    with pytest.raises(RegistryHeld, match="router-2"):
+    with raises(RegistryHeld, router="router-2", holder="detailed"):
         registry.acquire_source_host_leases(
             "quick",
             [
@@ -911,7 +916,7 @@ def test_the_lock_of_a_dead_job_refuses_nobody(world: World, registry: Registry)
 def test_the_routers_lock_may_be_required(world: World) -> None:
     registry = world.process(2, settings=NetworkSettings(require_router_lock=True))
     register(registry, 1)
-    with pytest.raises(RegistryHeld, match="does not hold router router-1"):
+    with raises(RegistryHeld, router="router-1", holder=None):
         lease(registry, "run")
     for mode in ("shared", "exclusive"):
         assert registry.acquire_router_lock("router-1", "run", mode=mode)
@@ -938,9 +943,9 @@ def test_neighbours_are_counted_by_runs(world: World, registry: Registry) -> Non
     assert drop("a", "h1", "10.0.0.9") == (1, False)
     assert drop("a", "h1", "10.0.0.9") == (1, False)
     assert drop("b", "h1", "10.0.0.9") == (0, True)
-    with pytest.raises(ValueError, match="no run has a lease") as told:
+    with pytest.raises(ValueError, match="no run has a lease") as caught:
         drop("b", "h1", "10.0.0.9")
-    assert isinstance(told.value, RegistryNotFound)
+    assert isinstance(caught.value, RegistryNotFound)
 
 
 @pytest.mark.parametrize(
@@ -998,9 +1003,9 @@ def test_a_store_that_goes_on_failing_is_a_registry_error(
         raise StoreUnavailable("the disk is full", outcome=outcome, **more)
 
     monkeypatch.setattr(quick_world.store, "transact", failing)
-    with pytest.raises(RegistryUnavailable, match="the disk is full") as told:
+    with pytest.raises(RegistryUnavailable, match="the disk is full") as caught:
         quick_world.registry.register_host(**host(1))
-    assert isinstance(told.value, RegistryError) and told.value.fields["outcome"] == outcome
+    assert isinstance(caught.value, RegistryError) and caught.value.fields["outcome"] == outcome
     assert calls == [5.0] * tries
 
 
@@ -1028,9 +1033,9 @@ def test_what_the_store_raises_comes_out_as_the_registrys(
         registry.sweep,
         lambda: registry.acquire_neighbor_lease("a", "h1", "10.0.0.1"),
     ):
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as caught:
             call()
-        assert (told.value.message, told.value.fields) == (raised.message, raised.fields)
+        assert (caught.value.message, caught.value.fields) == (raised.message, raised.fields)
 
 
 def test_each_kind_of_operation_has_its_own_time_limit(
@@ -1078,7 +1083,7 @@ def test_every_change_is_logged_in_one_place(
 
 
 def test_a_kind_of_job_that_is_none_locks_nothing(world: World) -> None:
-    with pytest.raises(InvalidValue, match="bogus"):
+    with raises(InvalidValue, field="job_type"):
         world.registry.acquire_router_lock("router-1", "job-1", 0, job_type="bogus")
     assert not world.registry.is_router_locked("router-1")
 

@@ -235,7 +235,7 @@ def test_every_space_is_laid_out_in_its_file() -> None:
     assert ROUTER_SIGN.name == "router_{key}"
 
 
-def test_a_router_shows_who_holds_it() -> None:
+def test_a_router_shows_its_holder() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     process = Holder(host_id="h", boot_id="b", pid_ns=1, pid=42, start_ticks=7)
     lease = Lease(granted_at=at, expires_at=NEVER)

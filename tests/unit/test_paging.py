@@ -13,6 +13,7 @@ from holdfast.domains.jobs.queries import place_of
 from holdfast.kernel.errors import InvalidValue, LockTimeout
 from holdfast.kernel.store import Tx
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 
 STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mark.prove)]
@@ -20,13 +21,7 @@ STORES = ["memory", "sqlite", "files", pytest.param("postgres", marks=pytest.mar
 
 @pytest.fixture(params=STORES)
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    urls = {
-        "memory": "memory:",
-        "sqlite": f"sqlite:{tmp_path}/s.sqlite",
-        "files": f"files:{tmp_path}/files",
-    }
-    url = urls.get(request.param) or request.getfixturevalue("postgres_url")
-    with connect(url) as made:
+    with connect(store_url(request, tmp_path)) as made:
         yield made
 
 
@@ -49,7 +44,7 @@ def test_jobs_before_a_job_are_the_rest_of_the_list(hf: Holdfast) -> None:
     assert hf.jobs.list_jobs(status="running", before=place_of(first)) == []
 
 
-def test_jobs_of_one_arrival_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_jobs_that_arrive_together_are_ordered_by_their_ids(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     from holdfast.domains.jobs.records import JOBS
@@ -107,7 +102,9 @@ def test_agents_behind_an_agent_are_the_rest_of_the_list(hf: Holdfast, tmp_path:
     gone = hf.agents.get("a2")
     hf.agents.remove("a2", gone.generation_id)
     behind = hf.agents.page(after=(gone.agent_name, "a2"), limit=1)
-    assert [agent.agent_id for agent in behind] == ["b2"], "a place is a place, whoever stood there"
+    assert [agent.agent_id for agent in behind] == ["b2"], (
+        "a position is a position, without its job too"
+    )
     with pytest.raises(InvalidValue):
         hf.agents.page(limit=-1)
 
@@ -127,7 +124,7 @@ def test_locks_behind_a_name_are_the_rest_of_what_is_held(hf: Holdfast) -> None:
         hf.locks.page(limit=-1)
 
 
-def test_who_waits_is_drawn_and_what_nobody_waits_for_is_not(hf: Holdfast) -> None:
+def test_waited_for_locks_are_drawn_and_others_are_not(hf: Holdfast) -> None:
     hf.locks.acquire("a", by="one")
     hf.locks.acquire("b", by="two")
     seen = []

@@ -19,7 +19,7 @@ def test_the_gateways_of_this_machine_are_known_by_their_folders(tmp_path: Path)
     assert gateways_here(Settings(gateway_root=str(tmp_path), namespace="other")) == []
 
 
-def test_a_folder_of_gateways_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_gateway_folder_that_is_no_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "default").touch()
     with pytest.raises(EnvironmentUnavailable, match="folder of the gateways"):
         gateways_here(Settings(gateway_root=str(tmp_path)))

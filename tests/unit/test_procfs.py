@@ -47,7 +47,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     assert probe(holder, processes, embedded=True) is Liveness.DEAD
 
 
-def test_one_that_cannot_be_seen_for_want_of_descriptors_is_not_watched_and_costs_none(
+def test_without_descriptors_a_process_is_not_watched_and_none_leak(
     sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every waiter that failed so left what it had opened, and so did not let anybody recover."""
@@ -209,7 +209,7 @@ def _proc_with_offset(root: Path, offset: str) -> Procfs:
     return Procfs(root=root)
 
 
-def test_a_start_is_told_without_the_offset_of_a_time_namespace(tmp_path: Path) -> None:
+def test_a_start_time_leaves_out_the_offset_of_a_time_namespace(tmp_path: Path) -> None:
     me, shifted = Procfs().current(), _proc_with_offset(tmp_path, "-100 250000000")
     assert shifted.current() == replace(me, start_ticks=me.start_ticks + 9975)
 

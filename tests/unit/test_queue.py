@@ -34,7 +34,7 @@ DAY_S = 86400.0
 
 
 class Made:
-    """A queue on a store with a clock that moves when told."""
+    """A queue on a store with a clock that the test moves."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
@@ -58,7 +58,7 @@ class Made:
         assert request is not None and request.token is not None
         return request, request.token
 
-    def told(self, request_id: str) -> list[str]:
+    def logged(self, request_id: str) -> list[str]:
         return [
             e.kind
             for batch in self.journal.since()
@@ -190,7 +190,7 @@ def test_a_request_put_back_keeps_its_place(made: Made) -> None:
     again, later = made.claim()
     assert again.request_id == first.request_id
     assert later > token
-    assert made.told(first.request_id) == [
+    assert made.logged(first.request_id) == [
         "request.accepted",
         "request.running",
         "request.readmitted",
@@ -252,6 +252,24 @@ def test_finished_requests_are_kept_within_bounds_with_their_keys(made: Made) ->
     assert made.queue.get(waiting.request_id).state is RequestState.ACCEPTED
 
 
+def test_only_what_has_ended_is_trimmed(made: Made) -> None:
+    """A request that runs and one that waits are older than all that ended, and no bound keeps
+    them.
+    """
+    steady_clock(made.queue.store).compare()
+    runs = made.accept("runs")
+    made.claim()
+    waits = made.accept("waits")
+    for n in range(2):
+        made.accept(str(n), express=True)
+        urgent = made.queue.claim(express=True)
+        assert urgent is not None and urgent.token is not None
+        made.queue.complete(urgent.request_id, urgent.token, {})
+    made.clock.advance(1000)
+    assert made.queue.change(lambda _, line: line.trim(keep=0, keep_s=1, keep_least=0).dropped) == 2
+    assert [r.request_id for r in made.queue.list()] == [runs.request_id, waits.request_id]
+
+
 def test_a_clock_stepped_forward_takes_no_keys_of_the_last_requests(made: Made) -> None:
     steady_clock(made.queue.store).compare()
     ids = []
@@ -285,7 +303,7 @@ def test_pruning_takes_what_ended_long_ago_with_its_key_and_tells(made: Made) ->
     assert made.queue.prune(keep_s=4 * DAY_S) == 0
     assert made.queue.prune(keep_s=2 * DAY_S) == 3
     assert [r.payload["prompt"] for r in made.queue.list()] == ["young", "runs", "waits"]
-    assert made.told("gpu") == ["request.pruned"]
+    assert made.logged("gpu") == ["request.pruned"]
     assert made.accept("young", key="kyoung").request_id == young
     assert made.accept("runs", key="r").request_id == runs.request_id
     assert made.accept("0", key="k0").request_id not in old
@@ -348,12 +366,12 @@ def test_pruning_passes_by_what_ended_late_in_whatever_place(
     assert [r.request_id for r in made.queue.list()] == late
 
 
-def test_trimming_by_itself_is_told_too(made: Made) -> None:
+def test_automatic_trimming_is_logged_too(made: Made) -> None:
     _done(made, "a")
     made.queue.change(lambda _, line: line.trim().dropped)
-    assert made.told("gpu") == []
+    assert made.logged("gpu") == []
     made.queue.change(lambda _, line: line.trim(keep=0).dropped)
-    assert made.told("gpu") == ["request.pruned"]
+    assert made.logged("gpu") == ["request.pruned"]
 
 
 def test_lists_are_in_order_and_cut_to_the_newest(made: Made) -> None:
@@ -402,7 +420,7 @@ def test_a_queue_that_could_take_nothing_is_refused(made: Made) -> None:
         SteppedQueue(made.store, made.journal, "gpu", depth_max=0)
 
 
-def test_a_damaged_request_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_damaged_request_is_skipped_and_reported(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "queue.sqlite"

@@ -215,7 +215,9 @@ def test_many_shared_waiters_with_long_names_are_handed_a_lock(
         assert served == jobs and world.queue(WIDE) == []
 
 
-def test_the_longest_cycle_can_be_told(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_longest_cycle_fits_its_journal_entry(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """A journal entry names the jobs of a cycle, with names as long as they may be."""
     with world_of("memory", tmp_path, request) as world:
         jobs = [f"{at:02d}" + WIDE[2:] for at in range(20)]
@@ -226,8 +228,8 @@ def test_the_longest_cycle_can_be_told(tmp_path: Path, request: pytest.FixtureRe
         rest = [f"{at:02d}" + '"' * 254 for at in range(27)]
         with pytest.raises(DeadlockDetected):
             world.locks.acquire([jobs[-1], *rest], by=jobs[0], timeout_s=PATIENCE_S)
-        [told] = world.told("lock.deadlock")[:1]
-        assert json_bytes(told.data) <= ENTRY_BYTES_MAX
+        [logged] = world.logged("lock.deadlock")[:1]
+        assert json_bytes(logged.data) <= ENTRY_BYTES_MAX
 
 
 # --- counted holds ---
@@ -281,8 +283,8 @@ def test_the_largest_event_fits_into_its_journal_entry_once_it_is_redacted() -> 
         world = EventWorld(store)
         job = world.running()
         secrets = {f"{at:x}secret": 1 for at in range(2300)}
-        told = world.events.publish(job.job_id, "progress", data=secrets)
-        assert json_bytes(told.event) > 30_000
+        logged = world.events.publish(job.job_id, "progress", data=secrets)
+        assert json_bytes(logged.event) > 30_000
         # What another program signed with the job's key is taken or dropped, and never raises.
         for number in (2300, 2600, 4000):
             data = {f"{at:x}secret": 1 for at in range(number)}

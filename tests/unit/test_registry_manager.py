@@ -82,11 +82,11 @@ def test_a_damaged_file_is_an_error_in_the_managers_own_log(
         for number in (1, 2):
             manager.register_host(**host(number))
         hosts.write_text("{")
-        with caplog.at_level(logging.ERROR, "mine"), pytest.raises(RegistryCorruption) as told:
+        with caplog.at_level(logging.ERROR, "mine"), pytest.raises(RegistryCorruption) as caught:
             manager.get_host_info("h1")
-        assert told.value.fields["restored"] and manager.get_host_info("h1")
+        assert caught.value.fields["restored"] and manager.get_host_info("h1")
     assert [(record.name, record.levelname) for record in caplog.records] == [("mine", "ERROR")]
-    assert told.value.message in caplog.text
+    assert caught.value.message in caplog.text
 
 
 def test_leaked_leases_of_an_older_system_end_by_the_configured_time(tmp_path: Path) -> None:
@@ -320,13 +320,13 @@ def test_a_closed_manager_may_be_closed_again() -> None:
 def test_what_it_raises_travels_between_processes() -> None:
     with RegistryManager({}) as manager:
         manager.register_host(**host(1))
-        with pytest.raises(holdfast.RegistryCollision) as told:
+        with pytest.raises(holdfast.RegistryCollision) as caught:
             manager.register_host(**host(1))
-    again = pickle.loads(pickle.dumps(told.value))
+    again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), again.message, again.fields) == (
         holdfast.RegistryCollision,
-        told.value.message,
-        told.value.fields,
+        caught.value.message,
+        caught.value.fields,
     )
 
 
@@ -431,7 +431,7 @@ def test_a_log_whose_folder_cannot_be_made_is_warned_of_and_not_again_with_each_
             assert "transaction log behind" not in caplog.text
 
 
-def test_a_log_that_was_rotated_is_begun_anew(manager: RegistryManager, log: Path) -> None:
+def test_a_rotated_log_is_started_again(manager: RegistryManager, log: Path) -> None:
     manager.register_host(**host(1))
     log.rename(log.with_suffix(".1"))
     manager.register_host(**host(2))
@@ -471,7 +471,7 @@ def test_while_another_copies_that_one_copies_for_all(
     second.close()
 
 
-def test_a_store_that_cannot_be_opened_is_told(
+def test_a_store_that_cannot_be_opened_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:{tmp_path}")

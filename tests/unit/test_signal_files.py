@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.adapters.signal_files import SignalFiles
 from holdfast.kernel.errors import InvalidValue
+from tests.harness.errors import raises
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_two_registrations_share_no_path(signals: SignalFiles) -> None:
     ],
 )
 def test_a_path_that_cannot_be_is_refused(signals: SignalFiles, path: str) -> None:
-    with pytest.raises(InvalidValue, match="cannot be a signal file"):
+    with raises(InvalidValue, field="preempt_signal_path"):
         signals.checked(path, "train")
 
 
@@ -95,7 +96,7 @@ def test_where_something_else_is_the_path_is_refused_and_that_thing_untouched(
     else:
         assert signals.give(str(path), "other", 3) is None
     before = os.lstat(path)
-    with pytest.raises(InvalidValue, match="something else"):
+    with raises(InvalidValue, field="preempt_signal_path"):
         signals.checked(str(path), "train")
     # And if it came there after the registration:
     assert "another file" in str(signals.give(str(path), "train", 7))

@@ -238,7 +238,7 @@ def test_the_last_ones_are_kept_however_old_they_are(hf: Holdfast, clock: Manual
         assert hf.jobs.prune() == hf.log.prune() == 0
     assert _kept(hf)[0] == jobs + 2
     assert _kept(hf)[1] > entries
-    # Whoever names an age means it.
+    # An age that the caller names counts.
     assert hf.jobs.prune(keep_s=JOBS_KEEP_S) == 3
 
 

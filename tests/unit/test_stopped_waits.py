@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.kernel.errors import EAgain, LockTimeout
 from holdfast.runtime.connection import Holdfast, connect
+from tests.harness.stores import store_url
 from tests.harness.timeouts import PATIENCE_S
 
 LONG_S = 10 * PATIENCE_S
@@ -18,8 +19,7 @@ LONG_S = 10 * PATIENCE_S
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/store.sqlite"}
-    with connect(urls.get(request.param) or request.getfixturevalue("postgres_url")) as made:
+    with connect(store_url(request, tmp_path)) as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def test_a_wait_for_a_lock_is_ended(
     if early:
         os.eventfd_write(stop, 1)
     began = time.monotonic()
-    with pytest.raises(LockTimeout) as told:
+    with pytest.raises(LockTimeout) as caught:
         hf.locks.acquire(
             "router-1",
             by="second",
@@ -47,15 +47,15 @@ def test_a_wait_for_a_lock_is_ended(
             stop_fd=stop,
             on_wait=lambda _: os.eventfd_write(stop, 1),
         )
-    assert time.monotonic() - began < PATIENCE_S and told.value.fields["outcome"] == "none"
+    assert time.monotonic() - began < PATIENCE_S and caught.value.fields["outcome"] == "none"
     assert (
         f"within {LONG_S:g} s" if limit_s else "before its wait was stopped"
-    ) in told.value.message
+    ) in caught.value.message
     status = hf.locks.status("router-1")
     assert ([hold.by for hold in status.holds], status.queue) == (["first"], ())
 
 
-def test_what_is_free_is_had_all_the_same(hf: Holdfast, stop: int) -> None:
+def test_a_free_lock_is_granted_all_the_same(hf: Holdfast, stop: int) -> None:
     os.eventfd_write(stop, 1)
     assert hf.locks.acquire("router-1", by="first", ttl_s=600, process=None, stop_fd=stop).token
     assert hf.locks.wait("router-2", by="first", stop_fd=stop)

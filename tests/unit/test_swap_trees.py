@@ -97,7 +97,7 @@ def test_a_swap_whose_process_is_dead_is_over_when_its_tree_is(world: World) -> 
         looker.swap("qwen", timeout_s=0).__enter__()
     assert trees.asked == []
     waits = Swapping(process(world, trees, 4), "qwen")
-    assert waits.told == [[OrphanLoad(left, [Survivor(7, "load.sh")], None)]]
+    assert waits.reported == [[OrphanLoad(left, [Survivor(7, "load.sh")], None)]]
     assert trees.was_asked.wait(PATIENCE_S) and trees.asked == [TREE]
     trees.end(TREE)
     assert waits.ended().loaded
@@ -110,11 +110,11 @@ def test_a_swap_that_waits_learns_that_the_process_of_the_other_is_dead(
     trees = Trees(TREE)
     swap = process(world, trees, 2).swap("llama", tree=TREE).__enter__()
     waits = Swapping(process(world, trees, 3), "qwen")
-    assert isinstance(waits.told[0][0], SwapMarker)
+    assert isinstance(waits.reported[0][0], SwapMarker)
     die(world, 2, swap)
     assert trees.was_asked.wait(PATIENCE_S)
     trees.end(TREE)
-    assert waits.ended().loaded and isinstance(waits.told[1][0], OrphanLoad)
+    assert waits.ended().loaded and isinstance(waits.reported[1][0], OrphanLoad)
 
 
 def test_a_swap_that_lives_without_the_lock_goes_on_until_its_tree_has_ended(world: World) -> None:
@@ -168,12 +168,12 @@ def test_a_swap_waits_out_a_load_that_it_cannot_see(
     swap = process(world, Trees(TREE), 2, machine).swap("llama", tree=TREE).__enter__()
     lose_lock(swap)
     waits = Swapping(process(world, Trees(), 3), "qwen")
-    assert isinstance(waits.told[0][0], OrphanLoad) and waits.told[0][0].left_s is not None
+    assert isinstance(waits.reported[0][0], OrphanLoad) and waits.reported[0][0].left_s is not None
     assert waits.ended().loaded
     machine.close()
 
 
-def test_a_load_that_is_seen_again_is_believed_anew() -> None:
+def test_a_load_that_is_observed_again_counts_again() -> None:
     unseen = UnseenLoads()
     assert unseen.left_s(3) is None
     assert 19 < unseen.note(3) <= 20

@@ -147,7 +147,7 @@ def test_a_swap_that_ends_before_its_load_changes_nothing_of_what_is_known(
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_what_a_dead_swapper_had_begun_to_load_is_unknown(world: World, begun: bool) -> None:
+def test_the_recipe_that_a_dead_swapper_began_to_load_is_unknown(world: World, begun: bool) -> None:
     load(world, "llama")
     swap = world.process(2).swap("qwen")
     if begun:
@@ -228,7 +228,7 @@ def test_a_reload_waits_for_the_work_that_uses_the_recipe(world: World) -> None:
         world.workflows.swap("llama", reload=True, policy="refuse").__enter__()
     assert stored(world) == ("llama", None)
     swapping = Swapping(world.workflows, "llama", reload=True)
-    assert [one.name for one in swapping.told[0] if isinstance(one, Workflow)] == ["train"]
+    assert [one.name for one in swapping.reported[0] if isinstance(one, Workflow)] == ["train"]
     # Else there would be ever more of it.
     with pytest.raises(EAgain, match="a reload of llama"):
         world.process(3).register("late", "llama")
@@ -412,8 +412,10 @@ def test_a_swap_waits_for_work_that_is_not_preemptible(world: World) -> None:
     owner = world.process(2)
     token = owner.register("train", "qwen").workflow.token
     swapping = Swapping(world.workflows, "llama")
-    told = [[getattr(one, "recipe", None) for one in told] for told in swapping.told]
-    assert told == [["qwen"]]
+    reported = [
+        [getattr(one, "recipe", None) for one in reported] for reported in swapping.reported
+    ]
+    assert reported == [["qwen"]]
     assert world.signal_files() == []
     owner.release("train", token)
     assert swapping.ended().loaded and world.current() == "llama"
@@ -483,7 +485,7 @@ def test_work_that_was_asked_is_woken_when_the_swap_is_over_without_effect(world
 def test_a_signal_is_taken_back_that_comes_after_the_end_of_what_it_was_for(
     world: World, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks makes the file once it is decided, and may be late. It lay there for ever."""
+    """The swapper makes the file once it is decided, and may be late. It lay there for ever."""
     work = world.process(2).register("train", "llama", preemptible=True).workflow
     signals = world.workflows._context.signals
     give = signals.give
@@ -508,8 +510,8 @@ def test_work_that_ignores_the_signal_is_reported_and_waited_for(world: World) -
     owner = world.process(2)
     token = owner.register("train", "qwen", preemptible=True).workflow.token
     swapping = Swapping(world.workflows, "llama", grace_s=0)
-    (told,) = swapping.told[0]
-    assert isinstance(told, Workflow) and told.preempt is Preempt.IGNORED
+    (reported,) = swapping.reported[0]
+    assert isinstance(reported, Workflow) and reported.preempt is Preempt.IGNORED
     owner.release("train", token)
     assert swapping.ended().loaded
     assert world.events() == [
@@ -583,14 +585,14 @@ def test_swaps_take_turns(world: World) -> None:
     other = world.process(2)
     with world.workflows.swap("llama"):
         swapping = Swapping(other, "qwen")
-        (told,) = swapping.told[0]
-        assert isinstance(told, SwapMarker) and told.recipe == "llama"
+        (reported,) = swapping.reported[0]
+        assert isinstance(reported, SwapMarker) and reported.recipe == "llama"
         with pytest.raises(LockTimeout, match=r"a swap to llama by p1 \(process 1\)") as caught:
             other.swap("third", timeout_s=0).__enter__()
         (holder,) = caught.value.fields["holders"]
         assert (holder["recipe"], holder["since"], holder["process"]["pid"]) == (
             "llama",
-            to_plain(told.begun_at),
+            to_plain(reported.begun_at),
             1,
         )
     assert swapping.ended().loaded
@@ -630,7 +632,7 @@ def test_many_swaps_at_once_are_one_after_the_other(world: World) -> None:
     ] * 6
 
 
-def test_what_a_dead_swapper_left_is_cleared_once_by_whoever_looks(world: World) -> None:
+def test_leftovers_of_a_dead_swapper_are_cleared_once_by_the_next_reader(world: World) -> None:
     swapper = world.process(2)
     owner = world.process(3)
     owner.register("tune", "qwen", preemptible=True)
@@ -692,7 +694,7 @@ def test_a_swapper_that_was_succeeded_cannot_complete(world: World) -> None:
     ]
 
 
-def test_a_lock_that_another_has_by_now_is_not_the_swappers(world: World) -> None:
+def test_a_lock_that_passed_to_another_is_not_the_swappers(world: World) -> None:
     swap = world.process(2).swap("llama").__enter__()
     lose_lock(swap)
     other = world.lock.contender()
@@ -714,7 +716,7 @@ def test_the_lock_alone_completes_nothing_under_anothers_marker(world: World) ->
     assert world.current() is None
 
 
-def test_who_waits_is_woken_once_more_when_the_lock_is_free(world: World) -> None:
+def test_a_waiter_is_woken_again_when_the_lock_is_free(world: World) -> None:
     """Woken for the marker alone, it may come too early for the lock."""
     listeners: list[Listener] = []
     with faults.at_point(
@@ -873,7 +875,7 @@ def test_a_swap_that_is_interrupted_as_it_ends_lets_go_of_its_lock(
 
 
 def test_what_ignored_an_operator_is_given_time_again_by_the_next_swap(world: World) -> None:
-    """It counted as unwilling for ever, though it yields to whoever asks next."""
+    """It counted as unwilling for ever, though it yields to the next swap."""
     work = world.process(2)
     token = work.register("w", "A", preemptible=True).workflow.token
     work.request_preempt("w")

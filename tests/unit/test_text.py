@@ -94,7 +94,7 @@ def test_what_is_seen_stays_as_it_is(text: str) -> None:
 
 
 @given(st.text(), st.sampled_from(_points(IGNORED)), st.text())
-def test_what_is_shown_is_shown_again_as_it_is(before: str, character: str, behind: str) -> None:
+def test_shown_text_is_shown_again_unchanged(before: str, character: str, behind: str) -> None:
     once = shown(before + character + behind)
     assert shown(once) == once
     assert not set(once) & set("\x1b\u200b\u202e\u2066\ufeff\U000e0041")

@@ -1,4 +1,4 @@
-"""What the page is told: each thing says why it is so, and what needs somebody is named, once."""
+"""What the page shows: each thing says why it is so, and what needs somebody is named, once."""
 
 import os
 from collections.abc import Iterator
@@ -41,10 +41,10 @@ def _overview(hf: Holdfast, *gateways: dict[str, Any]) -> Any:
 
 
 def test_an_empty_store_needs_nobody(hf: Holdfast) -> None:
-    told = _overview(hf)
-    assert (told.needs, told.graph.edges, told.journal, told.gateways) == ((), (), (), ())
-    assert (told.agents.total, told.locks.resources, sum(told.jobs.values())) == (0, 0, 0)
-    assert (told.store, told.swap.current, told.swap.target) == ("memory", None, None)
+    answer = _overview(hf)
+    assert (answer.needs, answer.graph.edges, answer.journal, answer.gateways) == ((), (), (), ())
+    assert (answer.agents.total, answer.locks.resources, sum(answer.jobs.values())) == (0, 0, 0)
+    assert (answer.store, answer.swap.current, answer.swap.target) == ("memory", None, None)
 
 
 # --- agents ---
@@ -104,7 +104,7 @@ def test_a_damaged_agent_hides_no_other(tmp_path: Path) -> None:
 # --- locks ---
 
 
-def test_a_lock_says_who_has_it_and_what_can_be_done(hf: Holdfast) -> None:
+def test_a_lock_names_its_holder_and_the_possible_actions(hf: Holdfast) -> None:
     hf.locks.acquire(["router-1", "router-2"], by="job-1")
     why = why_lock(hf.locks, "router-1")
     assert (why.tone, why.state, [action.verb for action in why.actions]) == (
@@ -167,7 +167,7 @@ def test_the_timeline_is_put_together_from_journal_and_table(
     hf: Holdfast, clock: ManualClock
 ) -> None:
     begun = clock.now()
-    told = [
+    reported = [
         (1, "lock.waiting", {"by": "b", "mode": "exclusive", "held_by": ["a"]}),
         (5, "lock.granted", {"by": "b", "mode": "exclusive", "waited_s": 4}),
         (6, "lock.waiting", {"by": "c", "mode": "exclusive", "held_by": ["b"]}),
@@ -175,7 +175,7 @@ def test_the_timeline_is_put_together_from_journal_and_table(
         (9, "lock.holder_died", {"by": "b"}),
     ]
     at = 0
-    for second, kind, data in told:
+    for second, kind, data in reported:
         clock.advance(second - at)
         at = second
         hf.store.transact(
@@ -306,8 +306,8 @@ def test_a_job_that_ended_in_error_is_pointed_at_until_it_is_given_up(
         job.finished_at,
     )
     assert _overview(hf).needs == ()
-    told = hf.store.journal(limit=1, reverse=True).entries[0]
-    assert (told.data["from"], told.data["to"], told.data["why"], told.data["reason"]) == (
+    logged = hf.store.journal(limit=1, reverse=True).entries[0]
+    assert (logged.data["from"], logged.data["to"], logged.data["why"], logged.data["reason"]) == (
         *("error", "cancelled"),
         *("given_up", "seen"),
     )
@@ -400,17 +400,17 @@ def test_jobs_are_found_by_words_status_and_pages(hf: Holdfast) -> None:
 
 def test_it_says_when_it_is_unknown_what_is_loaded(hf: Holdfast) -> None:
     hf.workflows.swap("qwen-7b").__enter__().fail("exit status 9", exit_status=9)
-    picture, swap, told = swap_snapshot(hf.workflows), why_swap(hf.workflows), _overview(hf)
+    picture, swap, answer = swap_snapshot(hf.workflows), why_swap(hf.workflows), _overview(hf)
     assert (
         picture.current is None
         and "the load of qwen-7b" in picture.unknown
         and picture.unknown_at is not None
     )
     assert (swap.state, swap.tone, swap.title) == ("unknown", "bad", "model unknown")
-    assert [(need.kind, need.tone) for need in told.needs] == [("swap", "bad")]
+    assert [(need.kind, need.tone) for need in answer.needs] == [("swap", "bad")]
 
 
-def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
+def test_a_swap_names_what_it_waits_for(hf: Holdfast) -> None:
     # Work of this process itself would be a deadlock.
     hf.workflows.register("tuning", "llama-70b", owner=hf.processes.of(os.getppid()))
     assert (why_swap(hf.workflows).state, why_workflow(hf.workflows, "tuning").advice) == (
@@ -439,11 +439,11 @@ def test_a_swap_says_who_it_waits_for(hf: Holdfast) -> None:
         with hf.workflows.swap("qwen-7b", timeout_s=PATIENCE_S, stop_fd=enough, on_wait=look):
             pass
     os.close(enough)
-    picture, swap, workflow, told = seen[0]
+    picture, swap, workflow, reported = seen[0]
     assert (picture.target, picture.waits_for) == ("qwen-7b", ("tuning",))
     assert swap.state == "waits for work to end"
     assert "cannot be asked to yield" in workflow.advice[0]
-    assert [(need.kind, need.words) for need in told.needs] == [
+    assert [(need.kind, need.words) for need in reported.needs] == [
         ("swap", "the swap to qwen-7b waits for tuning")
     ]
     with pytest.raises(NotFound):

@@ -34,6 +34,7 @@ from holdfast.kernel.store import Store, Tx
 from holdfast.stores.files.store import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.harness.errors import raises
 from tests.harness.machine import Machine
 from tests.harness.timeouts import PATIENCE_S
 from tests.unit.swap_world import lose_lock
@@ -142,12 +143,12 @@ def test_work_that_waits_begins_when_its_recipe_is_loaded(world: World, loaded: 
     with world.workflows.swap("llama") as swap:
         if loaded == "unknown":
             swap.fail("out of memory")
-    told: list[object] = []
+    reported: list[object] = []
     waits, begun = threading.Event(), threading.Event()
 
     def work() -> None:
         def tell(in_the_way: object) -> None:
-            told.append(in_the_way)
+            reported.append(in_the_way)
             waits.set()
 
         with world.process(2).running("train", "qwen", wait_s=PATIENCE_S, on_wait=tell):
@@ -161,7 +162,7 @@ def test_work_that_waits_begins_when_its_recipe_is_loaded(world: World, loaded: 
     assert begun.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
     status = world.workflows.swap_status()
-    assert status.current is not None and status.current.recipe == "qwen" and told
+    assert status.current is not None and status.current.recipe == "qwen" and reported
 
 
 def test_a_name_is_one_owners(world: World) -> None:
@@ -320,7 +321,7 @@ def test_of_a_machine_that_cannot_be_seen_the_time_decides(world: World) -> None
     assert names(world) == []
 
 
-def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_renewal(
+def test_a_live_owner_past_its_lease_learns_so_at_its_next_renewal(
     world: World,
 ) -> None:
     token = world.workflows.register("train", "llama", ttl_s=5).workflow.token
@@ -329,7 +330,7 @@ def test_a_live_owner_whose_time_has_passed_is_over_and_is_told_at_its_next_rene
     assert world.workflows.renew("train", token).token == token
     world.clock.advance(6)
     assert names(world) == []
-    with pytest.raises(LeaseLost, match="workflow train is not registered any more"):
+    with raises(LeaseLost, workflow="train"):
         world.workflows.renew("train", token)
     assert names(world) == []
 
@@ -343,7 +344,7 @@ def test_the_release_of_what_is_over_but_not_swept_is_a_release(world: World) ->
     assert world.kinds() == ["workflow.registered", "workflow.released"]
 
 
-def test_who_ends_after_being_asked_to_yield_has_yielded(world: World) -> None:
+def test_a_workflow_that_ends_when_asked_to_yield_has_yielded(world: World) -> None:
     world.process(2).register("train", "llama", preemptible=True)
     world.workflows.request_preempt("train")
     world.machine.end(2)
@@ -406,7 +407,7 @@ def test_work_is_asked_to_yield_by_a_file_and_yields(world: World) -> None:
 
 def test_work_that_is_not_preemptible_is_not_asked(world: World) -> None:
     world.workflows.register("train", "llama")
-    with pytest.raises(InvalidValue, match="not registered as preemptible"):
+    with raises(InvalidValue, workflow="train"):
         world.workflows.request_preempt("train")
     with pytest.raises(NotFound):
         world.workflows.request_preempt("other")
@@ -486,7 +487,7 @@ def test_running_tells_when_it_was_swept(world: World) -> None:
     assert work.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost):
         work.should_yield()
-    with pytest.raises(LeaseLost, match="it was swept"):
+    with raises(LeaseLost, workflow="train"):
         work.__exit__(None, None, None)
 
 
@@ -496,8 +497,8 @@ def test_running_goes_on_looking_when_what_it_calls_fails(
     """Nothing renewed the work any more, and nobody said so."""
     asked, lost = threading.Event(), threading.Event()
 
-    def fail(told: threading.Event) -> None:
-        told.set()
+    def fail(failed: threading.Event) -> None:
+        failed.set()
         raise KeyError("no such checkpoint")
 
     running = world.process(2).running(

@@ -1,4 +1,4 @@
-"""Workflows for tests: a store, processes that live and die when told to, and the workflows as each
+"""Workflows for tests: a store, processes that live and die on request, and the workflows as each
 process sees them.
 """
 

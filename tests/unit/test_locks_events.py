@@ -68,7 +68,7 @@ def brief(entries: list[Entry]) -> list[tuple[str, str, str]]:
 # --- the journal ---
 
 
-def test_what_nobody_waited_for_is_not_told(world: World, locks: Locks) -> None:
+def test_an_uncontended_change_is_not_logged(world: World, locks: Locks) -> None:
     outer = locks.acquire(["a", "b"], by="job", ttl_s=60)
     locks.renew(outer)
     inner = locks.acquire("a", by="job")
@@ -82,19 +82,19 @@ def test_what_nobody_waited_for_is_not_told(world: World, locks: Locks) -> None:
     waiting = world.line_up("d", by="job")
     locks.release(held)
     locks.release(waiting.result())
-    told = len(world.told())
+    logged = len(world.logged())
     world.use("d", by="job")
     world.use("d", by="job")
-    assert len(world.told()) == told
-    assert {entry.subject for entry in world.told()} == {"d"}
+    assert len(world.logged()) == logged
+    assert {entry.subject for entry in world.logged()} == {"d"}
 
 
-def test_a_wait_and_its_grant_are_told(world: World, locks: Locks) -> None:
+def test_a_wait_and_its_grant_are_logged(world: World, locks: Locks) -> None:
     held = locks.acquire("a", by="holder")
     waiting = world.line_up("a", by="job")
     locks.release(held)
     grant = waiting.result()
-    waited, granted = world.told()
+    waited, granted = world.logged()
     assert brief([waited, granted]) == [("lock.waiting", "a", "job"), ("lock.granted", "a", "job")]
     assert waited.data == {"by": "job", "mode": "exclusive", "held_by": ["holder"]}
     assert granted.data.keys() == {"by", "mode", "waited_s"}
@@ -104,28 +104,28 @@ def test_a_wait_and_its_grant_are_told(world: World, locks: Locks) -> None:
     assert granted.revision == grant.token
 
 
-def test_a_set_is_told_once_for_each_name(world: World, locks: Locks) -> None:
+def test_a_set_is_logged_once_for_each_name(world: World, locks: Locks) -> None:
     held = locks.acquire("b", by="holder")
     waiting = world.line_up(["a", "b"], by="job")
     locks.release(held)
     waiting.result()
-    assert [(entry.kind, entry.subject) for entry in world.told()] == [
+    assert [(entry.kind, entry.subject) for entry in world.logged()] == [
         ("lock.waiting", "a"),
         ("lock.waiting", "b"),
         ("lock.granted", "a"),
         ("lock.granted", "b"),
     ]
-    assert all(entry.data["names"] == ["a", "b"] for entry in world.told())
+    assert all(entry.data["names"] == ["a", "b"] for entry in world.logged())
 
 
-def test_a_grant_beside_others_is_told_and_one_alone_is_not(world: World, locks: Locks) -> None:
+def test_a_grant_beside_others_is_logged_and_one_alone_is_not(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one", mode="shared")
-    assert world.told() == []
+    assert world.logged() == []
     locks.acquire("a", by="two", mode="shared")
-    assert brief(world.told()) == [("lock.granted", "a", "two")]
+    assert brief(world.logged()) == [("lock.granted", "a", "two")]
 
 
-def test_how_a_wait_ended_is_told(world: World, locks: Locks, watches: Watches) -> None:
+def test_the_end_of_a_wait_is_logged(world: World, locks: Locks, watches: Watches) -> None:
     locks.acquire("a", by="holder")
 
     def leave(_: object) -> None:
@@ -135,83 +135,83 @@ def test_how_a_wait_ended_is_told(world: World, locks: Locks, watches: Watches) 
         locks.acquire("a", by="interrupted", on_wait=leave)
     with pytest.raises(LockTimeout):
         locks.acquire("a", by="impatient", on_wait=lambda _: watches.run_out())
-    assert brief(world.told()) == [
+    assert brief(world.logged()) == [
         ("lock.waiting", "a", "interrupted"),
         ("lock.withdrawn", "a", "interrupted"),
         ("lock.waiting", "a", "impatient"),
         ("lock.timed_out", "a", "impatient"),
     ]
-    timed_out = world.told("lock.timed_out")[0]
+    timed_out = world.logged("lock.timed_out")[0]
     assert timed_out.data["held_by"] == ["holder"]
     assert timed_out.data["waited_s"] >= 0
 
 
-def test_deaths_are_told_of_holders_and_of_waiters(world: World, locks: Locks) -> None:
+def test_deaths_of_holders_and_waiters_are_logged(world: World, locks: Locks) -> None:
     holder = world.process(2).acquire("a", by="holder")
     world.leave_in_line("a", by="waiter", pid=3)
     behind = world.line_up("a", by="behind")
     world.machine.end(3)
-    behind.until_told(2)
+    behind.until_reported(2)
     world.machine.end(2)
     behind.result()
-    died = world.told("lock.waiter_died", "lock.holder_died")
+    died = world.logged("lock.waiter_died", "lock.holder_died")
     assert brief(died) == [("lock.waiter_died", "a", "waiter"), ("lock.holder_died", "a", "holder")]
     assert died[0].data["process"] == "host-1/3"
     assert died[1].data["process"] == "host-1/2"
     assert died[1].data["token"] == holder.token
 
 
-def test_a_lease_that_ran_out_is_told(timed: World) -> None:
+def test_an_expired_lease_is_reported(timed: World) -> None:
     grant = timed.locks.acquire(["a", "b"], by="job", ttl_s=5, process=None)
     timed.clock.advance(6)
     timed.locks.acquire("a", by="next", timeout_s=0)
-    told = timed.told("lock.lease_expired")
-    assert [(entry.subject, entry.data["token"], entry.data["process"]) for entry in told] == [
+    logged = timed.logged("lock.lease_expired")
+    assert [(entry.subject, entry.data["token"], entry.data["process"]) for entry in logged] == [
         ("a", grant.token, "none"),
         ("b", grant.token, "none"),
     ]
 
 
-def test_a_deadlock_is_told_with_its_cycle(world: World, locks: Locks) -> None:
+def test_a_deadlock_names_its_cycle(world: World, locks: Locks) -> None:
     locks.acquire("a", by="one")
     locks.acquire("b", by="two")
     waiting = world.line_up("b", by="one")
     with pytest.raises(DeadlockDetected):
         locks.acquire("a", by="two")
-    (entry,) = world.told("lock.deadlock")
+    (entry,) = world.logged("lock.deadlock")
     assert entry.subject == "a"
     assert entry.data == {
         "by": "two",
         "cycle": "two waits for a, held by one; one waits for b, held by two",
     }
     # The one that was refused never stood in line.
-    assert [e.data["by"] for e in world.told("lock.waiting")] == ["one"]
+    assert [e.data["by"] for e in world.logged("lock.waiting")] == ["one"]
     locks.free("b", by="two")
     waiting.result()
 
 
-def test_everything_is_told_where_the_settings_say_so(talkative: World) -> None:
+def test_every_change_is_logged_where_the_settings_say_so(talkative: World) -> None:
     """A grant and a release for each name, re-entered ones left out, and each with the token of its
     grant.
     """
     locks = talkative.locks
     with locks.hold(["a", "b"], by="job") as grant:
         assert not locks.release(locks.acquire("a", by="job"))
-    assert [(entry.kind, entry.subject) for entry in talkative.told()] == [
+    assert [(entry.kind, entry.subject) for entry in talkative.logged()] == [
         ("lock.granted", "a"),
         ("lock.granted", "b"),
         ("lock.released", "a"),
         ("lock.released", "b"),
     ]
-    assert [entry.data["token"] for entry in talkative.told("lock.released")] == [grant.token] * 2
-    assert talkative.told("lock.granted")[0].revision == grant.token
+    assert [entry.data["token"] for entry in talkative.logged("lock.released")] == [grant.token] * 2
+    assert talkative.logged("lock.granted")[0].revision == grant.token
 
 
-def test_a_part_that_is_let_go_is_told_where_everything_is(talkative: World) -> None:
+def test_a_partial_release_is_logged_with_the_rest(talkative: World) -> None:
     grant = talkative.locks.acquire(["a", "b"], by="job")
     talkative.locks.free("a", by="job")
     talkative.locks.release(grant)
-    assert brief(talkative.told("lock.released")) == [
+    assert brief(talkative.logged("lock.released")) == [
         ("lock.released", "a", "job"),
         ("lock.released", "b", "job"),
     ]
@@ -231,7 +231,7 @@ def test_the_journal_tells_exactly_what_the_table_shows(talkative: World) -> Non
     talkative.machine.end(5)
     locks.acquire("d", by="next", timeout_s=0)
     holders: dict[str, set[str]] = {}
-    for entry in talkative.told():
+    for entry in talkative.logged():
         who = holders.setdefault(entry.subject, set())
         if entry.kind == "lock.granted":
             who.add(entry.data["by"])
@@ -310,8 +310,8 @@ def test_what_went_wrong_is_counted(world: World, locks: Locks, watches: Watches
     assert found["c"].deaths == 1
 
 
-def test_what_another_thread_is_just_adding_is_told_too(timed: World) -> None:
-    """The background adds what was counted now and then, and whoever asks at that moment must not
+def test_counts_that_another_thread_is_adding_are_reported_too(timed: World) -> None:
+    """The background adds what was counted now and then, and a reader at that moment must not
     miss it.
     """
     adding, go_on = threading.Event(), threading.Event()
@@ -449,7 +449,7 @@ def test_everything_that_is_held_or_waited_for_is_listed(world: World, locks: Lo
     waiting.result()
 
 
-def test_the_living_the_dead_the_unknown_and_those_without_a_process_are_told_apart(
+def test_live_dead_unknown_and_processless_holders_are_distinguished(
     timed: World,
 ) -> None:
     timed.locks.acquire("a", by="alive")
@@ -505,7 +505,7 @@ def test_the_explanation_follows_the_chain_to_its_end(world: World, locks: Locks
     last.result()
 
 
-def test_the_explanation_names_who_is_behind_a_job_and_asks_once_for_each(timed: World) -> None:
+def test_the_explanation_names_the_process_of_each_job_with_one_look_up(timed: World) -> None:
     asked: list[str] = []
 
     def behind(by: str) -> tuple[str, ...]:
@@ -586,9 +586,7 @@ def test_what_is_free_and_waited_for_is_explained_by_what_its_line_waits_for(
     waiting.result()
 
 
-def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(
-    world: World, locks: Locks
-) -> None:
+def test_a_lost_grant_says_whether_it_expired_or_was_revoked(world: World, locks: Locks) -> None:
     brief = locks.acquire("a", by="brief", ttl_s=1e-6)
     assert brief.lost.wait(PATIENCE_S)
     with pytest.raises(LeaseLost, match="is over, as its time to live has ended: stop work"):
@@ -599,7 +597,7 @@ def test_a_holder_is_told_whether_its_time_ran_out_or_it_was_taken_away(
         kicked.check()
 
 
-def test_who_is_to_be_upgraded_waits_for_the_other_sharers_and_not_for_itself(
+def test_an_upgrade_waits_for_the_other_sharers_and_not_for_itself(
     world: World, locks: Locks
 ) -> None:
     for by in ("one", "two"):
@@ -658,13 +656,13 @@ def test_looking_changes_nothing(world: World, locks: Locks) -> None:
     locks.acquire("a", by="job")
     world.process(2).acquire("b", by="dead")
     world.machine.end(2)
-    before, told = world.rows(), world.told()
+    before, logged = world.rows(), world.logged()
     locks.status("b")
     locks.explain("b")
     locks.graph()
     locks.list_held()
     assert world.rows() == before
-    assert world.told() == told
+    assert world.logged() == logged
     assert world.holders("b") == ["dead"]
 
 
@@ -855,9 +853,9 @@ def test_a_request_that_is_stopped_is_withdrawn_and_did_not_time_out(
     assert waiter.result() is None
     os.close(stop_fd)
     assert [one.by for one in locks.status("a").queue] == ["behind"]
-    told = world.told()
-    assert ("lock.withdrawn", "a", "stopped") in brief(told)
-    assert "lock.timed_out" not in [entry.kind for entry in told]
+    logged = world.logged()
+    assert ("lock.withdrawn", "a", "stopped") in brief(logged)
+    assert "lock.timed_out" not in [entry.kind for entry in logged]
     assert locks.statistics()["a"].timeouts == 0
     locks.release(held)
     behind.result().release()
