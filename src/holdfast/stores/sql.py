@@ -8,7 +8,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.errors import Corrupt, SchemaTooNew
 from holdfast.kernel.order import Parts, span
@@ -18,7 +21,7 @@ from holdfast.stores.checks import check_key, index_number, out_of_scope, storab
 from holdfast.stores.query import Query, QueryTx
 
 
-class Dialect(NamedTuple):
+class Dialect(Struct, frozen=True):
     mark: str
     """A parameter."""
     schema: str
@@ -111,10 +114,8 @@ class SqlReadTx(QueryTx):
 
     dialect: Dialect
     now: datetime
-
-    def __init__(self, namespace: str, names: frozenset[str]) -> None:
-        self._ns = namespace
-        self._names = names
+    _ns: str
+    _names: frozenset[str]
 
     @abstractmethod
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -149,17 +150,17 @@ class SqlReadTx(QueryTx):
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
-        index, low, high, reverse, limit = query
-        column = "key" if index is None else self._column(space, index)
+        high, limit = query.high, query.limit
+        column = "key" if query.by is None else self._column(space, query.by)
         table = self._table(space)
-        parameters: list[Any] = [self._ns, low]
+        parameters: list[Any] = [self._ns, query.low]
         if high is not None:
             parameters.append(high)
         if limit is not None:
             parameters.append(limit)
         if offset:
             parameters.append(offset)
-        shape = (high is not None, reverse, limit is not None, offset > 0)
+        shape = (high is not None, query.reverse, limit is not None, offset > 0)
         sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix)
         found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
         if damaged is None:
@@ -211,7 +212,7 @@ class SqlTx(SqlReadTx):
     def _take_first(
         self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
-        query, suffix, skipped = query._replace(limit=1), self.dialect.skip_locked, 0
+        query, suffix, skipped = replace(query, limit=1), self.dialect.skip_locked, 0
         while True:
             bad: Damage | None = None if damaged is None else []
             found = self.select(space, query, bad, offset=skipped, suffix=suffix)
