@@ -393,9 +393,7 @@ def connected(
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
-    processes.place_trees(
-        partial(tree_folder_of, opened), partial(access_in, settings, opened)
-    )
+    processes.place_trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
     # A program that has not loaded `logging` listens to no log, and loading it would cost a short
     # command several milliseconds.
     if (logging := sys.modules.get("logging")) is not None:

@@ -222,9 +222,7 @@ class HotPath:
 
         return self._in_gate(connection, insert, deadline)
 
-    def delete_if(
-        self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
-    ) -> int:
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, deadline: float) -> int:
         """Delete those of the keys whose record has the revision `token`; return how many there
         were. Raises Declined.
         """
