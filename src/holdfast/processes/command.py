@@ -249,11 +249,11 @@ class Command:
         self.began = True
         self._order(
             {
-                "words": [os.fsencode(word) for word in self._words],
+                "words": list(map(os.fsencode, self._words)),
                 "environment": {
                     name.encode(): value.encode() for name, value in environment.items()
                 },
-                "mask": [int(number) for number in self._mask],
+                "mask": list(map(int, self._mask)),
                 "cwd": self._cwd,
                 "fifo": self.path,
                 "shared_fifo": None if self._within is None else self._within.path,

@@ -104,7 +104,8 @@ class SqliteStore(EmbeddedStore):
                 failed=self._forget_tables,
             )
             undone.callback(self.durable.close)
-            self._volatile_boot = join_volatile(self.durable, self._users, boot_id, self._clock)
+            current = join_volatile(self.durable, self._users, boot_id, self._clock)
+            self._volatile_path = volatile_path(self.path, current)
             undone.pop_all()
         self._fifos = Fifos(self.side_folder("wake"), namespace, self.access)
         _stores.add(self)
@@ -260,7 +261,8 @@ class SqliteStore(EmbeddedStore):
         return self._transact(delete, plan_of((space,)), deadline)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
-        self._check_open()
+        if self._closed:
+            raise self._no_more()
         return self._fifos.listen(topics, self._users.keep)
 
     def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
@@ -268,9 +270,10 @@ class SqliteStore(EmbeddedStore):
         # A command that only changes something does not need it.
         from holdfast.stores.sqlite.journal import read
 
-        self._check_open()
+        if self._closed:
+            raise self._no_more()
         files = [self.durable]
-        if os.path.exists(self.volatile_path()):
+        if os.path.exists(self._volatile_path):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
         return read(files, self.namespace, cursor, limit, reverse=reverse)
 
@@ -329,7 +332,7 @@ class SqliteStore(EmbeddedStore):
 
     def _database(self, volatile: bool, deadline: float) -> Database:
         if self._closed:
-            self._check_open()
+            raise self._no_more()
         if not volatile:
             return self.durable
         if self._volatile is None:
@@ -403,12 +406,14 @@ class SqliteStore(EmbeddedStore):
         """Where the current volatile file is, or would be: that of this boot, unless a process with
         another boot id was first.
         """
-        return volatile_path(self.path, self._volatile_boot)
+        return self._volatile_path
 
-    def _check_open(self) -> None:
-        if self._closed:
-            handles.check()
-            raise closed()
+    def _no_more(self) -> StoreUnavailable:
+        """The error of a closed store. In a child that was forked while SQLite was in use, raises
+        what tells it so.
+        """
+        handles.check()
+        return closed()
 
 
 def _committed(done: tuple[SqliteTx, Any]) -> None:

@@ -91,10 +91,12 @@ class SqliteTx(SqliteReadTx, SqlTx):
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
         table = self._table(space)
-        places = space.index_keys(record)
-        placed = tuple([place is not None for place in places])
-        sql = table.puts.get(placed) or table.putting(placed)
-        given = [bytearray(place) for place in places if place is not None]
+        placed, given = [], []
+        for place in space.index_keys(record):
+            placed.append(place is not None)
+            if place is not None:
+                given.append(bytearray(place))
+        sql = table.puts.get(tuple(placed)) or table.putting(tuple(placed))
         self.change(sql, [self._ns, key, self.revision, bytearray(space.encode(record)), *given])
 
     def insert(self, space: Space[R], key: str, record: R) -> None:

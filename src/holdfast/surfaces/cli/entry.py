@@ -59,11 +59,8 @@ def _leave(status: int) -> None:
             # Closed, or reported already: guarded() flushes too.
             continue
     threading = sys.modules.get("threading")
-    if threading is not None and any(
-        not thread.daemon and thread is not threading.main_thread()
-        for thread in threading.enumerate()
-    ):
-        # A server's request may still be at work: Python waits for its thread.
+    if threading and len([one for one in threading.enumerate() if not one.daemon]) > 1:
+        # Besides this one: a server's request may still be at work, and Python waits for it.
         sys.exit(status)
     os._exit(status)
 
