@@ -101,10 +101,12 @@ def index_number(space: Space[Any], index: str) -> int:
     try:
         return list(space.indexes).index(index)
     except ValueError:
-        names = ", ".join(space.indexes) or "none"
-        raise InvalidValue(
-            f"space {space.name} has no index {index}: it declares {names}"
-        ) from None
+        raise no_index(space, index) from None
+
+
+def no_index(space: Space[Any], index: str) -> InvalidValue:
+    names = ", ".join(space.indexes) or "none"
+    return InvalidValue(f"space {space.name} has no index {index}: it declares {names}")
 
 
 def out_of_scope(space: Space[Any]) -> InvalidValue:

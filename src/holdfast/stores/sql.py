@@ -17,7 +17,7 @@ from holdfast.kernel.errors import Corrupt, SchemaTooNew
 from holdfast.kernel.order import Parts, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.checks import check_key, index_number, out_of_scope, storable
+from holdfast.stores.checks import check_key, no_index, out_of_scope, storable
 from holdfast.stores.query import Query, QueryTx
 
 
@@ -134,7 +134,9 @@ class SqlReadTx(QueryTx):
         table = self._table(space)
         if index is None:
             return int(self.rows(table.count, (self._ns,))[0][0])
-        column, (low, high) = self._column(space, index), span(match)
+        if index not in space.indexes:
+            raise no_index(space, index)
+        column, (low, high) = f"by_{index}", span(match)
         sql = f"{table.count} AND {column} >= {self.dialect.mark}"
         if high is None:
             return int(self.rows(sql, (self._ns, low))[0][0])
@@ -150,8 +152,10 @@ class SqlReadTx(QueryTx):
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
-        high, limit = query.high, query.limit
-        column = "key" if query.by is None else self._column(space, query.by)
+        by, high, limit = query.by, query.high, query.limit
+        if by is not None and by not in space.indexes:
+            raise no_index(space, by)
+        column = "key" if by is None else f"by_{by}"
         table = self._table(space)
         parameters: list[Any] = [self._ns, query.low]
         if high is not None:
@@ -177,10 +181,6 @@ class SqlReadTx(QueryTx):
         if space.name not in self._names:
             raise out_of_scope(space)
         return table_of(space, self.dialect)
-
-    def _column(self, space: Space[Any], index: str) -> str:
-        index_number(space, index)
-        return f"by_{index}"
 
 
 class SqlTx(SqlReadTx):
