@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from holdfast.adapters import gateway_client
-from holdfast.adapters.gateway_client import GatewayHealth
+from holdfast.adapters.gateway_health import GatewayHealth
 from holdfast.domains.agents import Gateway
 from holdfast.kernel.holder import Liveness
 from tests.harness.timeouts import PATIENCE_S

@@ -167,7 +167,7 @@ class Holdfast:
     def agents(self) -> "Agents":
         """Live agents."""
         from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
-        from holdfast.adapters.gateway_client import GatewayHealth
+        from holdfast.adapters.gateway_health import GatewayHealth
         from holdfast.adapters.tmux import Tmux
         from holdfast.domains.agents import Agents
         from holdfast.domains.agents.ports import Outside
