@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from holdfast.adapters import gateway_client
-from holdfast.adapters.gateway_client import GatewayHealth
+from holdfast.adapters import gateway_health
+from holdfast.adapters.gateway_health import GatewayHealth
 from holdfast.domains.agents import GatewayAddress
 from holdfast.kernel.holder import Liveness
 from tests.harness.timeouts import PATIENCE_S
@@ -18,7 +18,7 @@ from tests.harness.timeouts import PATIENCE_S
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers is waited for, however busy the machine is."""
-    monkeypatch.setattr(gateway_client, "GATEWAY_PROBE_S", PATIENCE_S)
+    monkeypatch.setattr(gateway_health, "GATEWAY_PROBE_S", PATIENCE_S)
 
 
 def gateway(port: int, host: str = "127.0.0.1") -> GatewayAddress:
@@ -81,7 +81,7 @@ def test_where_nothing_listens_it_is_dead() -> None:
 
 
 def test_one_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_client, "GATEWAY_PROBE_S", 0.05)
+    monkeypatch.setattr(gateway_health, "GATEWAY_PROBE_S", 0.05)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import stat
 
 from holdfast.system.access import PRIVATE, Access, dress, in_folder
@@ -31,7 +30,7 @@ def atomic_durable_write(
     content = data.encode() if isinstance(data, str) else data
 
     def replace(folder: int, name: str) -> None:
-        temporary = f".{name[:200]}.{secrets.token_hex(8)}.tmp"
+        temporary = f".{name[:200]}.{os.urandom(8).hex()}.tmp"
         fd = os.open(temporary, _DRAFT, 0o600, dir_fd=folder)
         try:
             with open(fd, "wb") as file:
@@ -65,7 +64,7 @@ def make_whole(
     may not survive a power loss; the content does if it is `synced`.
     """
     target = os.fspath(path)
-    draft = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.draft")
+    draft = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.draft")
     fd = os.open(draft, _DRAFT, 0o600, dir_fd=folder_fd)
     try:
         with open(fd, "wb") as file:

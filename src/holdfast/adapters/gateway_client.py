@@ -4,7 +4,6 @@ It uses the standard library's client, which needs no extra, loads quickly and u
 """
 
 import http.client
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,12 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from holdfast.adapters.gateway_folder import GatewayFolder
-from holdfast.domains.agents.records import GatewayAddress
 from holdfast.domains.gateway.proof import CHALLENGE_HEADER, is_proof
 from holdfast.domains.gateway.records import ReconcileAction, left_by
 from holdfast.domains.gateway.request import check_prompt
 from holdfast.kernel import errors
 from holdfast.kernel.codec import to_json
 from holdfast.kernel.errors import HoldfastError, InvalidValue, NotFound, Unavailable
-from holdfast.kernel.holder import Liveness
 from holdfast.kernel.limits import (
     GATEWAY_PROBE_S,
     GATEWAY_PROVE_S,
@@ -362,26 +359,3 @@ def _error(status: int, content: bytes) -> HoldfastError:
             f"the gateway answered with status {status}, and not as a gateway does",
             outcome="unknown",
         )
-
-
-class GatewayHealth:
-    """Probes gateways by `GET /health`, as the port `Gateways` says: ALIVE when a gateway of that
-    protocol answers.
-    """
-
-    def liveness(self, gateway: GatewayAddress) -> Liveness:
-        try:
-            connection = http.client.HTTPConnection(
-                gateway.host, gateway.port, timeout=GATEWAY_PROBE_S
-            )
-            with closing(connection):
-                connection.request("GET", "/health")
-                answer = connection.getresponse()
-                said = json.loads(answer.read(_HEALTH_BYTES_MAX))
-        except ConnectionRefusedError:
-            return Liveness.DEAD
-        except (OSError, http.client.HTTPException, ValueError, RecursionError):
-            # Also for a text that is no host's name.
-            return Liveness.UNKNOWN
-        same = isinstance(said, dict) and said.get("protocol_version") == gateway.protocol_version
-        return Liveness.ALIVE if same and answer.status == http.client.OK else Liveness.UNKNOWN

@@ -7,7 +7,6 @@
 The folder is 0700 and its files 0600 whatever the umask.
 """
 
-import http.client
 from contextlib import closing
 from pathlib import Path
 
@@ -90,6 +89,9 @@ class ServerFolder:
             raise Unavailable(
                 "no server of this store runs here: start one with `holdfast serve`", outcome="none"
             )
+        # Loaded here, with the 10 ms that it takes: most that know this folder send no request.
+        import http.client
+
         server = f"the server, process {instance.process.pid}"
         try:
             token = read_file(self.token, private=True).decode("ascii", "replace").strip()

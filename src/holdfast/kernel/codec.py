@@ -1,8 +1,6 @@
 """Records as strict, typed JSON: unknown, missing and wrong fields are refused both ways."""
 
-from collections.abc import Callable
 from datetime import datetime
-from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -23,13 +21,18 @@ class Value(Plain, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         try:
             # By class: a subclass has more fields than its base.
-            instants = _INSTANTS[type(self)]
+            names = _INSTANTS[type(self)]
         except KeyError:
-            instants = _instants_of(type(self))
-        for at in instants(self):
+            names = _find_instants(type(self))
+        for name in names:
+            at = getattr(self, name)
             # Anything else is None, or a wrong type that the encoder or the type checker reports.
             if type(at) is datetime and at.tzinfo is None:
-                raise _naive(self, at)
+                raise InvalidValue(
+                    f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps "
+                    "only",
+                    field=name,
+                )
 
 
 class Record(Value, frozen=True, kw_only=True):
@@ -91,39 +94,28 @@ CUT = " [cut]"
 """The mark at the end of a text that was cut."""
 
 
-def _naive(value: Value, at: datetime) -> InvalidValue:
-    name = next(f.name for f in msgspec.structs.fields(value) if getattr(value, f.name) is at)
-    return InvalidValue(
-        f"{name} {at.isoformat()} has no time zone: Holdfast takes aware timestamps only",
-        field=name,
-    )
+def _find_instants(kind: type[Value]) -> tuple[str, ...]:
+    """The names of the fields of such a value that may hold an instant."""
+    found = []
+    for field in msgspec.structs.fields(kind):
+        parts = [field.type]
+        for part in parts:
+            parts += getattr(part, "__args__", ())
+        if datetime in parts:
+            found.append(field.name)
+    _INSTANTS[kind] = tuple(found)
+    return _INSTANTS[kind]
 
 
-def _instants_of(kind: type[Value]) -> Callable[[Value], tuple[Any, ...]]:
-    """A getter of all instants of such a value."""
-    # Most fields are of plain types, without arguments: no call for those.
-    names = [
-        f.name
-        for f in msgspec.structs.fields(kind)
-        if f.type is datetime or (hasattr(f.type, "__args__") and _mentions_instant(f.type))
-    ]
-    # A single name is given twice, so that the getter returns a tuple too.
-    found = attrgetter(*(names * 2 if len(names) == 1 else names)) if names else lambda _: ()
-    _INSTANTS[kind] = found
-    return found
-
-
-def _mentions_instant(kind: Any) -> bool:
-    return kind is datetime or any(map(_mentions_instant, getattr(kind, "__args__", ())))
-
-
-_INSTANTS: dict[type[Value], Callable[[Value], tuple[Any, ...]]] = {}
+_INSTANTS: dict[type[Value], tuple[str, ...]] = {}
 _encoder = msgspec.json.Encoder()
 _FRAMES_MIN = 100
 
 
 def blame_stack(error: Exception) -> None:
-    """Raises RecursionError if this thread's stack is nearly full, and no document to blame."""
+    """After an error in reading a document: raise RecursionError when the cause is this thread's
+    nearly full stack and not the document's nesting.
+    """
     if isinstance(error, RecursionError):
         _descend(_FRAMES_MIN)
 

@@ -1,6 +1,6 @@
 """Locks. A caller has no process here: a lock ends by time, or with a named process."""
 
-import secrets
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -329,7 +329,7 @@ def wait_for(hf: Holdfast, request: WaitFor, wait: Wait) -> Obstruction | None:
     """Wait as requested; return what blocked the names when time ran out, or None."""
     return hf.locks.wait_free(
         request.names,
-        by=f"wait-{secrets.token_hex(6)}" if request.by is None else request.by,
+        by=f"wait-{os.urandom(6).hex()}" if request.by is None else request.by,
         mode=request.mode,
         timeout_s=request.timeout_s,
         **wait.fields,

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ Stream = int | IO[bytes] | None
 _PROGRAM = os.path.join(os.path.dirname(__file__), "guardian_program.py")
 
 
-class Caretaker(NamedTuple):
+class Caretaker(msgspec.Struct, frozen=True):
     """The program that a guardian executes to renew the claim when its wrapper was killed."""
 
     words: list[str]
@@ -249,11 +249,11 @@ class Command:
         self.began = True
         self._order(
             {
-                "words": [os.fsencode(word) for word in self._words],
+                "words": list(map(os.fsencode, self._words)),
                 "environment": {
                     name.encode(): value.encode() for name, value in environment.items()
                 },
-                "mask": [int(number) for number in self._mask],
+                "mask": list(map(int, self._mask)),
                 "cwd": self._cwd,
                 "fifo": self.path,
                 "shared_fifo": None if self._within is None else self._within.path,

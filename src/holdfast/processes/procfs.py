@@ -11,16 +11,18 @@ is subtracted again, so that all namespaces of a machine agree.
 
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
-from holdfast.processes.trees import Trees
-from holdfast.system.access import LACKING, PRIVATE, unusable
+from holdfast.system.access import LACKING, PRIVATE, Access, unusable
+
+if TYPE_CHECKING:
+    from holdfast.processes.trees import Trees
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
@@ -33,7 +35,7 @@ _NS_A_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _INITIAL_TIME_NS = 0xEFFFFFFA
 
 
-class View(NamedTuple):
+class View(Struct, frozen=True):
     """How this process sees /proc."""
 
     place: Place
@@ -43,7 +45,7 @@ class View(NamedTuple):
     """How much later than their true value /proc shows all starts to this process."""
 
 
-class TerminalUse(NamedTuple):
+class TerminalUse(Struct, frozen=True):
     """How a process is tied to a terminal. `terminal` is the number of its controlling terminal, 0
     for none, and `foreground` the process group in that terminal's foreground.
     """
@@ -71,9 +73,21 @@ class Procfs:
         self._root = root
         self._host_id = host_id
         self._boots: list[Callable[[str], bool]] = []
-        self.trees = Trees(lambda: None, lambda: PRIVATE)
-        """The process trees of commands that run under claims."""
+        self._tree_folder: Callable[[], Path | None] = lambda: None
+        self._tree_access: Callable[[], Access] = lambda: PRIVATE
         self._seen: tuple[int, View] | None = None
+
+    def place_trees(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
+        """Say where the FIFOs of trees are, and who may use them: see `Trees`."""
+        self._tree_folder, self._tree_access = folder, access
+
+    @cached_property
+    def trees(self) -> "Trees":
+        """The process trees of commands that run under claims."""
+        # Loaded here: most commands run no other, and meet no claim of one that does.
+        from holdfast.processes.trees import Trees
+
+        return Trees(self._tree_folder, self._tree_access)
 
     def here(self) -> Place:
         return self._view().place
@@ -288,6 +302,8 @@ class Procfs:
         if offset_ns % _NS_A_TICK:
             # The kernel rounds to ticks after it adds the offset: only a reader in the same time
             # namespace gets the same number.
+            from zlib import crc32
+
             pid_ns = crc32(f"{pid_ns} {self._time_ns()}".encode())
         place = Place(host_id=host_id, boot_id=self.boot_id(), pid_ns=pid_ns)
         return View(place, self._is_own(), offset_ns // _NS_A_TICK)

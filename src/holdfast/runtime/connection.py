@@ -20,7 +20,6 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
-from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import actor_here, load_settings, store_url
 from holdfast.runtime.paths import (
     access_in,
@@ -168,7 +167,7 @@ class Holdfast:
     def agents(self) -> "Agents":
         """Live agents."""
         from holdfast.adapters.agent_files import GenerationFolders, ManifestFiles
-        from holdfast.adapters.gateway_client import GatewayHealth
+        from holdfast.adapters.gateway_health import GatewayHealth
         from holdfast.adapters.tmux import Tmux
         from holdfast.domains.agents import Agents
         from holdfast.domains.agents.ports import AgentPorts
@@ -383,18 +382,18 @@ def connected(
     processes = Procfs(host_id=settings.host_id)
     url = store_url(settings)
     opened = open_store(
-        url.text,
+        url,
         namespace=settings.namespace,
         boot_id=processes.boot_id(),
         clock=clock,
         create=create,
         folders=folders,
-        files=placed(settings.files),
+        files=partial(placed, settings.files),
         shown=shown_in_files,
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
-    processes.trees = Trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
+    processes.place_trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
     # A program that has not loaded `logging` listens to no log, and loading it would cost a short
     # command several milliseconds.
     if (logging := sys.modules.get("logging")) is not None:

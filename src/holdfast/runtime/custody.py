@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -58,7 +57,7 @@ class Claim(Plain, frozen=True, kw_only=True):
     """Is the tree ended when the claim is lost?"""
 
 
-class Program(NamedTuple):
+class Program(msgspec.Struct, frozen=True):
     """The program that runs a command: how it speaks to its user, and which module, with which
     arguments, Python executes to run it again. None for arguments means that it never goes on
     standby.

@@ -208,7 +208,7 @@ class Upkeep:
                 self._url.text,
                 namespace=self._settings.namespace,
                 boot_id=Procfs().boot_id(),
-                files=placed(self._settings.files),
+                files=lambda: placed(self._settings.files),
                 access=access_for(self._settings.group),
             )
         ) as store:

@@ -1,6 +1,7 @@
 """Checks that every store makes before it touches anything; cursors of a journal."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -100,10 +101,12 @@ def index_number(space: Space[Any], index: str) -> int:
     try:
         return list(space.indexes).index(index)
     except ValueError:
-        names = ", ".join(space.indexes) or "none"
-        raise InvalidValue(
-            f"space {space.name} has no index {index}: it declares {names}"
-        ) from None
+        raise no_index(space, index) from None
+
+
+def no_index(space: Space[Any], index: str) -> InvalidValue:
+    names = ", ".join(space.indexes) or "none"
+    return InvalidValue(f"space {space.name} has no index {index}: it declares {names}")
 
 
 def out_of_scope(space: Space[Any]) -> InvalidValue:
@@ -130,12 +133,9 @@ def places_of(cursor: Cursor, number: int, journal: int) -> list[int]:
     """
     if cursor == BEGINNING:
         return [0] * number
-    parts = cursor.split(".")
-    if len(parts) != number + 1 or not all(
-        part.isascii() and part.isdecimal() and len(part) < 20 for part in parts
-    ):
+    if not re.fullmatch(rf"[0-9]{{1,19}}(\.[0-9]{{1,19}}){{{number}}}", cursor):
         raise no_cursor(cursor)
-    given, *places = (int(part) for part in parts)
+    given, *places = map(int, cursor.split("."))
     if given != journal or max(places) > NUMBER_MAX:
         raise no_cursor(cursor)
     return places

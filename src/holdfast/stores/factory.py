@@ -17,14 +17,14 @@ from holdfast.system.access import PRIVATE, Access
 
 
 def open_store(
-    text: str,
+    url: StoreUrl | str,
     *,
     namespace: str,
     boot_id: str,
     clock: Clock | None = None,
     create: bool = True,
     folders: Mapping[str, str] | None = None,
-    files: FilesSettings | None = None,
+    files: Callable[[], FilesSettings] = FilesSettings,
     shown: Callable[[], Mapping[Space[Any], Sign[Any]]] = dict,
     access: Access = PRIVATE,
 ) -> Store:
@@ -38,7 +38,8 @@ def open_store(
     that are made. `folders`, `files` and `shown` are for the files store; `folders` goes before the
     folders of `files`, and is refused for any other store.
     """
-    url = StoreUrl(text)
+    if isinstance(url, str):
+        url = StoreUrl(url)
     url.check(folders=bool(folders))
     path = url.path
     # A folder that exists may hold records of another program, even if no store was ever opened
@@ -54,14 +55,14 @@ def open_store(
     if path is None:
         from holdfast.stores.postgres import open_postgres
 
-        return open_postgres(text, namespace=namespace)
+        return open_postgres(url.text, namespace=namespace)
     if url.kind == "sqlite":
         from holdfast.stores.sqlite.store import SqliteStore
 
         return SqliteStore(path, boot_id=boot_id, namespace=namespace, clock=clock, access=access)
     from holdfast.stores.files.store import FilesStore
 
-    settings = files or FilesSettings()
+    settings = files()
     return FilesStore(
         path,
         boot_id=boot_id,

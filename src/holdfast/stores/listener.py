@@ -119,7 +119,7 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
         left_ms = math.ceil((deadline - time.monotonic()) * 1000)
         ready = poller.poll(max(left_ms, 0))
         if ready or left_ms <= 0:
-            return {fd for fd, _ in ready}
+            return set(dict(ready))
 
 
 def drain(fd: int) -> None:

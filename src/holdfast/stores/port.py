@@ -9,7 +9,9 @@ from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from holdfast.kernel.clock import Clock, MonotonicTime, SystemClock
 from holdfast.kernel.errors import InvalidValue
@@ -32,7 +34,7 @@ from holdfast.stores.checks import check_keys, check_limit
 T = TypeVar("T")
 
 
-class Plan(NamedTuple):
+class Plan(Struct, frozen=True):
     """A scope as it was given, its spaces, their names, and whether they are volatile."""
 
     scope: tuple[Space[Any] | Rows, ...]

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.order import Parts, beyond_text, span
 from holdfast.kernel.space import R, Space
@@ -17,7 +20,7 @@ Places = Sequence[bytes | None]
 """A record's place in each index; None where it has none."""
 
 
-class Query(NamedTuple):
+class Query(Struct, frozen=True):
     """Asks for the records from `low` up to but not including `high`: by their places in the index
     `by` or, without one, by their keys.
     """
@@ -84,7 +87,7 @@ class QueryTx(ABC):
         self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
         """For a store with one writer at a time: nobody else takes anything."""
-        found = self.select(space, query._replace(limit=1 + len(but_for)), damaged)
+        found = self.select(space, replace(query, limit=1 + len(but_for)), damaged)
         return next((row for row in found if row.key not in but_for), None)
 
 

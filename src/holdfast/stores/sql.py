@@ -8,17 +8,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.errors import Corrupt, SchemaTooNew
 from holdfast.kernel.order import Parts, span
 from holdfast.kernel.space import R, Space
 from holdfast.kernel.store import Damage, Row
-from holdfast.stores.checks import check_key, index_number, out_of_scope, storable
+from holdfast.stores.checks import check_key, no_index, out_of_scope, storable
 from holdfast.stores.query import Query, QueryTx
 
 
-class Dialect(NamedTuple):
+class Dialect(Struct, frozen=True):
     mark: str
     """A parameter."""
     schema: str
@@ -111,10 +114,8 @@ class SqlReadTx(QueryTx):
 
     dialect: Dialect
     now: datetime
-
-    def __init__(self, namespace: str, names: frozenset[str]) -> None:
-        self._ns = namespace
-        self._names = names
+    _ns: str
+    _names: frozenset[str]
 
     @abstractmethod
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -133,7 +134,9 @@ class SqlReadTx(QueryTx):
         table = self._table(space)
         if index is None:
             return int(self.rows(table.count, (self._ns,))[0][0])
-        column, (low, high) = self._column(space, index), span(match)
+        if index not in space.indexes:
+            raise no_index(space, index)
+        column, (low, high) = f"by_{index}", span(match)
         sql = f"{table.count} AND {column} >= {self.dialect.mark}"
         if high is None:
             return int(self.rows(sql, (self._ns, low))[0][0])
@@ -149,17 +152,19 @@ class SqlReadTx(QueryTx):
         offset: int = 0,
         suffix: str = "",
     ) -> list[Row[R]]:
-        index, low, high, reverse, limit = query
-        column = "key" if index is None else self._column(space, index)
+        by, high, limit = query.by, query.high, query.limit
+        if by is not None and by not in space.indexes:
+            raise no_index(space, by)
+        column = "key" if by is None else f"by_{by}"
         table = self._table(space)
-        parameters: list[Any] = [self._ns, low]
+        parameters: list[Any] = [self._ns, query.low]
         if high is not None:
             parameters.append(high)
         if limit is not None:
             parameters.append(limit)
         if offset:
             parameters.append(offset)
-        shape = (high is not None, reverse, limit is not None, offset > 0)
+        shape = (high is not None, query.reverse, limit is not None, offset > 0)
         sql = table.selects.get((column, shape, suffix)) or table.selecting(column, shape, suffix)
         found = self.locking_rows(sql, parameters) if suffix else self.rows(sql, parameters)
         if damaged is None:
@@ -176,10 +181,6 @@ class SqlReadTx(QueryTx):
         if space.name not in self._names:
             raise out_of_scope(space)
         return table_of(space, self.dialect)
-
-    def _column(self, space: Space[Any], index: str) -> str:
-        index_number(space, index)
-        return f"by_{index}"
 
 
 class SqlTx(SqlReadTx):
@@ -211,7 +212,7 @@ class SqlTx(SqlReadTx):
     def _take_first(
         self, space: Space[R], query: Query, but_for: Collection[str], damaged: Damage | None
     ) -> Row[R] | None:
-        query, suffix, skipped = query._replace(limit=1), self.dialect.skip_locked, 0
+        query, suffix, skipped = replace(query, limit=1), self.dialect.skip_locked, 0
         while True:
             bad: Damage | None = None if damaged is None else []
             found = self.select(space, query, bad, offset=skipped, suffix=suffix)

@@ -16,7 +16,9 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from msgspec import Struct
 
 from holdfast.kernel.errors import InvalidValue, StoreUnavailable
 from holdfast.system.folder_walk import Folder, open_folder, others_can_write, untrusted
@@ -59,7 +61,7 @@ def unusable(path: AnyPath, error: OSError, advice: str = "check its folder") ->
     )
 
 
-class Access(NamedTuple):
+class Access(Struct, frozen=True):
     """The modes of new folders and files, and the group that shares them, if any. `owner` is the
     user of an existing store, whose files are trusted like one's own.
     """
@@ -73,9 +75,9 @@ class Access(NamedTuple):
 PRIVATE = Access()
 
 
-def shared_by(gid: int) -> Access:
+def shared_by(gid: int, owner: int | None = None) -> Access:
     """For a group. The set-group-id bit gives the group what is made in such a folder."""
-    return Access(0o2775, 0o660, gid)
+    return Access(0o2775, 0o660, gid, owner)
 
 
 def access_for(group: str | None) -> Access:
@@ -105,7 +107,7 @@ def access_like(path: AnyPath) -> Access:
 def access_of(found: os.stat_result) -> Access:
     """The access of what `lstat` found: shared if its group may read and write it."""
     if found.st_mode & _GROUP_WRITES == _GROUP_WRITES and not stat.S_ISLNK(found.st_mode):
-        return shared_by(found.st_gid)._replace(owner=found.st_uid)
+        return shared_by(found.st_gid, found.st_uid)
     return Access(owner=found.st_uid)
 
 

@@ -11,7 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.kernel.errors import StoreUnavailable
 
@@ -23,7 +24,7 @@ Maker = Callable[[int, str], None]
 """Makes a folder of that name in an open folder."""
 
 
-class Folder(NamedTuple):
+class Folder(Struct, frozen=True):
     """A folder that the caller keeps open while it opens files in it."""
 
     fd: int

@@ -79,7 +79,8 @@ class PostgresReadTx(SqlReadTx):
     def __init__(
         self, raw: Connection, namespace: str, names: frozenset[str], now: datetime
     ) -> None:
-        super().__init__(namespace, names)
+        self._ns = namespace
+        self._names = names
         self._raw = raw
         self.now = now
 

@@ -30,7 +30,7 @@ _TOPIC = "t-"
 _UNFINISHED = "new-"
 _UNFINISHED_S = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_ADDRESS = re.compile(r"@[0-9]+-[0-9a-f]{12}\Z")
+_ADDRESS = r"@[0-9]+-[0-9a-f]{12}\Z"
 
 
 class _Fifo:
@@ -101,7 +101,7 @@ class Fifos:
         if topic.startswith("@"):
             # Only what `_make` makes: an address may come from a record, and must not lead out of
             # the folder.
-            if _ADDRESS.match(topic):
+            if re.match(_ADDRESS, topic):
                 with contextlib.suppress(OSError, StoreUnavailable), self._opened() as wake:
                     self._signal(wake, wake, topic[1:])
             return
@@ -137,7 +137,9 @@ class Fifos:
         fifo = _Fifo(name, self._unlink)
         unfinished = f"{_UNFINISHED}{name}"
         try:
-            make_one_folder(self._folder, self._access)
+            if not os.path.lexists(self._folder):
+                make_one_folder(self._folder, self._access)
+                self._exposed = None
             with self._opened() as wake:
                 self._each(wake, ".", self._sweep)
                 make_node(wake, unfinished, stat.S_IFIFO, self._access)
@@ -166,7 +168,7 @@ class Fifos:
                 changed = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime
                 if time.time() - changed > _UNFINISHED_S:
                     os.unlink(name, dir_fd=folder)
-        elif _ADDRESS.match(f"@{name}"):
+        elif re.match(_ADDRESS, f"@{name}"):
             fd = self._open_writer(wake, folder, name)
             if fd is None:
                 return False

@@ -15,16 +15,18 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import sched_yield
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.stores.checks import closed
 from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
-from holdfast.stores.sqlite.gate_thread import GateThread
 from holdfast.system.access import Access
 from holdfast.system.folder_walk import Folder
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.gate_thread import GateThread
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class SharedCounter:
                 # Never overwrites, and leaves no hole: on a full disk that would become a SIGBUS.
                 os.posix_fallocate(fd, 0, _BYTES)
                 self._memory = mmap.mmap(fd, _BYTES)
-                self._numbers = memoryview(self._memory).cast("q")
+                self.numbers = memoryview(self._memory).cast("q")
             finally:
                 os.close(fd)
         except OSError as error:
@@ -82,7 +84,7 @@ class SharedCounter:
         """The next revision, given from here on even if its statement fails, and the bound that the
         statement must find in the file. A revision beyond the bound means that none is left.
         """
-        numbers = self._numbers
+        numbers = self.numbers
         revision, bound = numbers[0] + 1, numbers[1]
         if revision <= bound:
             numbers[0] = revision
@@ -92,31 +94,27 @@ class SharedCounter:
         """The next revision, for a caller that has just read this bound in the file; one beyond the
         bound when none is left. It counts as given after `give`.
         """
-        given, known = self._numbers[0], self._numbers[1]
+        given, known = self.numbers[0], self.numbers[1]
         return given + 1 if known == bound and given < bound else bound + 1
 
     def give(self, last: int) -> None:
         """Before the commit: all revisions up to this one are given."""
-        self._numbers[0] = last
+        self.numbers[0] = last
 
     def begin(self, last: int, bound: int) -> None:
         """After the commit of a new bound: count below it, from the last revision given."""
         # In this order: killed in between, the memory counts for an old bound, which is never
         # trusted again.
-        self._numbers[0] = last
-        self._numbers[1] = bound
+        self.numbers[0] = last
+        self.numbers[1] = bound
 
     def want(self) -> None:
         """Say that the gate is wanted. This clock is the same for all processes of a machine."""
-        self._numbers[2] = monotonic_ns() // 1_000_000
-
-    def wanted(self) -> bool:
-        """Did somebody find the gate shut a short while ago?"""
-        return 0 <= monotonic_ns() // 1_000_000 - self._numbers[2] <= _WANTED_MS
+        self.numbers[2] = monotonic_ns() // 1_000_000
 
     def close(self) -> None:
         """Unmap the memory; others go on counting in it."""
-        self._numbers.release()
+        self.numbers.release()
         self._memory.close()
 
 
@@ -217,8 +215,11 @@ class Gate:
 
     def crowded(self) -> bool:
         """Should the one who leaves yield? Always, where it is unknown whether others wait."""
+        memory = self._memory
         try:
-            return self._memory is None or self._memory.wanted()
+            return memory is None or (
+                0 <= monotonic_ns() // 1_000_000 - memory.numbers[2] <= _WANTED_MS
+            )
         except ValueError:
             # The gate was closed meanwhile, and the memory with it.
             return False
@@ -270,7 +271,10 @@ class Gate:
             if inside._is_owned():
                 inside.release()
 
-    def _started_thread(self) -> GateThread:
+    def _started_thread(self) -> "GateThread":
+        # Most programs find every gate open.
+        from holdfast.stores.sqlite.gate_thread import GateThread
+
         with self._thread_start:
             if self._thread is None:
                 self._thread = GateThread(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from holdfast.kernel.store import Batch, Cursor, Entry
@@ -36,17 +37,17 @@ def read(
     places = places_of(cursor, 2, number)
     # From the end at least one of each file, whose place is the cursor.
     most = max(limit, 1) if reverse else limit
-    found = [
-        _entries(database, namespace, place, most, reverse)
-        for database, place in zip(files, places, strict=False)
-    ]
+    found = []
+    for database, place in zip(files, places, strict=False):
+        found.append(_entries(database, namespace, place, most, reverse))
     # Merging keeps the order within each file, whatever a stepped clock says.
-    numbered = [[(file, entry) for entry in entries] for file, entries in enumerate(found)]
-    merged = list(islice(merge(*numbered, key=lambda item: item[1].at, reverse=reverse), limit))
+    merged = list(islice(merge(*found, key=attrgetter("at"), reverse=reverse), limit))
+    returned = set(map(id, merged))
     for file, entries in enumerate(found):
-        seen = entries if reverse else [entry for origin, entry in merged if origin == file]
-        places[file] = max((entry.revision for entry in seen), default=places[file])
-    return Batch([entry for _, entry in merged], cursor_at(number, places))
+        for entry in entries:
+            if reverse or id(entry) in returned:
+                places[file] = max(places[file], entry.revision)
+    return Batch(merged, cursor_at(number, places))
 
 
 def _entries(

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.kernel import faults, token
 from holdfast.kernel.clock import Clock
@@ -35,7 +35,6 @@ from holdfast.stores.sqlite.transaction import (
     KeyTaken,
     SqliteReadTx,
     SqliteTx,
-    VolatileTx,
 )
 from holdfast.stores.sqlite.users import (
     Users,
@@ -47,8 +46,10 @@ from holdfast.stores.sqlite.users import (
 from holdfast.system.access import PRIVATE, Access, access_of, open_made_folder
 from holdfast.system.folder_walk import Folder, open_folder, resolve
 
-P = ParamSpec("P")
 T = TypeVar("T")
+
+_TRIES = 2
+"""Another process may restore older tables in the place of those that are known."""
 
 
 class SqliteStore(EmbeddedStore):
@@ -103,7 +104,8 @@ class SqliteStore(EmbeddedStore):
                 failed=self._forget_tables,
             )
             undone.callback(self.durable.close)
-            self._volatile_boot = join_volatile(self.durable, self._users, boot_id, self._clock)
+            current = join_volatile(self.durable, self._users, boot_id, self._clock)
+            self._volatile_path = volatile_path(self.path, current)
             undone.pop_all()
         self._fifos = Fifos(self.side_folder("wake"), namespace, self.access)
         _stores.add(self)
@@ -112,7 +114,7 @@ class SqliteStore(EmbeddedStore):
         self._mutex = threading.Lock()
         self._volatile: Database | None = None
         self._declared: set[Space[Any]] = set()
-        self._hot: dict[Space[Any], HotPath[Any]] = {}
+        self._hot: HotPath | None = None
         self._closed = False
 
     def side_folder(self, purpose: str) -> Path:
@@ -135,46 +137,52 @@ class SqliteStore(EmbeddedStore):
     def _transact(
         self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool = True
     ) -> T:
-        return self._retry_if_changed(self._transact_once, body, plan, deadline, durable)
+        for _ in range(_TRIES):
+            try:
+                database = self._volatile if plan.volatile else self.durable
+                if database is None or self._closed:
+                    database = self._database(plan.volatile, deadline)
+                if durable:
+                    database.repair_log(deadline)
+                with database.lend(deadline) as connection:
+                    return self._write(database, connection, body, plan, deadline, durable)
+            except TablesChanged:
+                continue
+        raise self._always_restored()
 
-    def _transact_once(
-        self, body: Callable[[SqliteTx], T], plan: Plan, deadline: float, durable: bool
+    def _write(
+        self,
+        database: Database,
+        connection: Connection,
+        body: Callable[[SqliteTx], T],
+        plan: Plan,
+        deadline: float,
+        durable: bool,
     ) -> T:
-        database = self._database(plan.volatile, deadline)
-        if durable:
-            database.repair_log(deadline)
-        with database.lend(deadline) as connection:
-            database.limit_log(connection, deadline)
-            if not self._declared.issuperset(plan.spaces):
-                self._declare(database, connection, plan.spaces, deadline)
+        database.limit_log(connection, deadline)
+        if not self._declared.issuperset(plan.spaces):
+            self._declare(database, connection, plan.spaces, deadline)
 
-            def run() -> tuple[SqliteTx, T]:
-                now = self._clock.now()
-                if database.counter is None:
-                    tx = SqliteTx(connection.cursor, self.namespace, plan.names, now)
-                else:
-                    tx = VolatileTx(
-                        connection.cursor, self.namespace, plan.names, now, database.counter
-                    )
-                try:
-                    result = body(tx)
-                    tx.finish()
-                    if not connection.handle.is_ours():
-                        # The body has forked, and this is the child: only its parent may commit.
-                        raise handles.refusal()
-                finally:
-                    tx.end()
-                return tx, result
+        def run() -> tuple[SqliteTx, T]:
+            now = self._clock.now()
+            tx = SqliteTx(connection.cursor, self.namespace, plan.names, now, database.counter)
+            try:
+                result = body(tx)
+                tx.finish()
+                if not connection.handle.is_ours():
+                    # The body has forked, and this is the child: only its parent may commit.
+                    raise handles.refusal()
+            finally:
+                tx.end()
+            return tx, result
 
-            tx, result = database.write(
-                connection, run, deadline, sleepy=True, committed=_committed
-            )
-            faults.reach("sqlite.notify.before")
-            for topic in tx.topics:
-                self._fifos.notify(topic)
-            faults.reach("sqlite.notify.after")
-            database.finish_write(connection, durable=durable)
-            database.checkpoint_if_due(connection)
+        tx, result = database.write(connection, run, deadline, sleepy=True, committed=_committed)
+        faults.reach("sqlite.notify.before")
+        for topic in tx.topics:
+            self._fifos.notify(topic)
+        faults.reach("sqlite.notify.after")
+        database.finish_write(connection, durable=durable)
+        database.checkpoint_if_due(connection)
         return result
 
     def _read(self, body: Callable[[SqliteReadTx], T], plan: Plan, deadline: float) -> T:
@@ -187,7 +195,7 @@ class SqliteStore(EmbeddedStore):
                 tx.end()
                 cursor.execute("ROLLBACK")
 
-        return self._retry_if_changed(self._on_tables, plan, deadline, snapshot)
+        return self._on_tables(plan, deadline, snapshot)
 
     def _get(self, space: Space[R], key: str, deadline: float) -> Row[R] | None:
         sql = table_of(space, schema.DIALECT).get
@@ -195,23 +203,34 @@ class SqliteStore(EmbeddedStore):
         def fetch(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
             return cursor.execute(sql, (self.namespace, key)).fetchall() if storable(key) else []
 
-        found = self._retry_if_changed(self._on_tables, plan_of((space,)), deadline, fetch)
+        found = self._on_tables(plan_of((space,)), deadline, fetch)
         return Row(key, space.decode(key, found[0][0]), found[0][1]) if found else None
 
     def _on_tables(self, plan: Plan, deadline: float, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Read from the tables of a plan, which are made if they do not exist."""
-        database = self._database(plan.volatile, deadline)
-        with database.lend(deadline) as connection:
-            if not self._declared.issuperset(plan.spaces):
-                self._declare(database, connection, plan.spaces, deadline)
-            return retry(deadline, work, connection.cursor)
+        for _ in range(_TRIES):
+            try:
+                database = self._volatile if plan.volatile else self.durable
+                if database is None or self._closed:
+                    database = self._database(plan.volatile, deadline)
+                with database.lend(deadline) as connection:
+                    if not self._declared.issuperset(plan.spaces):
+                        self._declare(database, connection, plan.spaces, deadline)
+                    try:
+                        return work(connection.cursor)
+                    except sqlite3.OperationalError:
+                        return retry(deadline, work, connection.cursor)
+            except TablesChanged:
+                continue
+        raise self._always_restored()
 
     def _put_new(
         self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
     ) -> int | None:
-        if (hot := self._hot.get(space)) is not None:
+        hot = self._hot
+        if hot is not None and space.volatile and space in self._declared:
             try:
-                return hot.put_new(items, deadline)
+                return hot.put_new(space, items, deadline)
             except Declined:
                 pass
 
@@ -228,9 +247,10 @@ class SqliteStore(EmbeddedStore):
     def _delete_if(
         self, space: Space[Any], keys: Sequence[str], token: int, deadline: float
     ) -> int:
-        if (hot := self._hot.get(space)) is not None:
+        hot = self._hot
+        if hot is not None and space.volatile and space in self._declared:
             try:
-                return hot.delete_if(keys, token, deadline)
+                return hot.delete_if(space, keys, token, deadline)
             except Declined:
                 pass
         sql = schema.delete_if(space, len(keys))
@@ -241,7 +261,8 @@ class SqliteStore(EmbeddedStore):
         return self._transact(delete, plan_of((space,)), deadline)
 
     def listen(self, topics: Sequence[str] = ()) -> FdListener:
-        self._check_open()
+        if self._closed:
+            raise self._no_more()
         return self._fifos.listen(topics, self._users.keep)
 
     def _journal(self, cursor: Cursor, limit: int, reverse: bool) -> Batch:
@@ -249,9 +270,10 @@ class SqliteStore(EmbeddedStore):
         # A command that only changes something does not need it.
         from holdfast.stores.sqlite.journal import read
 
-        self._check_open()
+        if self._closed:
+            raise self._no_more()
         files = [self.durable]
-        if os.path.exists(self.volatile_path()):
+        if os.path.exists(self._volatile_path):
             files.append(self._database(True, time.monotonic() + TRANSACT_TIMEOUT_S))
         return read(files, self.namespace, cursor, limit, reverse=reverse)
 
@@ -259,7 +281,7 @@ class SqliteStore(EmbeddedStore):
         if self._closed:
             return
         self._closed = True
-        self._hot.clear()
+        self._hot = None
         self.durable.close()
         if self._volatile is not None:
             self._volatile.close()
@@ -303,22 +325,14 @@ class SqliteStore(EmbeddedStore):
     def boot_in_use(self, boot_id: str) -> bool:
         return self._users.has_boot(boot_id)
 
-    def _retry_if_changed(self, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run; and once more if a restore by another process has replaced the known tables by older
-        ones.
-        """
-        for _ in range(2):
-            try:
-                return run(*args, **kwargs)
-            except TablesChanged:
-                continue
-        raise StoreUnavailable(
+    def _always_restored(self) -> StoreUnavailable:
+        return StoreUnavailable(
             f"{self.path} is being restored again and again: try later", outcome="none"
         )
 
     def _database(self, volatile: bool, deadline: float) -> Database:
         if self._closed:
-            self._check_open()
+            raise self._no_more()
         if not volatile:
             return self.durable
         if self._volatile is None:
@@ -371,17 +385,18 @@ class SqliteStore(EmbeddedStore):
         deadline: float,
     ) -> None:
         for space in spaces:
+            if space in self._declared:
+                continue
             if not retry(deadline, schema.is_current, connection.raw, space):
                 declare = partial(_declare_if_needed, connection.raw, space)
                 database.write(connection, declare, deadline)
             self._declared.add(space)
-            if database.counter is not None:
-                self._hot[space] = HotPath(database, database.counter, self.namespace, space)
+        if self._hot is None and database.counter is not None:
+            self._hot = HotPath(database, database.counter, self.namespace)
 
     def _forget_tables(self) -> None:
         """After an error of SQLite: another process may have restored other tables."""
         self._declared.clear()
-        self._hot.clear()
 
     def _create_durable(self, raw: sqlite3.Connection) -> None:
         schema.create(raw, token.next_era(0, self._clock.now()))
@@ -391,12 +406,14 @@ class SqliteStore(EmbeddedStore):
         """Where the current volatile file is, or would be: that of this boot, unless a process with
         another boot id was first.
         """
-        return volatile_path(self.path, self._volatile_boot)
+        return self._volatile_path
 
-    def _check_open(self) -> None:
-        if self._closed:
-            handles.check()
-            raise closed()
+    def _no_more(self) -> StoreUnavailable:
+        """The error of a closed store. In a child that was forked while SQLite was in use, raises
+        what tells it so.
+        """
+        handles.check()
+        return closed()
 
 
 def _committed(done: tuple[SqliteTx, Any]) -> None:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.kernel import faults
 from holdfast.kernel.errors import InvalidValue
@@ -37,7 +37,8 @@ class SqliteReadTx(SqlReadTx):
     def __init__(
         self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
     ) -> None:
-        super().__init__(namespace, names)
+        self._ns = namespace
+        self._names = names
         self._execute: Callable[[str, Sequence[Any]], sqlite3.Cursor] = cursor.execute
         self.now = now
 
@@ -53,21 +54,31 @@ class SqliteReadTx(SqlReadTx):
 
 
 class SqliteTx(SqliteReadTx, SqlTx):
-    """A write transaction of a file that keeps each revision itself."""
+    """A write transaction. A file without a `counter` keeps each revision itself."""
 
     _revision = 0
     _appended = 0
+    _bound = 0
+    _new_bound: tuple[int, int] | None = None
 
     def __init__(
-        self, cursor: sqlite3.Cursor, namespace: str, names: frozenset[str], now: datetime
+        self,
+        cursor: sqlite3.Cursor,
+        namespace: str,
+        names: frozenset[str],
+        now: datetime,
+        counter: SharedCounter | None,
     ) -> None:
         super().__init__(cursor, namespace, names, now)
+        self._counter = counter
         self.topics: dict[str, None] = {}
 
     @property
     def revision(self) -> int:
         if not self._revision:
-            self._revision = self._after(self._execute(schema.LAST_REVISION, ()).fetchall()[0][0])
+            last = self._execute(schema.LAST_REVISION, ()).fetchall()[0][0]
+            self._bound = last
+            self._revision = last + 1 if self._counter is None else self._counter.next(last)
         return self._revision
 
     def change(self, sql: str, parameters: Sequence[Any]) -> int:
@@ -80,10 +91,12 @@ class SqliteTx(SqliteReadTx, SqlTx):
     def put(self, space: Space[R], key: str, record: R) -> None:
         check_key(key)
         table = self._table(space)
-        places = space.index_keys(record)
-        placed = tuple([place is not None for place in places])
-        sql = table.puts.get(placed) or table.putting(placed)
-        given = [bytearray(place) for place in places if place is not None]
+        placed, given = [], []
+        for place in space.index_keys(record):
+            placed.append(place is not None)
+            if place is not None:
+                given.append(bytearray(place))
+        sql = table.puts.get(tuple(placed)) or table.putting(tuple(placed))
         self.change(sql, [self._ns, key, self.revision, bytearray(space.encode(record)), *given])
 
     def insert(self, space: Space[R], key: str, record: R) -> None:
@@ -120,38 +133,13 @@ class SqliteTx(SqliteReadTx, SqlTx):
         self.topics[topic] = None
 
     def finish(self) -> None:
-        """Before the commit: keep a revision that was given and that no journal entry keeps."""
-        if self._revision and not self._appended:
-            self.change(schema.KEEP_REVISION, (self._revision,))
-
-    def committed(self) -> None:
-        """After the commit, still inside the gate."""
-
-    def _after(self, last: int) -> int:
-        """The revision that follows the file's last one."""
-        return last + 1
-
-
-class VolatileTx(SqliteTx):
-    """A write transaction of a file whose revisions are counted by a SharedCounter."""
-
-    _bound = 0
-    _new_bound: tuple[int, int] | None = None
-
-    def __init__(
-        self,
-        cursor: sqlite3.Cursor,
-        namespace: str,
-        names: frozenset[str],
-        now: datetime,
-        counter: SharedCounter,
-    ) -> None:
-        super().__init__(cursor, namespace, names, now)
-        self._counter = counter
-
-    def finish(self) -> None:
         """Before the commit: make sure that no revision given here is ever given again."""
         if not self._revision:
+            return
+        if self._counter is None:
+            # A journal entry keeps its revision.
+            if not self._appended:
+                self.change(schema.KEEP_REVISION, (self._revision,))
             return
         last = self._revision + max(self._appended, 1) - 1
         if last <= self._bound:
@@ -161,12 +149,9 @@ class VolatileTx(SqliteTx):
             self.change(schema.KEEP_REVISION, (last + STRIDE,))
 
     def committed(self) -> None:
-        if self._new_bound:
+        """After the commit, still inside the gate."""
+        if self._new_bound is not None and self._counter is not None:
             self._counter.begin(*self._new_bound)
-
-    def _after(self, last: int) -> int:
-        self._bound = last
-        return self._counter.next(last)
 
 
 def unfit(error: Exception) -> InvalidValue:
@@ -191,9 +176,9 @@ class Declined(Exception):
     """Nothing was changed, and a general transaction must do it. Never leaves the store."""
 
 
-class HotPath(Generic[R]):
-    """put_new and delete_if on one volatile space, whose table exists: one statement that checks,
-    changes and commits.
+class HotPath:
+    """put_new and delete_if on the volatile file, for spaces whose tables exist: one statement that
+    checks, changes and commits.
 
     Locks are taken through it, so it handles the usual case alone, in a straight line. It declines
     every other case: a bound that is reached or was moved (SharedCounter), a database that another
@@ -201,19 +186,17 @@ class HotPath(Generic[R]):
     work.
     """
 
-    def __init__(
-        self, database: Database, counter: SharedCounter, namespace: str, space: Space[R]
-    ) -> None:
+    def __init__(self, database: Database, counter: SharedCounter, namespace: str) -> None:
         self._database = database
         self._counter = counter
         self._namespace = namespace
-        self._space = space
 
-    def put_new(self, items: Sequence[tuple[str, R]], deadline: float) -> int | None:
+    def put_new(
+        self, space: Space[R], items: Sequence[tuple[str, R]], deadline: float
+    ) -> int | None:
         """Insert all items and return their revision, or nothing and None if any key exists. Raises
         Declined.
         """
-        space = self._space
         parameters: list[Any] = []
         encoded: tuple[Any, ...] = ()
         last: R | None = None
@@ -241,11 +224,11 @@ class HotPath(Generic[R]):
 
         return self._in_gate(connection, insert, deadline)
 
-    def delete_if(self, keys: Sequence[str], token: int, deadline: float) -> int:
+    def delete_if(self, space: Space[Any], keys: Sequence[str], token: int, deadline: float) -> int:
         """Delete those of the keys whose record has the revision `token`; return how many there
         were. Raises Declined.
         """
-        sql = schema.delete_if(self._space, len(keys))
+        sql = schema.delete_if(space, len(keys))
         connection = self._database.lend(deadline)
 
         def delete() -> int:

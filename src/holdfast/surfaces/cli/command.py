@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial, wraps
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -225,7 +225,7 @@ class Unshown(click.Argument):
         return []
 
 
-class _Place(NamedTuple):
+class _Place(msgspec.Struct, frozen=True):
     """Where a value of a request comes from on the command line."""
 
     name: str

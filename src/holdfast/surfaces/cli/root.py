@@ -1,5 +1,6 @@
 """The command line: its areas, each loaded when it is used."""
 
+import gc
 import logging
 import os
 import re
@@ -28,10 +29,17 @@ class Areas(CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         area, verb = (*args, "")[:2]
+        found: tuple[str | None, click.Command | None, list[str]]
         if (area, verb) in ALONE:
             command = getattr(import_module(f"holdfast.surfaces.cli.{ALONE[area, verb]}"), verb)
-            return area, CommandGroup(area, commands={verb: command}), args[1:]
-        return super().resolve_command(ctx, args)
+            found = area, CommandGroup(area, commands={verb: command}), args[1:]
+        else:
+            found = super().resolve_command(ctx, args)
+        if not gc.isenabled():
+            # Most modules are loaded: the collector need never look at what they made.
+            gc.freeze()
+            gc.enable()
+        return found
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in AREAS:
