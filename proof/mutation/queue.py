@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "one refusal is not that of all",
         _GATEWAY,
-        "except (Refused, Unavailable, Corrupt) as error:",
-        "except (Unavailable, Corrupt) as error:",
+        "except (errors.Refused, errors.Unavailable, errors.Corrupt) as error:",
+        "except (errors.Unavailable, errors.Corrupt) as error:",
     ),
     Mutant(
         "what has ended stays ended",
