@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.domains.agents.renewal import AgentRenewal
     from holdfast.domains.jobs import Broker, Job, JobStatus
     from holdfast.domains.jobs.work import WorkReport
+    from holdfast.domains.network.routers import RouterLockOptions
     from holdfast.domains.workflows import Work, Workflow
     from holdfast.kernel import errors
     from holdfast.kernel.errors import (
@@ -59,6 +60,7 @@ __all__ = [
     "RegistryManager",
     "RegistryNotFound",
     "RegistryUnavailable",
+    "RouterLockOptions",
     "Work",
     "WorkReport",
     "Workflow",
@@ -74,6 +76,7 @@ _HOMES = {
     "holdfast.domains.agents.renewal": "AgentRenewal",
     "holdfast.domains.jobs": "Broker Job JobStatus",
     "holdfast.domains.jobs.work": "WorkReport",
+    "holdfast.domains.network.routers": "RouterLockOptions",
     "holdfast.domains.workflows": "Work Workflow",
     "holdfast.primitives.locks": "Grant Mode",
     "holdfast.runtime.connection": "Holdfast connect",

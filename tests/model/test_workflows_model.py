@@ -247,10 +247,12 @@ class WorkflowsMachine(RuleBasedStateMachine):
         elif wrong and (self.current, self.unknown) != (None, None):
             self.fails(NotLoaded, call)
         else:
-            workflow, swap_needed = asks.workflows.register(
+            registered = asks.workflows.register(
                 name, recipe, ttl_s=ttl_s, preemptible=preemptible, loaded_only=loaded_only
             )
-            assert swap_needed == (self.current != recipe)
+            workflow = registered.workflow
+            assert registered.swap_needed == (self.current != recipe)
+            assert registered.renewed == (before is not None)
             if before is None:
                 self.tell("workflow.registered", name)
                 before = Flow(

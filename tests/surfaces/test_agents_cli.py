@@ -137,6 +137,7 @@ def test_without_a_manifest_it_must_be_said(registry: Registry) -> None:
     refused(
         registry("agents", "publish", "gpu", "--manifest", "m.json"), 2, "manifest_path", "absolute"
     )
+    refused(registry("agents", "publish", "--manifest", "m.json"), 2, "manifest_path", "absolute")
     Path(registry.manifest).write_text("{}")
     refused(registry("agents", "publish", "gpu", "--manifest", registry.manifest), 2, "agent_id")
 

@@ -695,6 +695,10 @@ def test_a_registration_whose_token_cannot_be_written_is_taken_back(
     done = bench.shell(script)
     assert done.status == 6 and "was released again" in done.err
     assert bench.names() == []
+    # One that was there before stays: a swap must not load under its work.
+    bench("workflows", "register", "a", "--recipe", "r", "--pid", str(sleeper))
+    assert bench.shell(script).status == 6
+    assert bench.names() == ["a"]
 
 
 def test_an_empty_recipe_is_named_as_what_is_wrong(bench: Bench) -> None:

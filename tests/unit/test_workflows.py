@@ -36,7 +36,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.harness.errors import raises
 from tests.harness.machine import Machine
-from tests.harness.timeouts import PATIENCE_S
+from tests.harness.timeouts import PATIENCE_S, until
 from tests.unit.swap_world import lose_lock
 from tests.unit.workflows_world import STORES, World, world_on
 
@@ -442,6 +442,16 @@ def test_running_registers_renews_tells_and_releases(world: World) -> None:
     assert names(world) == []
     assert world.events() == ["preempt_requested", "preempt_yielded"]
     assert world.signal_files() == []
+
+
+def test_a_notice_between_two_renewals_renews_the_work(world: World) -> None:
+    """The keeper sleeps a whole interval after a notice: without a renewal there, work went
+    unrenewed for half of its time to live.
+    """
+    with world.process(2).running("train", "llama", preemptible=True, ttl_s=30) as work:
+        world.clock.advance(2)
+        world.workflows.request_preempt("train")
+        until(lambda: world.workflows.get("train").last_renewed_at > work.workflow.last_renewed_at)
 
 
 def test_running_goes_on_when_memory_ran_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

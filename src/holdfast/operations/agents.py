@@ -74,7 +74,8 @@ TakeOver = Annotated[
     bool,
     Flag(
         "--take-over",
-        help="Replace the generation that has the id, even if it may be alive. Journalled.",
+        help="Replace the generation that has the id, even if it may be alive. The journal says "
+        "so.",
     ),
 ]
 

@@ -11,7 +11,7 @@ from holdfast.operations.operation import Flag
 from holdfast.runtime.connection import Holdfast
 
 CLAIM_ENDS = {"ttl_s": "number", "pid": "integer"}
-"""The fields of a claim of which at least one says what ends it."""
+"""The fields that end a claim, with their JSON types. A claim needs at least one."""
 
 ClaimPid = Annotated[
     Pid | None,

@@ -28,7 +28,9 @@ def claim_job(
 
 
 def unclaim_job(hf: "Holdfast", job_id: str, token: int | None) -> None:
-    """Put back a job whose claim nobody got. Raises Lost or Refused if another has moved it."""
+    """Put back a job whose claim never reached its caller. Raises Lost or Refused if another has
+    moved it.
+    """
     from holdfast.domains.jobs import JobStatus
 
     hf.jobs.update_status(job_id, JobStatus.PENDING, token=token)

@@ -185,7 +185,7 @@ class Register(Request, frozen=True, kw_only=True):
         Flag(
             "--unsigned",
             choose=(True, False),
-            help="Give it no key: events of it that arrive are ignored.",
+            help="Give it no key: events received for it are ignored.",
         ),
     ] = True
     broker: BrokerChoice = BrokerChoice()

@@ -246,7 +246,7 @@ def granted(
 
 
 def give_back(hf: Holdfast, grant: GrantView, wait: Wait) -> None:
-    """Release a grant that its caller did not get, unless the same job has re-entered it since."""
+    """Release a grant that never reached its caller, unless its job has re-entered it since."""
     if not grant.reentered and wait.take_back(grant.token):
         hf.locks.release_token(grant.token)
 

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from holdfast.domains.workflows import (
     CurrentRecipe,
     Preempt,
+    Registered,
     SwapEvent,
     SwapMarker,
     UnknownRecipe,
@@ -193,18 +194,22 @@ def register(hf: Holdfast, request: RegisterWorkflow, wait: Wait) -> RegisteredV
     `swap_needed` must not begin before a swap. With `loaded_only` it is refused instead unless its
     recipe is loaded, or nothing was ever loaded; then `wait_s` also waits for it to be loaded.
     """
-    return register_with_signal(hf, request, wait, None)
+    return view_of(register_with_signal(hf, request, wait, None))
 
 
 def register_with_signal(
     hf: Holdfast, request: RegisterWorkflow, wait: Wait, signal_path: str | None
-) -> RegisteredView:
-    """The same with a signal file that the caller chose."""
+) -> Registered:
+    """Register with a signal file that the caller chose."""
     fields = asdict(request)
     owner = hf.processes.of(fields.pop("pid"))
-    registered = hf.workflows.register(
+    return hf.workflows.register(
         **fields, owner=owner, preempt_signal_path=signal_path, **wait.fields
     )
+
+
+def view_of(registered: Registered) -> RegisteredView:
+    """A registered workflow as surfaces show it."""
     return RegisteredView(**asdict(registered.workflow), swap_needed=registered.swap_needed)
 
 

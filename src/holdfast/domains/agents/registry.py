@@ -103,6 +103,12 @@ class Agents:
         until = None if lease_expires_at is None else aware(lease_expires_at, "lease_expires_at")
         length_s = self.settings.lease_s if lease_s is None else lease_s
         now = self.store.now()
+        granted = leases.grant(now, length_s)
+        if until is not None and until <= now:
+            raise InvalidValue(
+                f"lease_expires_at {render(until)} is past already: give a later one",
+                field="lease_expires_at",
+            )
         # The transaction that publishes it gives it its token and its times.
         draft = check_draft(
             Agent(
@@ -119,7 +125,7 @@ class Agents:
                 gateway=gateway,
                 holder=holder,
                 published_at=now,
-                lease_expires_at=until or leases.grant(now, length_s).expires_at,
+                lease_expires_at=until or granted.expires_at,
                 lease_s=length_s if until is None else None,
             )
         )

@@ -21,8 +21,8 @@ from holdfast.kernel.limits import JOBS_TREE_AGAIN_S, TREE_GRACE_S
 
 class OldTree(NamedTuple):
     """The process tree of a past attempt. `here` is true if it is in this process's pid namespace.
-    A tree in another namespace shows only its FIFO, and cannot be ended from here. `taken_away` is
-    true if the attempt ended without a verdict of its worker.
+    Of a tree in another namespace only the FIFO can be seen, and it cannot be ended from here.
+    `taken_away` is true if the attempt ended without a verdict of its worker.
     """
 
     id: str

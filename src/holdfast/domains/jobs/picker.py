@@ -52,7 +52,7 @@ class UnconfirmedClaims:
 
     The worker lives and does not know of such a claim, so its job would wait until its time limit.
     This process puts the job back once the store answers. It does so only for claims that name a
-    process: another worker may have the others.
+    process: a job claimed without one may be another worker's by now.
     """
 
     def __init__(self, store: Store, journal: Journal) -> None:

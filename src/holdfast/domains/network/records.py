@@ -86,7 +86,7 @@ def lease_until_released(granted_at: datetime) -> Lease:
 
 def lease_within(lease: Lease, limit_s: float | None) -> Lease:
     """The lease under the setting `lease_ttl_s`. A lease without an end, as other programs write
-    it, ends that long after its beginning; it goes on if its beginning is not known.
+    it, ends that long after its beginning. If its beginning is not known, it has no end.
     """
     if limit_s is None or lease.expires_at != NEVER or lease.granted_at == LONG_AGO:
         return lease

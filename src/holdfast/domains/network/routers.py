@@ -21,7 +21,7 @@ _GRANTS_MAX = 1024
 
 
 class RouterLockOptions(TypedDict, total=False):
-    """How every call that locks routers may lock them."""
+    """The options of every call that locks routers."""
 
     mode: Mode | str
     """Exclusive, unless it is "shared": quick jobs share a router."""

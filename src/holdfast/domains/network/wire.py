@@ -101,7 +101,7 @@ class _OwnMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lease_document(lease: RunLease) -> Document:
-    """A lease as the file has it, without what only Holdfast knows of it."""
+    """A lease as the file has it, without the member `holdfast`."""
     use = {"job_type": lease.job_type, "dscp": lease.dscp} if isinstance(lease, HostLease) else {}
     return {
         **lease.more,

@@ -248,7 +248,7 @@ class WorkflowsContext:
 
     def orphan_load(self, marker: SwapMarker) -> OrphanLoad | None:
         """The load of a swap whose process is dead or has lost the swap lock; None for a live swap.
-        Only processes of its load are left of such a swap.
+        Of such a swap, only processes of its load may be left.
         """
         dead = self.liveness(marker.holder.leader) is Liveness.DEAD
         unseen = self._unseen.left_s(marker.token) is not None

@@ -25,10 +25,13 @@ from holdfast.primitives.deadline import Deadline, earliest
 
 
 class Registered(NamedTuple):
-    """A registered workflow, and whether its recipe must be loaded first."""
+    """A registered workflow, and whether its recipe must be loaded first. `renewed` says that it
+    was registered before, by the same process.
+    """
 
     workflow: Workflow
     swap_needed: bool
+    renewed: bool = False
 
 
 class Terms(NamedTuple):
@@ -80,7 +83,7 @@ class Registration:
     def _register(self, *, waits: bool) -> Registered:
         terms = self._terms
 
-        def body(change: Change) -> tuple[Registered, bool]:
+        def body(change: Change) -> Registered:
             loaded = loaded_in(change.tx)
             marker = change.marker
             if marker is not None and self._is_blocked(marker, loaded):
@@ -96,10 +99,10 @@ class Registration:
             if terms.loaded_only and not loaded.has(terms.recipe) and loaded != Loaded(None, None):
                 raise not_loaded(terms.recipe, loaded)
             workflow = self._write(change, before)
-            return Registered(workflow, not loaded.has(terms.recipe)), before is None
+            return Registered(workflow, not loaded.has(terms.recipe), before is not None)
 
-        registered, new = self._context.change(body)
-        if new and terms.path is not None:
+        registered = self._context.change(body)
+        if not registered.renewed and terms.path is not None:
             # A dead workflow of that name may have left a signal there. Without this, the new one
             # would yield to a request that was never made to it.
             self._context.signals.clear(terms.path, terms.name, registered.workflow.token - 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.domains.workflows.registry import Workflows
 
 OnPreempt = Callable[[], object]
-"""Called when the work is asked to yield; again a moment later, if it returns False."""
+"""Called when the work is asked to yield; if it returns False, again at the next look."""
 OnLost = Callable[[], object]
 """Called when the workflow was swept though its owner lives."""
 
@@ -136,9 +136,9 @@ class Work:
         try:
             self._look()
             now = self._context.store.now()
-            # By the store's clock, which may be set back. From half of the interval on: the keeper
-            # has its own clock, by which its turn may come a little too early.
-            if not 0 <= (now - self._renewed_at).total_seconds() < self._every_s / 2:
+            # By the store's clock, which may be set back. A notice brings the keeper here early,
+            # and it sleeps a whole interval next: it renews unless it has only just done so.
+            if not 0 <= (now - self._renewed_at).total_seconds() < self._every_s / 10:
                 self._workflows.renew(self.workflow.name, self.workflow.token)
                 # The time before the renewal: on a store that keeps failing it may take long.
                 self._renewed_at = now

@@ -153,7 +153,7 @@ def _why(hf: Holdfast, job: Job) -> Why:
     tone, state = _state(job)
     worker = ""
     if job.claimed_by is not None:
-        worker = f"pid {job.claimed_by.pid}, {_state_of(hf, job.claimed_by)}"
+        worker = f"process {job.claimed_by.pid}, {_state_of(hf, job.claimed_by)}"
     return Why(
         kind="job",
         name=job.job_id,

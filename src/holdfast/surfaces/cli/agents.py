@@ -255,8 +255,10 @@ def publish(request: operations.Publish, as_json: bool) -> None:
 def _manifest(path: str) -> Manifest | None:
     """The manifest; None when there is none yet. Raises InvalidValue."""
     if not os.path.isabs(path):
-        # Relative to which folder? `publish` refuses it.
-        return None
+        raise InvalidValue(
+            f"manifest_path is {path!r}, which is not absolute: give the whole path",
+            field="manifest_path",
+        )
     try:
         data = ManifestFiles().read(path)
     except (OSError, ValueError) as error:
@@ -281,7 +283,11 @@ def _completed(request: operations.Publish, manifest: Manifest | None) -> operat
         }
         missing = {name: value for name, value in found.items() if getattr(request, name) is None}
         request = replace(request, **missing)
-    for name, option in (("name", "NAME"), ("backend", "--backend"), ("tool", "--tool")):
+    for name, option in (
+        ("name", "the argument NAME"),
+        ("backend", "--backend"),
+        ("tool", "--tool"),
+    ):
         if getattr(request, name) is None:
             raise click.UsageError(
                 f"{option} is missing: give it, or a --manifest that is there and says it"
@@ -307,7 +313,7 @@ def refresh(agent: Agent) -> str:
 
 @agents.operation(operations.remove, short_help="Remove a generation's record.")
 def remove(done: operations.Removed) -> str:
-    """Take an agent's record out, if it is this generation's.
+    """Remove an agent's record, if it is this generation's.
 
     Exit status 4 when it is another's, 1 when there is none.
     """

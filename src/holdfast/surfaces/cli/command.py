@@ -40,7 +40,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Do not show on stderr who holds it up."
+    "-q", "--quiet", is_flag=True, help="Do not show on stderr what the wait is for."
 )
 
 

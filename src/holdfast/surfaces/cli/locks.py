@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from shlex import quote
 
 import click
@@ -84,7 +85,7 @@ def take(
         issue(
             grant.token,
             to_json(grant) if as_json else str(grant.token),
-            lambda: operations.give_back(hf, grant, wait),
+            None if grant.reentered else partial(operations.give_back, hf, grant, wait),
             f"{names} was granted",
             f"holdfast locks release {grant.token}",
         )

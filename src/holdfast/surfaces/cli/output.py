@@ -46,18 +46,20 @@ def answer(line: str | bytes) -> None:
 
 
 def issue(
-    token: int, line: str | bytes, undo: Callable[[], object], done: str, undoing: str
+    token: int, line: str | bytes, undo: Callable[[], object] | None, done: str, undoing: str
 ) -> None:
-    """Write the token of a claim that was just made. `done` says what was made, and `undoing` which
-    command undoes it.
+    """Write the token of a claim. `done` says what was made, and `undoing` which command undoes it.
 
-    Raises Unavailable when it cannot be written. Nobody knows of the claim then, so it is undone,
-    as it is when the command is interrupted meanwhile.
+    Raises Unavailable when it cannot be written. Nobody has the token of a new claim then, so
+    `undo` ends it, also when the command is interrupted before this returns. `undo` is None for a
+    claim that was there before: it stays.
     """
     try:
         write(line)
     except OSError as error:
         untold = f"{done}, but the token could not be written ({error.strerror})"
+        if undo is None:
+            raise Unavailable(f"{untold}: it stays, as it was before", outcome="none") from None
         try:
             undo()
         except HoldfastError as failed:
@@ -68,7 +70,8 @@ def issue(
             ) from None
         raise Unavailable(f"{untold}: it was released again", outcome="none") from None
     except BaseException:
-        undo()
+        if undo is not None:
+            undo()
         raise
 
 

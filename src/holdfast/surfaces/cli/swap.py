@@ -87,7 +87,7 @@ def to(request: SwapTo, words: tuple[str, ...], quiet: bool) -> int:
 
     If the recipe is loaded already, nothing is done, and the exit status is 0. Until the command
     has ended nothing can be registered with another recipe. Preemptible work is asked to yield;
-    work is waited for, and never killed. What it waits for goes to stderr. If the command succeeds,
+    work is waited for, and never killed. Stderr names what it waits for. If the command succeeds,
     its recipe is the current one. If it fails, it is unknown what is loaded, and no work begins
     before the next swap. Processes that the command leaves running, such as a model server, live
     on.

@@ -1,5 +1,7 @@
 """`holdfast workflows`: work that needs a recipe on the GPU."""
 
+from functools import partial
+
 import click
 
 from holdfast.domains.workflows import Workflow
@@ -56,18 +58,17 @@ def register(
     """
     with interruptible(), connected() as hf:
         wait = Wait(on_wait=RecipeWaitNotes(quiet=quiet))
-        done: operations.RegisteredView = operations.register_with_signal(
-            hf, request, wait, signal_path
-        )
+        done = operations.register_with_signal(hf, request, wait, signal_path)
+        name, token = done.workflow.name, done.workflow.token
         issue(
-            done.token,
-            to_json(done) if as_json else str(done.token),
-            lambda: hf.workflows.release(done.name, done.token),
-            f"{done.name} was registered",
-            f"holdfast workflows release {done.name} --token {done.token}",
+            token,
+            to_json(operations.view_of(done)) if as_json else str(token),
+            None if done.renewed else partial(hf.workflows.release, name, token),
+            f"{name} was registered",
+            f"holdfast workflows release {name} --token {token}",
         )
     if done.swap_needed and not quiet:
-        remark(swap_advice(done.recipe))
+        remark(swap_advice(done.workflow.recipe))
 
 
 @workflows.operation(operations.renew, short_help="Extend a workflow.")

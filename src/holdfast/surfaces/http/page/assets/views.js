@@ -28,7 +28,7 @@ export function agentList(page) {
       ["agent", (one) => text(bare(one.name), "strong")],
       ["state", (one) => pill(one.tone, one.state)],
       ["why", (one) => text(one.why, "soft")],
-      ["tmux session", (one) => text(one.tmux_session ?? (one.pid ? `pid ${one.pid}` : "–"), "soft extra")],
+      ["tmux session", (one) => text(one.tmux_session ?? (one.pid ? `process ${one.pid}` : "–"), "soft extra")],
       ["lease", (one) => when(one.lease_expires_at, { class: "extra" })],
     ],
     fetchPage: async (last, limit) => {
