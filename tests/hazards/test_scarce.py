@@ -9,6 +9,7 @@ import itertools
 import os
 import resource
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from holdfast.kernel.errors import HoldfastError
 from holdfast.runtime.connection import Holdfast, connect
 from tests.harness.children import exit_status_of
+from tests.harness.timeouts import PATIENCE_S, until
 
 STORES = ["sqlite", "files"]
 SPARE = 12
@@ -153,3 +155,42 @@ def test_on_a_file_system_without_locks_every_operation_says_so(
         assert not said or "locks" in said, said
         assert outcome(hf, OPERATIONS[name]) == ""
     assert name not in ("connect", "lock", "job") or said, "these cannot do without"
+
+
+class NoModules:
+    """Says that no module of Holdfast is on the disk any more, as after an upgrade."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.startswith("holdfast."):
+            raise ModuleNotFoundError(f"{name} is loaded late")
+
+
+def test_a_gate_that_is_shut_for_the_first_time_needs_no_module(tmp_path: Path) -> None:
+    """A process that ran for long found a gate shut for the first time: it loaded a module for
+    that, which failed without descriptors and after an upgrade, and its lock stayed held.
+    """
+
+    def work() -> None:
+        with connect(url_in(tmp_path, "sqlite")) as hf:
+            grant = hf.locks.acquire("router-1", by="run-1")
+            hf.locks.status("router-1")
+            gates = [os.open(path, os.O_RDWR) for path in tmp_path.glob("*-gate")]
+            assert len(gates) == 2
+            for gate in gates:
+                fcntl.flock(gate, fcntl.LOCK_EX)
+            sys.meta_path.insert(0, NoModules())
+            released: list[bool] = []
+            thread = threading.Thread(target=lambda: released.append(grant.release()))
+            thread.start()
+            until(
+                lambda: (
+                    not thread.is_alive()
+                    or any(one.name == "holdfast-gate" for one in threading.enumerate())
+                )
+            )
+            for gate in gates:
+                os.close(gate)
+            thread.join(PATIENCE_S)
+            assert released == [True]
+
+    in_child(work)

@@ -43,8 +43,8 @@ EXIT_NOTHING_TO_TAKE = 3
 """Not an error: the queue was empty."""
 
 STATUS: dict[str, Status] = {}
-"""By code. An exit status is 1 for not found or an impossible status, 2 usage, 4 refused or lost,
-5 timed out, 6 unavailable, 7 corrupt.
+"""By code. An exit status is 0 for done, 1 not found or an impossible status, 2 usage, 3 nothing to
+take, 4 refused or lost, 5 timed out, 6 unavailable, 7 corrupt.
 """
 
 

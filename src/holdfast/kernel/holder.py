@@ -120,7 +120,9 @@ class Processes(Protocol):
         """Whether a process of a tree lives. `in_sight`: its pid namespace is this process's."""
 
     def watch_tree(self, tree: str) -> int | None:
-        """A descriptor that becomes readable when a tree may have ended; None without one."""
+        """A descriptor that becomes readable when a tree may have ended; None when there is nothing
+        to wait for.
+        """
 
     def ask_tree(self, tree: str) -> float | None:
         """Send SIGTERM once to every process of a tree; return how many seconds ago that was. None
@@ -140,7 +142,9 @@ class Processes(Protocol):
         """Another live process of this namespace as a holder. Raises NotFound."""
 
     def death(self, holder: Holder) -> int | None:
-        """A descriptor that becomes readable when the holder dies; None when that is not seen."""
+        """A descriptor that becomes readable when the holder dies; None when it is dead already, or
+        cannot be watched.
+        """
 
 
 def in_sight(processes: Processes, *, embedded: bool) -> Parts:

@@ -48,7 +48,7 @@ METRICS_PROBE_S = 2.0  # how long a store may take for one empty transaction
 DOCTOR_CHECK_S = 5.0  # how long one check may take
 CLOCK_SKEW_S = 2.0  # difference between database and machine clock that doctor reports
 DISK_FREE_BYTES_MIN = 64 << 20  # free disk a store should have: a busy log grows that large
-# SQLite's log after a restart, and up to which doctor is content. It restarts at 14 MB.
+# SQLite's log after a restart; doctor reports a larger one. Usually it restarts at 14 MB.
 LOG_BYTES_KEPT = 64 << 20
 # SQLite's log while a stopped reader prevents its restart; then changes are refused. One stopped
 # process must neither stop all writers soon nor fill the disk.
@@ -138,7 +138,7 @@ AGENT_START_S = 20.0  # how long `agents start` waits for the agent in its tmux 
 AGENT_MOMENT_S = 1.0
 TMUX_ANSWER_S = 5.0  # a tmux server that is silent for longer is unknown, neither dead nor alive
 TMUX_START_S = 15.0  # for a new session: its server may have to start and read its configuration
-AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S  # an id, for the agent that is being started
+AGENT_RESERVED_S = TMUX_START_S + AGENT_START_S  # how long the id of a starting agent is kept
 TMUX_SILENCE_S = 10.0  # how long a silent tmux is not asked again: many questions wait once
 # How long tmux may take to begin a paste or an interrupt, else it skips it. Well below
 # TMUX_ANSWER_S: a prompt that was given up must not be typed later between the words of another.

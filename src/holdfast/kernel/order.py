@@ -39,7 +39,9 @@ class Span(NamedTuple):
 
 
 def span(match: Parts = (), start: Parts | None = None, stop: Parts | None = None) -> Span:
-    """The span of all tuples that begin with `match` and go on from `start` up to `stop`."""
+    """The span of all tuples that begin with `match` and go on from `start` up to but not including
+    `stop`.
+    """
     prefix = encode(match)
     if start is None and stop is None:
         return Span(prefix, beyond(prefix))

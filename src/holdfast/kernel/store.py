@@ -160,14 +160,16 @@ class Listener(AbstractContextManager["Listener"], Protocol):
 
     def outlive(self) -> tuple[int, ...]:
         """Descriptors by which the next program of this process can go on listening: a notice makes
-        the first one readable, and the others keep the store in use. Empty if it cannot.
+        the first one readable, and the others keep the store in use. Empty where the store
+        cannot notify the next program.
         """
 
     def wait(self, timeout_s: float | None, *, also: Sequence[int] = ()) -> Woken:
         """Sleep until a topic is notified, a descriptor of `also` is readable, or the time is up.
 
         Callers check again in a loop. Returns after WAIT_RECHECK_S at the latest, as the sender of
-        a notice may be killed between commit and notice. No other notice since `listen` is lost.
+        a notice may be killed between commit and notice; every other notice sent after `listen`
+        returned arrives. It may also return for a notice to an earlier listener.
         """
 
 
@@ -188,7 +190,9 @@ class SessionContender(Protocol):
 
 
 class SessionLock(Protocol):
-    """A lock that ends with its holder's own process. Contenders get it in any order."""
+    """A lock that ends with its holder's process. Neither a forked child nor a program that was
+    started meanwhile keeps it. Contenders get it in any order.
+    """
 
     def contender(self) -> SessionContender:
         """A new contender, which does not hold the lock yet. Raises StoreUnavailable."""
@@ -368,7 +372,9 @@ class Store(Debris, Protocol):
         *,
         timeout_s: float = TRANSACT_TIMEOUT_S,
     ) -> int | None:
-        """Insert all items and return their revision, or None if any key exists."""
+        """Insert all items and return their revision; if any key exists, insert nothing and return
+        None.
+        """
 
     def delete_if(
         self,

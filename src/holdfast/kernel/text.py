@@ -53,7 +53,9 @@ _HIDDEN = f"(?P<flag>{_FLAG})|[\U000e0000-\U000e007f]|[\ufe00-\ufe0f\U000e0100-\
 
 
 def shown(text: str) -> str:
-    """The text with invisible characters, and those that a terminal obeys, as in `\\u200b`."""
+    """The text with its invisible characters, and those that a terminal obeys, written out:
+    `\\u200b`.
+    """
     return text if text.isascii() and text.isprintable() else re.sub(UNFIT, _written, text)
 
 

@@ -44,8 +44,8 @@ class Deadline:
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     def retry(self, act: Callable[[float], T], *, stop_fd: int | None = None) -> T:
-        """Call `act` with its time limit, again and again while another writer blocks it. Raises
-        the last LockTimeout when the time is over, or `stop_fd` has become readable.
+        """Call `act` with its time limit, and again while another writer blocks it and time is
+        left. Raises the last LockTimeout when the time is over, or `stop_fd` has become readable.
         """
         limit_s = min(self.transaction_s(), _FIRST_S)
         longest_s = TRANSACT_TIMEOUT_S if stop_fd is None else _FIRST_S

@@ -132,7 +132,8 @@ class Holds:
         ttl_s: float | None = None,
         detached: bool = False,
     ) -> int:
-        """Hold a subject, and return how many hold it now. Taking it again renews the lease.
+        """Hold a subject, and return how many hold it now. Taking it again is the same hold, with a
+        new lease and process.
 
         The hold ends with `process`, by default this one, or after `ttl_s`; without a process it
         needs a `ttl_s`. So does another process where other machines use the store, if the caller

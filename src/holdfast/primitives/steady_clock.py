@@ -106,7 +106,9 @@ class SteadyClock:
     def without_jump(
         self, now: datetime, *, since: datetime | None = None, after_s: float = LEASE_JUMP_IGNORED_S
     ) -> datetime:
-        """The time by which what began at `since` is over, without later recent jumps."""
+        """`now` without a jump of the clock in the last `after_s`. A jump before `since` does not
+        count. Never later than `now`.
+        """
         return self._without(now, after_s, since) or now
 
     def for_retention(self, now: datetime, *, asked: bool = False) -> datetime | None:

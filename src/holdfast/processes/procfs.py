@@ -11,18 +11,14 @@ is subtracted again, so that all namespaces of a machine agree.
 
 import os
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.kernel.errors import EnvironmentUnavailable, NotFound, Unavailable
 from holdfast.kernel.holder import Holder, Liveness, Place, Sighting, Survivor
-from holdfast.system.access import LACKING, PRIVATE, Access, unusable
-
-if TYPE_CHECKING:
-    from holdfast.processes.trees import Trees
+from holdfast.processes.trees import Trees
+from holdfast.system.access import LACKING, PRIVATE, unusable
 
 _ZOMBIE_STATES = frozenset((b"Z", b"X", b"x"))
 _STOPPED_STATES = frozenset((b"T", b"t"))
@@ -73,21 +69,9 @@ class Procfs:
         self._root = root
         self._host_id = host_id
         self._boots: list[Callable[[str], bool]] = []
-        self._tree_folder: Callable[[], Path | None] = lambda: None
-        self._tree_access: Callable[[], Access] = lambda: PRIVATE
-        self._seen: tuple[int, View] | None = None
-
-    def place_trees(self, folder: Callable[[], Path | None], access: Callable[[], Access]) -> None:
-        """Say where the FIFOs of trees are, and who may use them: see `Trees`."""
-        self._tree_folder, self._tree_access = folder, access
-
-    @cached_property
-    def trees(self) -> "Trees":
+        self.trees = Trees(lambda: None, lambda: PRIVATE)
         """The process trees of commands that run under claims."""
-        # Loaded here: most commands run no other, and meet no claim of one that does.
-        from holdfast.processes.trees import Trees
-
-        return Trees(self._tree_folder, self._tree_access)
+        self._seen: tuple[int, View] | None = None
 
     def here(self) -> Place:
         return self._view().place

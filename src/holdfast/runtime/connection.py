@@ -20,6 +20,7 @@ from holdfast.kernel.settings import Settings
 from holdfast.kernel.store import Store
 from holdfast.primitives.journal import Journal
 from holdfast.processes.procfs import Procfs
+from holdfast.processes.trees import Trees
 from holdfast.runtime.configuration import actor_here, load_settings, store_url
 from holdfast.runtime.paths import (
     access_in,
@@ -393,7 +394,7 @@ def connected(
         access=access_for(settings.group),
     )
     processes.watch_boots(opened.boot_in_use)
-    processes.place_trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
+    processes.trees = Trees(partial(tree_folder_of, opened), partial(access_in, settings, opened))
     # A program that has not loaded `logging` listens to no log, and loading it would cost a short
     # command several milliseconds.
     if (logging := sys.modules.get("logging")) is not None:

@@ -265,7 +265,7 @@ class Acquisition:
                     )
                 elif answer != NotGranted(TAKEN_AWAY) or not draft.wait_only:
                     break
-                # Or a request that takes nothing was reaped by mistake, and lost only time.
+                # A request that only waits lost nothing but time if it was reaped by mistake.
                 answer = self._transact(steps.grant_or_queue)
             hold = answer.hold if isinstance(answer, Granted) else None
             if hold is not None and hold.process != draft.holder:

@@ -102,7 +102,7 @@ class LockContext:
         return self.process
 
     def is_contended(self, names: Sequence[str]) -> bool:
-        """True when the last request for any of the names had to wait: it is probably not free."""
+        """True when the last request for any of the names had to wait: it is probably held."""
         return bool(self._contended) and not self._contended.keys().isdisjoint(names)
 
     def note_contention(self, names: Sequence[str], *, contended: bool) -> None:

@@ -83,12 +83,12 @@ class Locks:
         """Hold all the names, and return the grant. A `with` block releases it at its end, and
         raises LeaseLost if it was lost.
 
-        Names that the job holds already are not waited for; releasing a grant of such names alone
-        frees nothing. `timeout_s` None waits without a limit; a wait also ends, like a timeout,
-        when `stop_fd` becomes readable. With `ttl_s` the grant ends after so long unless renewed;
-        without, it lives as long as `process`. `process` None needs a `ttl_s`; so does another
-        process if the caller may end before the grant (`detached`) and other machines use the
-        store.
+        Names that the job holds already are not waited for; if it holds all of them, its own grant
+        comes back, and releasing that frees nothing. `timeout_s` None waits without a limit; a wait
+        also ends, like a timeout, when `stop_fd` becomes readable. With `ttl_s` the grant ends
+        after so long unless renewed; without, it lives as long as `process`. `process` None needs a
+        `ttl_s`; so does another process if the caller may end before the grant (`detached`) and
+        other machines use the store.
 
         Raises LockTimeout (nothing is held; its fields name the holders and the position in the
         queue), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again
@@ -132,10 +132,12 @@ class Locks:
         on_wait: OnWait | None = None,
         stop_fd: int | None = None,
     ) -> bool:
-        """Wait until the names are free in that mode, and take nothing; False after a timeout.
+        """Wait until the names are free in that mode, and take nothing; False after a timeout, or
+        when `stop_fd` became readable.
 
         Promised: at some moment between call and return no other job held them, or their turn had
-        come. Raises DeadlockDetected when the job holds what the others wait for.
+        come. Not promised: that it is still so. Raises DeadlockDetected when the job holds what the
+        others wait for.
         """
         free = self.wait_free(
             names, by=by, mode=mode, timeout_s=timeout_s, on_wait=on_wait, stop_fd=stop_fd

@@ -249,7 +249,8 @@ class FolderCache(Generic[R]):
         return found.signature if found.sure else None, _entry_of(self._space, key, found.data)
 
     def _listed(self) -> Iterator[tuple[str, Signature | None]]:
-        # A generator: a LockTimeout in its consumer is an OSError, and no error of this folder.
+        # A generator, so that its `except OSError` does not catch a LockTimeout, an OSError too, of
+        # the loop that uses it.
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:

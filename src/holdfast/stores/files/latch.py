@@ -201,7 +201,8 @@ def recover(
     except (OSError, UnusableFile, StoreUnavailable) as error:
         raise StoreUnavailable(
             f"the last change could not be completed in the files of {folders.root} ({error}): "
-            "correct that, and the next change completes it",
+            "correct that, and the next change completes it"
+            + ("; this call changed nothing" if outcome == "none" else ""),
             path=str(folders.root),
             outcome=outcome,
         ) from None

@@ -194,7 +194,8 @@ def apply_changes(disk: Disk, changes: Iterable[Change], *, staged: bool) -> lis
     folders: dict[Any, Location] = {}
     overtaken = []
     if not staged:
-        # All before the first is applied: one that cannot be known leaves every file as it is.
+        # All contents are worked out before the first is applied: if one cannot be, every file
+        # stays as it is.
         changes = [
             change
             if change.delta is None

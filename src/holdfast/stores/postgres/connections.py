@@ -257,7 +257,7 @@ class Connections:
         self._limit_session(raw)
         self._join(raw)
         if self._pool is not None:
-            # The server answers. Until a new failure, a connection that is missing is in use.
+            # The server answers. Until a new failure, no free connection means that all are in use.
             self._failures = _failures(self._pool)
 
     def _limit_session(self, raw: Connection) -> None:

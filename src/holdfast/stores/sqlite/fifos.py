@@ -137,7 +137,8 @@ class Fifos:
         fifo = _Fifo(name, self._unlink)
         unfinished = f"{_UNFINISHED}{name}"
         try:
-            if not os.path.lexists(self._folder):
+            # `make_one_folder` also names whose link this is.
+            if os.path.islink(self._folder) or not os.path.isdir(self._folder):
                 make_one_folder(self._folder, self._access)
                 self._exposed = None
             with self._opened() as wake:

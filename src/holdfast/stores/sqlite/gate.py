@@ -15,18 +15,16 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import sched_yield
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.kernel.errors import InvalidValue, LockTimeout, StoreUnavailable
 from holdfast.stores.checks import closed
 from holdfast.stores.owned_lock import owned_lock
 from holdfast.stores.sqlite.errors import opening_failed
 from holdfast.stores.sqlite.filesystem import open_side_file
+from holdfast.stores.sqlite.gate_thread import GateThread
 from holdfast.system.access import Access
 from holdfast.system.folder_walk import Folder
-
-if TYPE_CHECKING:
-    from holdfast.stores.sqlite.gate_thread import GateThread
 
 T = TypeVar("T")
 
@@ -271,10 +269,7 @@ class Gate:
             if inside._is_owned():
                 inside.release()
 
-    def _started_thread(self) -> "GateThread":
-        # Most programs find every gate open.
-        from holdfast.stores.sqlite.gate_thread import GateThread
-
+    def _started_thread(self) -> GateThread:
         with self._thread_start:
             if self._thread is None:
                 self._thread = GateThread(

@@ -26,7 +26,7 @@ from holdfast.stores.port import EmbeddedStore, Plan, plan_of
 from holdfast.stores.sql import table_of
 from holdfast.stores.sqlite import handles, schema
 from holdfast.stores.sqlite.database import Connection, Database, retry
-from holdfast.stores.sqlite.errors import TablesChanged, opening_failed
+from holdfast.stores.sqlite.errors import TablesChanged, busy, opening_failed
 from holdfast.stores.sqlite.fifos import Fifos
 from holdfast.stores.sqlite.filesystem import make_database, refuse_network
 from holdfast.stores.sqlite.transaction import (
@@ -49,7 +49,7 @@ from holdfast.system.folder_walk import Folder, open_folder, resolve
 T = TypeVar("T")
 
 _TRIES = 2
-"""Another process may restore older tables in the place of those that are known."""
+"""How often work is tried: another process may restore older tables in place of the known ones."""
 
 
 class SqliteStore(EmbeddedStore):
@@ -218,7 +218,9 @@ class SqliteStore(EmbeddedStore):
                         self._declare(database, connection, plan.spaces, deadline)
                     try:
                         return work(connection.cursor)
-                    except sqlite3.OperationalError:
+                    except sqlite3.OperationalError as error:
+                        if not busy(error):
+                            raise
                         return retry(deadline, work, connection.cursor)
             except TablesChanged:
                 continue

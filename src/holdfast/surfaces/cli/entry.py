@@ -60,7 +60,7 @@ def _leave(status: int) -> None:
             continue
     threading = sys.modules.get("threading")
     if threading and len([one for one in threading.enumerate() if not one.daemon]) > 1:
-        # Besides this one: a server's request may still be at work, and Python waits for it.
+        # Another thread is left, perhaps with a server's request: Python waits for it.
         sys.exit(status)
     os._exit(status)
 

@@ -155,6 +155,8 @@ class _Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         from importlib import import_module
 
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)
 
 
@@ -182,7 +184,8 @@ def import_msgspec() -> None:
         import msgspec  # noqa: F401
     finally:
         for name in {"typing_extensions", *stand_ins} - before:
-            del sys.modules[name]
+            if sys.modules.get(name) is stand_ins.get(name):
+                sys.modules.pop(name, None)
 
 
 def _quieten_driver() -> None:

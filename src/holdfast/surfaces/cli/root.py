@@ -35,8 +35,9 @@ class Areas(CommandGroup):
             found = area, CommandGroup(area, commands={verb: command}), args[1:]
         else:
             found = super().resolve_command(ctx, args)
-        if not gc.isenabled():
-            # Most modules are loaded: the collector need never look at what they made.
+        if isinstance(ctx.obj, Given) and ctx.obj.arguments is not None and not gc.isenabled():
+            # `main` switched it off. Most modules are loaded: the collector need never look at what
+            # they made.
             gc.freeze()
             gc.enable()
         return found
