@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
@@ -227,6 +227,10 @@ def _named(name: str, value: Any) -> list[str]:
         return [f"{name}: {', '.join(f'{one.name}={one.value}' for one in value)}"]
     if issubclass(value, holdfast.HoldfastError):
         return [f"{name}: error {value.code}"]
+    if issubclass(value, dict):
+        # A TypedDict: its keys are options of calls.
+        keys = get_type_hints(value).items()
+        return [name, *indented(f"{key}: {_annotation(kind)}" for key, kind in keys)]
     return [f"{name}{_signature(value)}", *indented(_methods(value))]
 
 
