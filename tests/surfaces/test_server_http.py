@@ -5,6 +5,7 @@ import gc
 import hmac
 import json
 import re
+import select
 import socket
 import sys
 import threading
@@ -13,7 +14,6 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -34,6 +34,7 @@ from holdfast.runtime.connection import Holdfast, connect
 from holdfast.surfaces.http.access import served_hosts
 from holdfast.surfaces.http.events import event_id
 from holdfast.surfaces.http.http_server import BoundedConnection, Crowd
+from holdfast.surfaces.http.server.executor import ClientWait
 from holdfast.surfaces.http.server.sessions import Sessions
 from tests.harness.stores import store_url
 from tests.harness.timeouts import NEVER_S, PATIENCE_S, until
@@ -390,7 +391,7 @@ def test_a_grant_to_a_client_that_hung_up_is_released(small: Served) -> None:
         assert before.wait(PATIENCE_S)
     hf.locks.acquire = acquire_  # type: ignore[method-assign]
     # The server has seen that the connection is closed when it has none but this test's own.
-    until(lambda: all(wait._ended for wait in waits_of(small)))
+    until(lambda: all(map(was_ended, waits_of(small))))
     release.set()
     until(lambda: not waits_of(small))
     until(lambda: hf.locks.status("router-1").holds == ())
@@ -419,7 +420,7 @@ def test_a_loss_already_reported_to_the_job_is_not_undone(small: Served) -> None
     first = _HeldBack(small)
     with _asked(small, "/v1/locks/acquire", json.dumps(HELD).encode()):
         assert first.made.wait(PATIENCE_S)
-    until(lambda: all(wait._ended for wait in waits_of(small)))
+    until(lambda: all(map(was_ended, waits_of(small))))
     again = small.http.post("/v1/locks/acquire", json=HELD).json()
     first.tell.set()
     until(lambda: not waits_of(small))
@@ -779,11 +780,17 @@ def test_a_waiter_is_answered_when_the_server_stops(tmp_path: Path) -> None:
         client.close()
 
 
-def waits_of(served: Served) -> Collection[Any]:
+def waits_of(served: Served) -> Collection[ClientWait]:
     """The calls that wait in a server. Nothing public shows them, and a client that hangs up must
     not leave one behind.
     """
     return served.side._executor._waits
+
+
+def was_ended(wait: ClientWait) -> bool:
+    """Was this call, which still runs, asked to end?"""
+    assert wait.stop_fd is not None
+    return bool(select.select([wait.stop_fd], [], [], 0)[0])
 
 
 def _asked(server: Served, path: str, body: bytes) -> socket.socket:
