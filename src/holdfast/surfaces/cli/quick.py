@@ -9,9 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+
+# Type checkers know this name; importing it from `typing` would cost more than `--version`.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast.runtime.connection import Holdfast
 
 _PICK_OPTIONS = {
@@ -152,7 +156,7 @@ def pick_job(hf: "Holdfast", queue: str, *, wait_s: float, pid: int | None, as_j
 class _Later(ModuleType):
     """Stands for a module, which is loaded when something of it is used."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> "Any":
         from importlib import import_module
 
         if sys.modules.get(self.__name__) is self:
