@@ -15,7 +15,7 @@ from holdfast.domains.jobs import Job, JobStatus, picker, reaper, registry, tran
 from holdfast.domains.jobs.records import JOBS
 from holdfast.kernel import token as tokens
 from holdfast.kernel.errors import Fenced, ImpossibleTransition, InvalidValue, StoreUnavailable
-from holdfast.kernel.holder import Holder
+from holdfast.kernel.holder import Holder, Sighting
 from holdfast.kernel.space import Space, rows
 from holdfast.kernel.store import Tx
 from holdfast.stores import listener
@@ -170,6 +170,28 @@ def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(
     assert {job.job_id for job in world.jobs.abandoned()} == lost
     assert {job.job_id for job in world.jobs.reap()} == lost
     assert world.jobs.abandoned() == []
+
+
+def test_a_job_claimed_just_before_a_death_comes_back_with_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep had read the worker's jobs before its last claim, and found it dead after that: the
+    last job stayed claimed for a second while those behind it were picked.
+    """
+    dying = world.worker(7)
+    jobs = {world.register().job_id for _ in range(2)}
+    world.pick(dying)
+    sight = world.machine.sight
+    claimed: list[Job] = []
+
+    def claim_and_die(pid: int) -> Sighting | None:
+        if pid == 7 and not claimed:
+            claimed.append(world.pick(dying))
+            world.machine.end(7)
+        return sight(pid)
+
+    monkeypatch.setattr(world.machine, "sight", claim_and_die)
+    assert {job.job_id for job in world.jobs.reap()} == jobs
 
 
 def as_before(patch: pytest.MonkeyPatch, world: World) -> None:

@@ -175,8 +175,16 @@ class Reaper:
             all_wanted = worker.liveness is Liveness.DEAD or worker.ending
             return (*place, ticks if all_wanted else int(ticks) + 1)
 
-        by_worker = self._pages("worker", match, JOBS_OF_WORKERS_READ, behind)
-        overdue = self._pages("running", (), JOBS_SWEPT_MAX, due_place)
+        def found_dead(jobs: list[Job]) -> bool:
+            """Probe the workers of these jobs; say whether one was found dead only now."""
+            before = set(known)
+            for job in jobs:
+                worker_of(job)
+            new = (known[holder] for holder in known.keys() - before)
+            return any(worker.liveness is Liveness.DEAD or worker.ending for worker in new)
+
+        by_worker = self._pages("worker", match, JOBS_OF_WORKERS_READ, behind, found_dead)
+        overdue = self._pages("running", (), JOBS_SWEPT_MAX, due_place, found_dead)
         for now, jobs in chain(by_worker, overdue):
             if any(_is_late(job, worker_of(job).liveness, now) for job in jobs):
                 self._steady.compare()
@@ -185,7 +193,12 @@ class Reaper:
                 yield suspects
 
     def _pages(
-        self, index: str, match: Parts, size: int, behind: Callable[[Job], Parts]
+        self,
+        index: str,
+        match: Parts,
+        size: int,
+        behind: Callable[[Job], Parts],
+        found_dead: Callable[[list[Job]], bool],
     ) -> Iterator[tuple[datetime, list[Job]]]:
         """Running jobs in the order of an index, in pages, each with the store's time when it was
         read. The index "running" is in the order of due times and is read only up to that time.
@@ -207,6 +220,10 @@ class Reaper:
 
         while full:
             now, jobs, full = self._store.read(read, scope=[JOBS])
+            while found_dead(jobs):
+                # It may have claimed more between the read and its death; now it claims no more.
+                # Without those, its jobs would come back in two steps, and out of order.
+                now, jobs, full = self._store.read(read, scope=[JOBS])
             yield now, jobs
             following = behind(jobs[-1]) if jobs else start
             # A place with more jobs than a page holds would be read again for ever.
