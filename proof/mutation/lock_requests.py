@@ -47,7 +47,7 @@ MUTANTS = [
         "return Deadlocked(transaction.refuse(found))",
     ),
     Mutant(
-        "whoever gives up leaves the queue",
+        "a request that gives up leaves the queue",
         _ANSWER,
         "            transaction.time_out(answer.waiter)\n",
         "            pass\n",

@@ -103,7 +103,7 @@ MUTANTS = [
         "what cannot go lets others pass", _RULES, "if other.overtaken >= BACKFILL_MAX:", "if True:"
     ),
     Mutant(
-        "whoever waits for a job is passed by it",
+        "a job overtakes those that wait for it",
         _RULES,
         "if other.id in overtaken or waits_for_job(table, other, waiter.by, unrelated):",
         "if other.id in overtaken:",
@@ -171,14 +171,14 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "whoever is granted something is woken",
+        "a waiter that is granted a name is woken",
         _TURNS,
         "            self._grant(current, overtaken, waited=True)\n            "
         "self._tx.notify(current.address)",
         "            self._grant(current, overtaken, waited=True)",
     ),
     Mutant(
-        "whoever loses a grant is told",
+        "a holder that loses its grant is notified",
         _TURNS,
         "        self._tx.notify(lost_topic(requester_of(hold.id)))\n",
         "",

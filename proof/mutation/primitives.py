@@ -96,7 +96,7 @@ MUTANTS = [
         "explicit=ttl_s is not None)",
         "explicit=False)",
     ),
-    Mutant("who holds nothing is told so", _HOLDS, "if len(rest) == len(present):", "if False:"),
+    Mutant("a holder of nothing is refused", _HOLDS, "if len(rest) == len(present):", "if False:"),
     Mutant(
         "the gone are swept by the next change",
         _HOLDS,

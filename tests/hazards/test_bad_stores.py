@@ -31,7 +31,7 @@ from holdfast.kernel.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from holdfast.kernel.store import Tx
+from holdfast.kernel.store import ReadTx, Tx
 from holdfast.stores.sqlite import database, filesystem, maintenance, schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import faults
@@ -82,6 +82,21 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(
         _open(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_read_that_fails_is_not_tried_again_unless_the_database_is_busy(path: Path) -> None:
+    """An I/O error was swallowed when the second try went well."""
+    tries: list[int] = []
+
+    def read(_: ReadTx) -> None:
+        tries.append(1)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with closing(_open(path)) as store:
+        with pytest.raises(StoreUnavailable):
+            store.read(read, scope=[THINGS])
+        assert len(tries) == 1
+        assert store.read(lambda tx: tx.count(THINGS), scope=[THINGS]) >= 0
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
