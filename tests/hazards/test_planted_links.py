@@ -342,6 +342,20 @@ def test_a_link_in_the_place_of_a_folder_leads_root_nowhere(lab: Path, kind: str
 
 
 @needs_root
+def test_a_link_in_the_place_of_the_wake_folder_is_named_with_its_owner(lab: Path) -> None:
+    """The advice was to choose another place for the store."""
+    with connect(url_in(lab, "sqlite")) as hf:
+        with hf.store.listen(["a"]):
+            pass
+        wake = lab / "shared" / "store.sqlite-wake"
+        as_member(lambda: shutil.rmtree(wake), lambda: wake.symlink_to("elsewhere"))
+        with pytest.raises(StoreUnavailable) as refused:
+            hf.store.listen(["b"]).__enter__()
+        assert str(MEMBER) in refused.value.fields["why"]
+        as_member(wake.unlink)
+
+
+@needs_root
 def test_a_planted_topic_folder_makes_no_notifier_write_into_its_files(lab: Path) -> None:
     """Every file in the folder got a `!` at its beginning."""
     url = url_in(lab, "sqlite")
