@@ -8,7 +8,7 @@ from holdfast.kernel.limits import (
     MCP_CALLS_MAX,
     MCP_HANDLES_MAX,
     MCP_LINE_BYTES_MAX,
-    MCP_UNTOLD_S,
+    MCP_UNCLAIMED_S,
     MCP_WAIT_MAX_S,
 )
 from holdfast.operations import all_operations
@@ -46,7 +46,7 @@ def test_the_bounds_that_are_named_are_those_of_the_program() -> None:
     assert MCP_HANDLES_MAX == MCP_CALLS_MAX
     assert f"{MCP_HANDLES_MAX} handles and {MCP_CALLS_MAX} calls at a time" in page
     assert f"{MCP_WAIT_MAX_S:g} s for a wait, {MCP_LINE_BYTES_MAX >> 20} MiB for a message" in page
-    assert f"does not come back for {MCP_UNTOLD_S:g} s" in page
+    assert f"does not come back for {MCP_UNCLAIMED_S:g} s" in page
     assert f"longer than {MCP_WAIT_MAX_S:g} s" in INSTRUCTIONS
 
 

@@ -8,7 +8,15 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from holdfast.kernel.holder import Holder, Liveness, Place, Processes, Sighting, in_sight, probe
+from holdfast.kernel.holder import (
+    Holder,
+    Liveness,
+    Place,
+    Processes,
+    Sighting,
+    probe,
+    visible_prefix,
+)
 from tests.harness.machine import NoTrees
 
 HERE = Place("host-1", "boot-1", 4026531836)
@@ -131,7 +139,7 @@ def test_whoever_may_be_judged_is_in_sight_and_on_a_database_nobody_else(embedde
         ),
     ):
         holder = Holder(**place._asdict(), pid=42, start_ticks=1000)
-        prefix = in_sight(Table(), embedded=embedded)
+        prefix = visible_prefix(Table(), embedded=embedded)
         seen = holder.parts[: len(prefix)] == prefix
         judged = probe(holder, Table(), embedded=embedded) is not UNKNOWN
         assert seen or not judged

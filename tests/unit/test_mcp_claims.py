@@ -21,7 +21,7 @@ from holdfast.kernel.errors import (
     Unavailable,
     UpstreamUnavailable,
 )
-from holdfast.kernel.limits import MCP_UNTOLD_S
+from holdfast.kernel.limits import MCP_UNCLAIMED_S
 from holdfast.operations.locks import Acquire
 from holdfast.operations.operation import Stop
 from holdfast.primitives.locks import Grant
@@ -135,7 +135,7 @@ def test_a_lock_that_nobody_came_for_is_given_back(hf: Holdfast) -> None:
     assert hf.locks.status("x").holds == ()
     [notice] = claim.notices()
     assert notice.kind == "lease_lost"
-    assert f"{MCP_UNTOLD_S:g} s" in notice.message
+    assert f"{MCP_UNCLAIMED_S:g} s" in notice.message
     with pytest.raises(LeaseLost):
         claim.result()
 

@@ -1,4 +1,6 @@
-"""A terminal behind CAO's API, or behind a server that offers the same at other paths."""
+"""A terminal behind the API of CAO (CLI Agent Orchestrator), or of a server that offers the same at
+other paths.
+"""
 
 import threading
 from typing import Any

@@ -62,7 +62,9 @@ class CommandAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="co
 
 
 class RestAdapter(Plain, frozen=True, kw_only=True, tag_field="kind", tag="rest"):
-    """The agent is behind a terminal that another server serves with CAO's API, or a like one."""
+    """The agent is behind a terminal of another server, with the API of CAO (CLI Agent
+    Orchestrator) or a similar one.
+    """
 
     base_url: Url
     terminal_id: Text
@@ -90,7 +92,7 @@ _OTHER_NAMES = {
     "command": {"argv": "command", "answer_timeout_s": "timeout_s"},
     "rest": {"url": "base_url", "terminal": "terminal_id"},
 }
-"""The names that `gateway serve` has for settings: a manifest may use them too."""
+"""By kind: the names of options of `gateway serve`, which a manifest may use, and the settings."""
 _PRESETS = {"cao_rest": "cao", "houmao_server_rest": "houmao_server"}
 
 

@@ -99,6 +99,7 @@ def _find_instants(kind: type[Value]) -> tuple[str, ...]:
     found = []
     for field in msgspec.structs.fields(kind):
         parts = [field.type]
+        # The list grows while it is gone through: a type may contain others at any depth.
         for part in parts:
             parts += getattr(part, "__args__", ())
         if datetime in parts:

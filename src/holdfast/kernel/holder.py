@@ -17,6 +17,8 @@ from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.limits import HOLDER_BYTES_MAX
 from holdfast.kernel.order import Parts
 
+_NAMED_MAX = 5
+
 
 class Liveness(enum.StrEnum):
     """What is proved of a holder."""
@@ -147,8 +149,8 @@ class Processes(Protocol):
         """
 
 
-def in_sight(processes: Processes, *, embedded: bool) -> Parts:
-    """The beginning of the `parts` of those holders that `probe` can judge from here."""
+def visible_prefix(processes: Processes, *, embedded: bool) -> Parts:
+    """What the `parts` of a holder begin with if `probe` can judge the holder from here."""
     here = processes.here()
     return (here.host_id,) if embedded else tuple(here)
 
@@ -199,6 +201,3 @@ def survivors_named(survivors: Sequence[Survivor]) -> str:
     shown = ", ".join(f"{one.pid} {one.name}" for one in survivors[:_NAMED_MAX])
     more = len(survivors) - _NAMED_MAX
     return shown if more <= 0 else f"{shown} and {more} more"
-
-
-_NAMED_MAX = 5

@@ -6,6 +6,9 @@ from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import InvalidValue
 from holdfast.kernel.holder import Holder, Liveness, ThisProcess
 
+_DUE_SHARE = 0.8
+"""A lease is due when less than this share of it is left."""
+
 
 class Lease(Plain, frozen=True, kw_only=True):
     """A time span on the store's clock, from the grant. With `explicit` its end ends the claim;
@@ -39,7 +42,7 @@ def renew(lease: Lease, now: datetime, ttl_s: float, *, explicit: bool = False) 
 
 
 def due(lease: Lease, now: datetime, ttl_s: float) -> bool:
-    """True when so much of a lease of that length has passed that a renewal is worth a write."""
+    """True when enough of a lease of that length has passed for a renewal to be worth a write."""
     return (lease.expires_at - now).total_seconds() < ttl_s * _DUE_SHARE
 
 
@@ -93,6 +96,3 @@ def _end(now: datetime, ttl_s: float) -> datetime:
         raise InvalidValue(
             f"a lease of {ttl_s} s ends beyond the calendar: give fewer seconds", ttl_s=ttl_s
         ) from None
-
-
-_DUE_SHARE = 0.8

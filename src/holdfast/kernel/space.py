@@ -16,6 +16,8 @@ R = TypeVar("R", bound=Record)
 
 Upgrade = Callable[[Document], Document]
 
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{SPACE_NAME_CHARS_MAX - 1}}}\Z")
+
 
 class Space(Generic[R]):
     """Records of one model under one name.
@@ -39,11 +41,11 @@ class Space(Generic[R]):
         rank: int = 100,
         layout: Layout | None = None,
     ) -> None:
-        self.name = _plain(name)
+        self.name = _checked(name)
         self.model = model
         self.schema_version = schema_version
         self.upgrades = dict(upgrades or {})
-        self.indexes = {_plain(index): of for index, of in (indexes or {}).items()}
+        self.indexes = {_checked(index): of for index, of in (indexes or {}).items()}
         self.volatile = volatile
         self.layout = layout
         self.order = (rank, name)
@@ -166,14 +168,11 @@ def rows(space: Space[Any]) -> Rows:
     return Rows(space)
 
 
-def _plain(name: str) -> str:
+def _checked(name: str) -> str:
     """A space or index name, which becomes part of a table's or column's name."""
-    if _PLAIN.match(name):
+    if _NAME.match(name):
         return name
     raise InvalidValue(
         f"{name[:40]!r} cannot name a space or an index: use 1 to {SPACE_NAME_CHARS_MAX} "
         "lower-case letters, digits and _"
     )
-
-
-_PLAIN = re.compile(rf"[a-z][a-z0-9_]{{0,{SPACE_NAME_CHARS_MAX - 1}}}\Z")

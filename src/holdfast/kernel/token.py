@@ -31,8 +31,8 @@ def first(era: int) -> int:
 
 
 def next_era(known: int, now: datetime) -> int:
-    """An era greater than the last known one, and than any that a lost copy of the store has begun.
-    The second is not promised if the clock is behind that copy's last era.
+    """An era greater than the last known one. It is also greater than every era of a lost copy of
+    the store, unless the clock is behind the last of these.
     """
     seconds = int((now - _ORIGIN).total_seconds())
     if seconds < known - _STEPPED_BACK:

@@ -39,7 +39,7 @@ from holdfast.domains.jobs.records import (
 )
 from holdfast.kernel.clock import render
 from holdfast.kernel.errors import InvalidValue
-from holdfast.kernel.holder import Holder, Liveness, Processes, attempt_tree, in_sight, probe
+from holdfast.kernel.holder import Holder, Liveness, Processes, attempt_tree, probe, visible_prefix
 from holdfast.kernel.limits import (
     JOBS_OF_WORKERS_READ,
     JOBS_SWEEP_EVERY_S,
@@ -162,7 +162,7 @@ class Reaper:
         """Running jobs that must be reaped, page by page; a job may come twice. With `ends`, the
         trees of dead workers are asked to end, and killed after the grace.
         """
-        match = in_sight(self._processes, embedded=self._store.embedded)
+        match = visible_prefix(self._processes, embedded=self._store.embedded)
         worker_of = partial(self._worker_of, known=known, ends=ends)
 
         def behind(job: Job) -> Parts:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.kernel.errors import LeaseLost
-from holdfast.kernel.limits import MCP_UNTOLD_S
+from holdfast.kernel.limits import MCP_UNCLAIMED_S
 from holdfast.operations import locks
 from holdfast.operations.locks import Acquire
 from holdfast.primitives.locks import Grant
@@ -70,7 +70,7 @@ class LockClaim(Offer[Grant]):
         )
 
     def over(self) -> LeaseLost:
-        why = f"given back after {MCP_UNTOLD_S:g} s, as you did not come for it"
+        why = f"given back after {MCP_UNCLAIMED_S:g} s, as you did not come for it"
         return LeaseLost(
             f"{', '.join(self.names)} was {why if self.withdrawn else 'given up'}: `acquire` again "
             "if you still need it",

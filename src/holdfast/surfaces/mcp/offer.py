@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from holdfast.kernel.codec import Instant, Plain
 from holdfast.kernel.errors import HoldfastError, LeaseLost, StoreUnavailable, Unavailable
-from holdfast.kernel.limits import MCP_UNTOLD_S
+from holdfast.kernel.limits import MCP_UNCLAIMED_S
 from holdfast.operations.operation import Stop
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, NoticeKind, Session
@@ -200,7 +200,7 @@ class Offer(BackgroundWait[T]):
         # Others wait for what the agent does not come for.
         if not self.done or self.found is None or self.delivered:
             return None
-        if now_s < (due_s := self._came_s + MCP_UNTOLD_S):
+        if now_s < (due_s := self._came_s + MCP_UNCLAIMED_S):
             return due_s
         with self._state:
             # Before it is given back: an agent that heard of it later would work without it.

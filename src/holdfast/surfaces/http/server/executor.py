@@ -17,7 +17,7 @@ from typing import Any
 from litestar.types import Receive
 
 from holdfast.kernel.errors import EAgain, Full, HoldfastError, LockTimeout, Unavailable
-from holdfast.kernel.limits import SERVER_THREADS, SERVER_TOLD_MAX, SERVER_WAITS_MAX
+from holdfast.kernel.limits import SERVER_DELIVERED_MAX, SERVER_THREADS, SERVER_WAITS_MAX
 from holdfast.kernel.store import Damage
 from holdfast.kernel.text import counted
 from holdfast.operations.operation import Operation, Request, Stop, Wait
@@ -60,7 +60,7 @@ class IssuedGrants:
 
     def _remember(self, tokens: dict[int, None], more: Iterable[int]) -> None:
         tokens |= dict.fromkeys(more)
-        while len(tokens) > SERVER_TOLD_MAX:
+        while len(tokens) > SERVER_DELIVERED_MAX:
             del tokens[next(iter(tokens))]
 
 
