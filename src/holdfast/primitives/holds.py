@@ -136,8 +136,8 @@ class Holds:
         new lease and process.
 
         The hold ends with `process`, by default this one, or after `ttl_s`; without a process it
-        needs a `ttl_s`. So does another process where other machines use the store, if the caller
-        may end before the hold (`detached`). Raises InvalidName and InvalidValue.
+        needs a `ttl_s`. A hold for another process needs one too if other machines use the store
+        and the caller may end before the hold (`detached`). Raises InvalidName and InvalidValue.
         """
         check_new_label(subject, "subject")
         check_new_label(by, "holder")

@@ -1,4 +1,6 @@
-"""Warnings about locks. Most commands log nothing, and start faster without `logging`."""
+"""Warnings by Python's `logging`, imported at the first one: most commands log nothing, and start
+faster without it. The journal is in journal.py.
+"""
 
 
 def warn(text: str, *values: object) -> None:

@@ -92,7 +92,9 @@ class Keeper(Generic[K]):
         self._closed = False
 
     def close_inherited(self) -> None:
-        """In a forked child, close its copy of the parent's descriptor while that is its number."""
+        """In a forked child, close its copy of the parent's descriptor, before another file can get
+        that number.
+        """
         fd, self._wake_fd = self._wake_fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -153,7 +155,7 @@ class Keeper(Generic[K]):
                 try:
                     threads.start(self._thread)
                 except BaseException:
-                    # Else nothing would be kept from here on. One that did start does no harm.
+                    # Let the next call start another thread. A second one beside it does no harm.
                     self._thread = None
                     raise
 

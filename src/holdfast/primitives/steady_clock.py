@@ -47,8 +47,9 @@ _WRITE_EMBEDDED_S = 0.05
 class ClockSighting(Record, frozen=True, kw_only=True):
     """What the store's clock (`at`) and the time since boot (`passed_s`) showed at one moment.
 
-    The store's clock was set forward by `jump_s` when the other showed `jumped_s`, and perhaps by
-    `doubt_s`, the silence of the store at its first use in this boot, at `doubted_s`.
+    The store's clock was set forward by `jump_s`, last at `jumped_s` of the time since boot. If the
+    newest journal entry was old at the first use in this boot, at `doubted_s`, then `doubt_s` is
+    its age: the clock may have been set forward by as much.
     """
 
     at: Instant
@@ -81,7 +82,8 @@ class SteadyClock:
         self._next_s = float("-inf")
 
     def compare(self) -> None:
-        """Compare the clocks, unless this process did so a moment ago. Not for transactions."""
+        """Compare the clocks, unless this process did so a moment ago. Not inside a
+        transaction."""
         time, pid = self._store.monotonic(), os.getpid()
         if time.seconds < self._next_s and self._pid == pid and time.clock == self._clock:
             return
@@ -99,9 +101,12 @@ class SteadyClock:
 
     def reclaimable(self, lease: Lease, liveness: Liveness, now: datetime) -> bool:
         """The rule of `kernel/lease.py`, without a recent jump of the clock."""
-        if liveness is Liveness.DEAD or not reclaimable(lease, liveness, now):
-            return liveness is Liveness.DEAD
-        return reclaimable(lease, liveness, self.without_jump(now, since=lease.granted_at))
+        if liveness is Liveness.DEAD:
+            return True
+        # Most leases are fresh even by the clock that jumped.
+        return reclaimable(lease, liveness, now) and reclaimable(
+            lease, liveness, self.without_jump(now, since=lease.granted_at)
+        )
 
     def without_jump(
         self, now: datetime, *, since: datetime | None = None, after_s: float = LEASE_JUMP_IGNORED_S
@@ -194,7 +199,9 @@ class SteadyClock:
 
 
 def _moved(seen: ClockSighting, now: datetime, passed_s: float) -> ClockSighting:
-    """The sighting when the store's clock shows `now`, by what it showed before."""
+    """The next sighting, when the store's clock shows `now`. It was set forward if it moved by more
+    than the time that passed since `seen`.
+    """
     elapsed_s = passed_s - seen.passed_s
     ahead_s = (now - seen.at).total_seconds() - elapsed_s
     recent = _recent(seen, passed_s, RETENTION_JUMP_IGNORED_S)

@@ -290,8 +290,8 @@ class Acquisition:
             elif not (suspects := self._suspects(answer.ahead)):
                 return NotGranted(TIMED_OUT, answer.obstruction)
             elif not self._reap(suspects)[0] and answer.ahead == doubted:
-                # They stand by the store's clock, for the second time: at the first, one that was
-                # over may have left by itself.
+                # Twice in a row none of them could be reaped: by the store's clock they are not
+                # over. After the first time, one of them may just have ended by itself.
                 return NotGranted(TIMED_OUT, answer.obstruction)
             else:
                 doubted = answer.ahead

@@ -146,7 +146,7 @@ class LockLine(Value, frozen=True, kw_only=True):
 
 
 Behind = Callable[[str], tuple[str, ...]]
-"""Who stands between a job and its process, as far as other parts of the store know."""
+"""What a job's process runs for, as other parts of the store know: see `Explanation.behind`."""
 
 
 class Inspector:

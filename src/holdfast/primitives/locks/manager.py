@@ -87,8 +87,8 @@ class Locks:
         comes back, and releasing that frees nothing. `timeout_s` None waits without a limit; a wait
         also ends, like a timeout, when `stop_fd` becomes readable. With `ttl_s` the grant ends
         after so long unless renewed; without, it lives as long as `process`. `process` None needs a
-        `ttl_s`; so does another process if the caller may end before the grant (`detached`) and
-        other machines use the store.
+        `ttl_s`. A grant for another process needs one too if other machines use the store and the
+        caller may end before the grant (`detached`).
 
         Raises LockTimeout (nothing is held; its fields name the holders and the position in the
         queue), DeadlockDetected (waiting would never end), LeaseLost (it was taken away again

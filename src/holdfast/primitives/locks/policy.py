@@ -6,7 +6,7 @@ waiters ahead of it in a queue. Only holds are absolute. A waiter ahead is no ob
 - if it waits, directly or not, for this very job: queueing behind it would close a cycle; or
 - if later requests overtook it fewer than BACKFILL_MAX times: it cannot go now, and this one can.
 
-The first exception dissolves each cycle with a place in a queue: a real deadlock has holds alone.
+By the first exception a place in a queue is never part of a cycle: deadlocks are of holds alone.
 """
 
 from collections import deque
@@ -112,7 +112,7 @@ def overtaken_if_granted(table: LockTable, waiter: Waiter) -> list[Waiter] | Non
 
 
 def overtaken_in_queue(table: LockTable, waiter: Waiter) -> list[Waiter] | None:
-    """The same for a waiter that no hold blocks."""
+    """As `overtaken_if_granted`, for a waiter that no hold blocks."""
     overtaken: dict[str, Waiter] = {}
     unrelated: set[str] = set()
     for other in conflicting_ahead(table, waiter):
@@ -128,10 +128,10 @@ def waits_for_job(table: LockTable, waiter: Waiter, by: str, unrelated: set[str]
     """True when the waiter waits, directly or not, for something that job `by` holds. `unrelated`
     collects the ids of waiters that do not, for the next call about the same job.
     """
-    open_ones = [waiter]
+    pending = [waiter]
     visited: set[str] = set()
-    while open_ones:
-        waiting = open_ones.pop()
+    while pending:
+        waiting = pending.pop()
         if waiting.id in unrelated or waiting.id in visited:
             continue
         visited.add(waiting.id)
@@ -139,8 +139,8 @@ def waits_for_job(table: LockTable, waiter: Waiter, by: str, unrelated: set[str]
         if any(within(by, holder) for holder in holders):
             return True
         for holder in holders:
-            open_ones += table.waits_of_job(holder)
-        open_ones += conflicting_ahead(table, waiting)
+            pending += table.waits_of_job(holder)
+        pending += conflicting_ahead(table, waiting)
     unrelated |= visited
     return False
 
@@ -148,23 +148,23 @@ def waits_for_job(table: LockTable, waiter: Waiter, by: str, unrelated: set[str]
 def waits_behind(table: LockTable, jobs: set[str]) -> list[Waiter]:
     """All waits of these jobs, of the jobs that they wait for, and so on, in queue order."""
     found: dict[str, Waiter] = {}
-    open_ones = [waiter for by in jobs for waiter in table.waits_of_job(by)]
-    while open_ones:
-        waiter = open_ones.pop()
+    pending = [waiter for by in jobs for waiter in table.waits_of_job(by)]
+    while pending:
+        waiter = pending.pop()
         if waiter.id not in found:
             found[waiter.id] = waiter
             for blocking in blocking_holds(table, waiter):
-                open_ones += table.waits_of_job(blocking.hold.by)
-            open_ones += conflicting_ahead(table, waiter)
+                pending += table.waits_of_job(blocking.hold.by)
+            pending += conflicting_ahead(table, waiter)
     return sorted(found.values(), key=lambda waiter: waiter.place)
 
 
 def find_cycle(table: LockTable, waiter: Waiter) -> list[CycleStep]:
     """The cycle of holds that the waiter is part of, from its own step on; empty without one."""
     led_by: dict[str, CycleStep | None] = {waiter.id: None}
-    open_ones = deque([waiter])
-    while open_ones:
-        waiting = open_ones.popleft()
+    pending = deque([waiter])
+    while pending:
+        waiting = pending.popleft()
         for name, hold in blocking_holds(table, waiting):
             step: CycleStep | None = CycleStep(waiting, name, hold)
             if within(waiter.by, hold.by):
@@ -176,7 +176,7 @@ def find_cycle(table: LockTable, waiter: Waiter) -> list[CycleStep]:
             for next_one in table.waits_of_job(hold.by):
                 if next_one.id not in led_by:
                     led_by[next_one.id] = step
-                    open_ones.append(next_one)
+                    pending.append(next_one)
     return []
 
 

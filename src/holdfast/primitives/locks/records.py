@@ -61,7 +61,7 @@ class Lock(Record, frozen=True, kw_only=True):
     holds: tuple[LockHold, ...] = ()
     waited: bool = False
     newest_at: Instant | None = None
-    """Arrival of the newest waiter, if that may not be the last in the queue."""
+    """Arrival of the newest waiter, if by its priority that may not be the last in the queue."""
 
 
 class Outcome(enum.StrEnum):

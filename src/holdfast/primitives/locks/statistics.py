@@ -16,7 +16,7 @@ from holdfast.kernel.store import Store, Tx
 OTHERS = "…"
 """The row that sums up the resources beyond LOCK_STATISTICS_MAX."""
 
-_NONE = (0,) * (len(BUCKETS_S) + 1)
+_NO_COUNTS = (0,) * (len(BUCKETS_S) + 1)
 _NUMBERS = (
     *("grants", "waits", "timeouts", "deaths", "expiries", "deadlocks", "kicks"),
     *("wait_s", "hold_s"),
@@ -38,9 +38,9 @@ class LockStatistics(Record, frozen=True, kw_only=True):
     kicks: int = 0
     wait_s: float = 0.0
     hold_s: float = 0.0
-    wait_counts: tuple[int, ...] = _NONE
+    wait_counts: tuple[int, ...] = _NO_COUNTS
     """Waits up to each bound of BUCKETS_S, and longer; those without a grant included."""
-    hold_counts: tuple[int, ...] = _NONE
+    hold_counts: tuple[int, ...] = _NO_COUNTS
 
     def plus(self, other: "LockStatistics") -> "LockStatistics":
         total = _Counts()
@@ -59,8 +59,8 @@ class _Counts:
         self.grants = self.waits = self.timeouts = self.deaths = self.expiries = 0
         self.deadlocks = self.kicks = 0
         self.wait_s = self.hold_s = 0.0
-        self.wait_counts = list(_NONE)
-        self.hold_counts = list(_NONE)
+        self.wait_counts = list(_NO_COUNTS)
+        self.hold_counts = list(_NO_COUNTS)
 
     def add(self, other: "_Counts | LockStatistics") -> None:
         for name in _NUMBERS:

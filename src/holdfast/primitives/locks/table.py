@@ -121,6 +121,7 @@ class LockTable:
         return iter(self._queue(name))
 
     def last(self, name: str) -> Waiter | None:
+        """The last waiter for a name."""
         if name not in self._lasts:
             last = None
             if self.lock(name).waited:
@@ -167,6 +168,7 @@ class LockTable:
         return [waiter for waiter in found if within(waiter.by, by)]
 
     def page(self, name: str, after: tuple[int, int] | None, limit: int) -> list[Waiter]:
+        """The waiters for a name behind a place, or from the first on."""
         start = None if after is None else (after[0], after[1] + 1)
         rows = self.tx.find(LOCK_WAITS, "queue", (name,), start=start, limit=limit)
         return [self._current(row.record) for row in rows]
@@ -185,14 +187,18 @@ class LockTable:
 
 
 class WritableLockTable(LockTable):
-    """A table to change. Waiters are written at once, as the store orders them; locks at last."""
+    """A table to change. Waiters are written at once, as the store keeps them in order; locks are
+    written at the end, by `write`.
+    """
 
     tx: Tx
 
     def __init__(self, tx: Tx) -> None:
         super().__init__(tx)
         self._changed: dict[str, None] = {}
+        """Names whose row must be written; a dict, to keep their order."""
         self._left: dict[str, None] = {}
+        """Names that lost a waiter, and may have no other."""
 
     def add_hold(self, hold: LockHold) -> None:
         for name in hold.names:

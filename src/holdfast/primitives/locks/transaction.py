@@ -69,13 +69,18 @@ class LockTransaction:
         self._settings = settings
         self._journal_all = settings.journal == "all"
         self._clock = clock
-        # The state of `hand_over`.
-        self._numbers = count()
+        # The state of `hand_over`. Grants inside it call it again, and only add to this.
         self._heap: list[tuple[tuple[int, int], int, str, Iterator[Waiter] | None, Waiter]] = []
+        """Waiters to try, in queue order: place, number, name, the rest of its queue, waiter."""
+        self._numbers = count()
+        """They break ties, as iterators cannot be compared."""
         self._handing_over = False
         self._refused = ""
+        """The id of the waiter that was tried last, if it must still wait."""
         self._begun: set[str] = set()
+        """Names whose queue is in the heap, or was tried to its end."""
         self._grown: dict[str, None] = {}
+        """Jobs that got a grant while they wait elsewhere: that may have closed a cycle."""
 
     @property
     def now(self) -> datetime:
@@ -173,7 +178,9 @@ class LockTransaction:
         return hold
 
     def free(self, names: Sequence[str], by: str) -> tuple[tuple[str, ...], list[LockHold]]:
-        """Take names from all grants of a job. Returns those it held, and each grant's rest."""
+        """Take names from all grants of a job. Returns the names that it held, and each grant
+        with the names that are left.
+        """
         freed: dict[str, bool] = {}
         remaining: dict[str, LockHold] = {}
         for name in names:
@@ -249,7 +256,7 @@ class LockTransaction:
             waiter = self.table.waiter(suspect.id) if hold is None else None
             found = hold or waiter
             if found is None or found.process != suspect.process:
-                # Transferred to another process meanwhile, about which the verdict says nothing.
+                # Gone, or meanwhile transferred to a process that was not probed.
                 continue
             if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):
                 continue

@@ -1,5 +1,5 @@
-"""A durable queue with one slot: requests are accepted in order, claimed one at a time, and end
-once.
+"""A durable queue with one slot, which is the right to run: requests are accepted in order, claimed
+one at a time, and end once.
 
 records.py      a request, its states and their transitions
 transaction.py  the steps of a queue inside a transaction
