@@ -97,6 +97,8 @@ def _end(hold: HoldStatus, status: LockStatus) -> str:
         return f"ends {at} unless renewed"
     if hold.alive is Alive.UNKNOWN:
         return f"presumed alive until {at}, and longer with each sign of life"
+    if hold.process is not None and hold.process.tree:
+        return "ends with the last process of its command"
     return "ends with its process"
 
 
