@@ -15,6 +15,7 @@ HTTP takes the fields that the path names from the path, and the others from the
 from the query. The command line offers the fields that are annotated with `Flag` or `Positional`,
 an MCP tool those with `Argument`. The docstring describes the operation on every surface. A handler
 with a parameter `wait` may wait; one with `damaged` skips damaged records and reports them there.
+HTTP offers what the list `OPERATIONS` of an area names.
 
 Nothing here imports a web framework or a command line parser, and annotations are read on demand:
 a command imports one area, and must start fast.

@@ -1,4 +1,6 @@
-"""The metric families of each domain and of the store, as values of Prometheus' library."""
+"""The metric families of each domain and of the store, as values of Prometheus' library.
+docs/operations.md lists them, and ops/dashboard.json draws them.
+"""
 
 from __future__ import annotations
 
