@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 RERUN_MAX = 8
 """More failures than this are not bad luck."""
-_SEED = re.compile(r"\bseed\W{1,3}(\w+)", re.IGNORECASE)
+_SEED = re.compile(r"\bseed\W{1,3}(\d\w*)", re.IGNORECASE)
 
 
 class Failure(NamedTuple):

@@ -20,7 +20,8 @@ def test_unlucky():
     seen = Path(__file__).with_name("seen")
     if not seen.exists():
         seen.touch()
-        raise AssertionError("lost the race, seed=4711")
+        SEED, lasts_s = 4711, 2
+        raise AssertionError(f"lost the race, seed={SEED}, after {lasts_s} s")
 
 class TestGroup:
     def test_sound(self):

@@ -168,7 +168,17 @@ def test_a_dead_worker_of_more_jobs_than_one_look_reads_loses_all(
         world.pick(alive)
     world.machine.end(7)
     assert {job.job_id for job in world.jobs.abandoned()} == lost
+    transact = world.store.transact
+    steps: list[object] = []
+
+    def count(*given: Any, **more: Any) -> Any:
+        steps.append(given)
+        return transact(*given, **more)
+
+    monkeypatch.setattr(world.store, "transact", count)
     assert {job.job_id for job in world.jobs.reap()} == lost
+    # In one step: between two, other workers would pick them out of order.
+    assert len(steps) == 1
     assert world.jobs.abandoned() == []
 
 

@@ -14,7 +14,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -115,17 +115,23 @@ class Reaper:
         return True
 
     def sweep(self, timeout_s: float = TRANSACT_TIMEOUT_S) -> Sweep:
-        """Find running jobs that must be reaped, page by page, and reap them, each page within
-        `timeout_s`. Reads the overdue jobs, all jobs of dead processes, and only a few of each live
-        process, which may have many.
+        """Find running jobs that must be reaped, and reap them in steps of about JOBS_SWEPT_MAX,
+        each within `timeout_s`. Reads the overdue jobs, all jobs of dead processes, and only a few
+        of each live process, which may have many.
         """
         self._next_s = time.monotonic() + JOBS_SWEEP_EVERY_S
         known: ProbedWorkers = {}
-        reaped = [
-            job
-            for suspects in self._suspects(known)
-            for job in self._reap(suspects, known, timeout_s)
-        ]
+        found: dict[str, Job] = {}
+        reaped: list[Job] = []
+        # Not page by page: the jobs of one worker may begin on one page and end on the next. If
+        # they came back in two steps, other workers would pick them out of order in between.
+        for suspects in self._suspects(known):
+            found |= {job.job_id: job for job in suspects}
+            if len(found) >= JOBS_SWEPT_MAX:
+                reaped += self._reap(found, known, timeout_s)
+                found.clear()
+        if found:
+            reaped += self._reap(found, known, timeout_s)
         alive = [worker.watched for worker in known.values() if worker.liveness is Liveness.ALIVE]
         again = [worker.again_s for worker in known.values() if worker.again_s is not None]
         return Sweep(reaped, alive, min(again, default=None))
@@ -260,14 +266,15 @@ class Reaper:
     def _probe(self, holder: Holder) -> Liveness:
         return probe(holder, self._processes, embedded=self._store.embedded)
 
-    def _reap(self, suspects: Sequence[Job], known: ProbedWorkers, timeout_s: float) -> list[Job]:
-        # In the order of their keys, as every transaction that latches several records.
-        seen = {job.job_id: job for job in sorted(suspects, key=lambda job: job.job_id)}
+    def _reap(
+        self, suspects: Mapping[str, Job], known: ProbedWorkers, timeout_s: float
+    ) -> list[Job]:
         reaped: list[Job] = []
 
         def body(tx: Tx) -> None:
             reaped.clear()
-            for job_id, suspect in seen.items():
+            # In the order of their keys, as every transaction that latches several records.
+            for job_id, suspect in sorted(suspects.items()):
                 row = tx.get(JOBS, job_id)
                 if row is None or row.record.status is not JobStatus.RUNNING:
                     continue
@@ -286,7 +293,7 @@ class Reaper:
         self._store.transact(body, scope=[rows(JOBS)], timeout_s=timeout_s)
         for job in reaped:
             if job.error_code == TIMED_OUT:
-                self._ask_attempt(seen[job.job_id])
+                self._ask_attempt(suspects[job.job_id])
         return reaped
 
     def _ask_attempt(self, job: Job) -> None:
