@@ -24,11 +24,11 @@ from holdfast.stores.postgres.connection import (
     COMMIT,
     ROLLBACK,
     Again,
-    Answer,
-    Connection,
-    Deadline,
+    CallDeadline,
+    PostgresConnection,
     ServerClock,
     Statement,
+    StatementResult,
     bound,
     exchange,
     passing_s,
@@ -77,7 +77,7 @@ class PostgresReadTx(SqlReadTx):
     dialect = schema.DIALECT
 
     def __init__(
-        self, raw: Connection, namespace: str, names: frozenset[str], now: datetime
+        self, raw: PostgresConnection, namespace: str, names: frozenset[str], now: datetime
     ) -> None:
         self._ns = namespace
         self._names = names
@@ -100,10 +100,10 @@ class PostgresTx(PostgresReadTx, SqlTx):
 
     def __init__(
         self,
-        raw: Connection,
+        raw: PostgresConnection,
         namespace: str,
         plan: Plan,
-        deadline: Deadline,
+        deadline: CallDeadline,
         stripes: set[int],
         clock: ServerClock,
     ) -> None:
@@ -402,7 +402,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             # back.
             raise Again
 
-    def _send(self, *statements: Statement, opens: bool = False) -> list[Answer]:
+    def _send(self, *statements: Statement, opens: bool = False) -> list[StatementResult]:
         """Send what was kept back and these statements in one message; return the answers to these.
         With `opens` they ask themselves what a transaction has to know at its beginning.
         """
@@ -431,7 +431,7 @@ class PostgresTx(PostgresReadTx, SqlTx):
             self._opened(answers.pop().rows[0])
         return answers[len(answers) - len(statements) :]
 
-    def _send_and_take(self, *statements: Statement) -> list[Answer]:
+    def _send_and_take(self, *statements: Statement) -> list[StatementResult]:
         """The same, and take a revision after all statements."""
         if self._begun:
             *answers, taken = self._send(*statements, bound(_TAKE))
