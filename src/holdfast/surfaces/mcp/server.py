@@ -37,7 +37,7 @@ from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session, unknown
 from holdfast.surfaces.mcp.lines import UNREADABLE, standard_input
 from holdfast.surfaces.mcp.offer import bug
-from holdfast.surfaces.mcp.tool import Answer
+from holdfast.surfaces.mcp.tool import ToolResult
 from holdfast.surfaces.mcp.tools import TOOLS
 
 EXIT_FAULT = 70
@@ -160,7 +160,7 @@ def _refused(
     return _result({"error": problem, "pending": pending}, is_error=True)
 
 
-def _result(content: Answer, *, is_error: bool = False) -> types.CallToolResult:
+def _result(content: ToolResult, *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(text=to_json(content).decode())],
         structured_content=to_plain(content),
