@@ -26,7 +26,7 @@ from holdfast.primitives.locks.answer import (
     FREE,
     TAKEN_AWAY,
     TIMED_OUT,
-    Answer,
+    AcquireAnswer,
     Deadlocked,
     Granted,
     NotGranted,
@@ -298,7 +298,7 @@ class Acquisition:
 
     # --- sleeping in the queue
 
-    def _sleep(self, waiting: Waiting, listener: Listener) -> Answer:
+    def _sleep(self, waiting: Waiting, listener: Listener) -> AcquireAnswer:
         """Sleep until something about the wait has changed."""
         context, deadline = self._context, self._deadline
         with AheadWatch(waiting.ahead, context.processes, context.store) as watch:
@@ -324,7 +324,7 @@ class Acquisition:
 
     def _state(
         self, waiting: Waiting, listener: Listener, suspects: Sequence[Suspect] = ()
-    ) -> Answer:
+    ) -> AcquireAnswer:
         """The state of the wait, after the suspects are reaped. While the store does not answer, as
         a database that restarts, nothing has changed until the time limit passes.
         """
@@ -391,7 +391,7 @@ class Acquisition:
 
     def _reap(
         self, suspects: Sequence[Suspect], *, once: bool = False
-    ) -> tuple[list[Reaped], Answer]:
+    ) -> tuple[list[Reaped], AcquireAnswer]:
         reaped, state = self._transact(
             lambda transaction: (transaction.reap(suspects), self._steps.state(transaction.table)),
             once=once,
@@ -423,7 +423,7 @@ class Acquisition:
             self._context.withdraw(self._id, self._request.names, later=later)
 
 
-def _differs(state: Answer, before: Waiting) -> bool:
+def _differs(state: AcquireAnswer, before: Waiting) -> bool:
     return (
         not isinstance(state, Waiting)
         or state.ahead != before.ahead

@@ -26,8 +26,8 @@ from holdfast.primitives.locks.records import (
     LOCKS,
     LockHold,
     Mode,
-    Outcome,
     Waiter,
+    WaitOutcome,
     conflict,
     rank_of,
 )
@@ -327,9 +327,9 @@ class LockTransaction:
         if overtaken is None:
             return False
         if current.wait_only:
-            self.table.settle(replace(current, outcome=Outcome.FREE))
+            self.table.settle(replace(current, outcome=WaitOutcome.FREE))
         elif not policy.names_to_take(self.table, current):
-            self.table.settle(replace(current, outcome=Outcome.AGAIN))
+            self.table.settle(replace(current, outcome=WaitOutcome.AGAIN))
         else:
             self.table.dequeue(current)
             self._grant(current, overtaken, waited=True)
@@ -347,7 +347,7 @@ class LockTransaction:
                 continue
             youngest = max((step.waiter for step in steps), key=lambda one: one.arrival)
             # It learns of the cycle when it requests again.
-            self.table.settle(replace(youngest, outcome=Outcome.AGAIN))
+            self.table.settle(replace(youngest, outcome=WaitOutcome.AGAIN))
             self._refused = ""
             self.hand_over(youngest.names)
             if self._heap:
