@@ -34,7 +34,7 @@ class Place(NamedTuple):
     pid_ns: int
 
 
-class Sighting(NamedTuple):
+class ProcessStat(NamedTuple):
     """The process table's entry of a pid. `start_ticks` None: the process is hidden from us."""
 
     start_ticks: int | None
@@ -110,7 +110,7 @@ class Processes(Protocol):
     def here(self) -> Place:
         """Where this process runs."""
 
-    def sight(self, pid: int) -> Sighting | None:
+    def sight(self, pid: int) -> ProcessStat | None:
         """The entry of a pid of this namespace; None when there is none."""
 
     def boot_lives(self, boot_id: str) -> bool:
