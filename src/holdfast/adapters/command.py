@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Sighting, Surface
+from holdfast.domains.gateway.adapter import Answer, CommandSpec, Delivery, Observation, Surface
 from holdfast.kernel import faults
 from holdfast.kernel.errors import (
     InvalidValue,
@@ -166,12 +166,12 @@ class CommandAgent:
         """When the tree of an interrupted program is to be ended."""
         self._begun = False
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         if not self._begun:
             # Not before the first look: by then this process is the gateway that serves.
             if left := self._note.end_named(_ESCALATE_S):
                 pids = ", ".join(map(str, left))
-                return Sighting(
+                return Observation(
                     None,
                     detail=f"pid {pids}, which an earlier gateway started, does not end: end it "
                     "by hand",
@@ -180,17 +180,17 @@ class CommandAgent:
             self._begun = True
         program = shutil.which(self._spec.command[0], path=os.environ.get("PATH"))
         if program is None:
-            return Sighting(
+            return Observation(
                 None,
                 detail=f"there is no program {self._spec.command[0]}: install it, or give its path",
             )
         folder = self._spec.working_directory
         if folder is not None and not os.path.isdir(folder):
-            return Sighting(None, detail=f"there is no folder {folder} to run it in")
+            return Observation(None, detail=f"there is no folder {folder} to run it in")
         # No process lives between prompts, so the instance is identified by the command line.
         identity = "\0".join([program, folder or "", self._spec.prompt_as, *self._spec.command[1:]])
         digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return Sighting(
+        return Observation(
             f"command:{digest}", Surface.READY if self._run is None else Surface.NOT_READY
         )
 

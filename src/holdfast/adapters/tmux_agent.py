@@ -29,7 +29,7 @@ from holdfast.adapters import pane_owner, tmux_pane
 from holdfast.adapters.pane_owner import PaneAgent
 from holdfast.adapters.tmux_pane import AGENT, MARK, UNSENT, PromptBuffers, Screen, TmuxServer
 from holdfast.domains.agents.ports import TmuxAddress
-from holdfast.domains.gateway.adapter import Answer, Delivery, Sighting, Surface, TmuxSpec
+from holdfast.domains.gateway.adapter import Answer, Delivery, Observation, Surface, TmuxSpec
 from holdfast.kernel import faults
 from holdfast.kernel.agent_adapter import ANSWER_TIMEOUT_S, SETTLE_S
 from holdfast.kernel.errors import Fenced, InvalidValue, UpstreamUnavailable
@@ -99,7 +99,7 @@ class TmuxAgent:
         self._launched: str | None = None
         self._launched_s = 0.0
 
-    def inspect(self) -> Sighting:
+    def inspect(self) -> Observation:
         if not self._begun:
             # Not before the first look: by then this process is the gateway that serves.
             self._begun = True
@@ -107,20 +107,20 @@ class TmuxAgent:
         screen = self._look()
         if screen is None:
             gone = f"there is no tmux session {self._spec.session} with a live pane"
-            return Sighting(None, detail=gone)
+            return Observation(None, detail=gone)
         if _too_old(screen.version):
             old = f"tmux {screen.version} is too old to deliver a prompt safely: use 3.2 or later"
-            return Sighting(None, detail=old)
+            return Observation(None, detail=old)
         agent = self._agent(screen)
         if agent.process is None:
-            return Sighting(None, detail=agent.detail, reason=agent.reason)
+            return Observation(None, detail=agent.detail, reason=agent.reason)
         self._claim(screen)
         self._note(screen)
         why_not = self._why_not_ready(screen, agent)
         if not why_not or self._has_stayed(agent):
             self._remember(screen, agent)
         surface = Surface.NOT_READY if why_not else Surface.READY
-        return Sighting(self._instance(screen, agent), surface, why_not)
+        return Observation(self._instance(screen, agent), surface, why_not)
 
     def check(self, prompt: str) -> None:
         """Control characters are refused for every adapter; whether the pane takes pastes is known

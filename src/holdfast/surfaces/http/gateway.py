@@ -19,7 +19,7 @@ from holdfast.kernel.codec import Plain
 from holdfast.kernel.limits import GATEWAY_WAIT_MAX_S, LIST_MAX, QUEUE_PRUNE_LEAST_S
 from holdfast.kernel.store import JOURNAL_TOPIC, Entry
 from holdfast.operations.gateways import Accepted, Detaching, RequestsPruned, RequestView
-from holdfast.primitives.queue import Request, RequestState
+from holdfast.primitives.queue import QueueRequest, RequestState
 from holdfast.primitives.queue.records import ENDED
 from holdfast.primitives.queue.transaction import topic_of
 from holdfast.surfaces.http.access import AccessGate, served_hosts
@@ -291,6 +291,6 @@ def _request_routes(gateway: Gateway, changes: Changes) -> list[Any]:
     return [get_request, cancel]
 
 
-def view_of(request: Request) -> RequestView:
+def view_of(request: QueueRequest) -> RequestView:
     """A request for showing."""
     return msgspec.convert(request, RequestView, from_attributes=True)

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast.domains.gateway.request import Submission
 from holdfast.kernel.errors import HoldfastError
 from holdfast.kernel.limits import ACCEPTS_PER_COMMIT_MAX
-from holdfast.primitives.queue import Request
+from holdfast.primitives.queue import QueueRequest
 
 _IDLE_TURNS = 4
 """A request takes about as many turns of the loop from its first byte to here."""
 
-Stored = tuple[Request, int]
+Stored = tuple[QueueRequest, int]
 """An accepted request, and how many had not ended by then."""
 
 
@@ -25,7 +25,7 @@ class SharedCommits:
 
     def __init__(
         self,
-        accept: Callable[[Sequence[Submission]], list[Request | HoldfastError]],
+        accept: Callable[[Sequence[Submission]], list[QueueRequest | HoldfastError]],
         depth: Callable[[], int],
     ) -> None:
         self._accept = accept
@@ -55,7 +55,7 @@ class SharedCommits:
             await self._gather()
             batch = self._waiting[:ACCEPTS_PER_COMMIT_MAX]
             del self._waiting[:ACCEPTS_PER_COMMIT_MAX]
-            answers: Sequence[Request | Exception]
+            answers: Sequence[QueueRequest | Exception]
             try:
                 answers, depth = await loop.run_in_executor(
                     self._thread, self._stored, [asked for asked, _ in batch]
@@ -65,7 +65,7 @@ class SharedCommits:
             for (_, future), answer in zip(batch, answers, strict=True):
                 # A future that is done is of a client that disconnected: its request stays stored.
                 if not future.done():
-                    if isinstance(answer, Request):
+                    if isinstance(answer, QueueRequest):
                         future.set_result((answer, depth))
                     else:
                         future.set_exception(answer)
@@ -81,5 +81,7 @@ class SharedCommits:
             idle_turns = idle_turns + 1 if len(self._waiting) == waiting else 0
             waiting = len(self._waiting)
 
-    def _stored(self, asked: Sequence[Submission]) -> tuple[Sequence[Request | HoldfastError], int]:
+    def _stored(
+        self, asked: Sequence[Submission]
+    ) -> tuple[Sequence[QueueRequest | HoldfastError], int]:
         return self._accept(asked), self._depth()
