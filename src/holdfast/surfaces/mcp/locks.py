@@ -13,7 +13,7 @@ from holdfast.primitives.locks.request import check_names
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Notice, Session
-from holdfast.surfaces.mcp.offer import GO_ON, Ahead, Offer
+from holdfast.surfaces.mcp.offer import GO_ON, AheadView, Offer
 from holdfast.surfaces.mcp.tool import ToolResult, WaitS, tool
 
 _MOMENT_S = 0.25
@@ -104,11 +104,11 @@ class LockClaim(Offer[Grant]):
         self._queued = True
 
 
-def _ahead(why: Obstruction) -> list[Ahead]:
+def _ahead(why: Obstruction) -> list[AheadView]:
     holders = [(one.by, one.resource, True, one.since) for one in why.holders]
     waiters = [(one.by, ", ".join(one.names), False, one.since) for one in why.ahead]
     return [
-        Ahead(by=by, what=what, holds=holds, since=since)
+        AheadView(by=by, what=what, holds=holds, since=since)
         for by, what, holds, since in (*holders, *waiters)
     ]
 

@@ -24,7 +24,7 @@ from holdfast.operations.workflows import RegisterWorkflow
 from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, Session
-from holdfast.surfaces.mcp.offer import GO_ON, Ahead, Offer
+from holdfast.surfaces.mcp.offer import GO_ON, AheadView, Offer
 from holdfast.surfaces.mcp.tool import Handle, ToolResult, WaitS, tool
 
 _MOMENT_S = 0.5
@@ -261,7 +261,7 @@ def _answer(handle: str, state: str, recipe: str, next: str, **more: Any) -> Too
     return found | {"token": None, "swap_needed": False, "ahead": ()} | more
 
 
-def _ahead(one: Obstacle) -> Ahead:
+def _ahead(one: Obstacle) -> AheadView:
     if isinstance(one, Workflow):
         by, what, since = who(one.owner), f"{one.name} works with {one.recipe}", one.started_at
     elif isinstance(one, OrphanLoad):
@@ -271,4 +271,4 @@ def _ahead(one: Obstacle) -> Ahead:
     else:
         since = one.loaded_at if isinstance(one, CurrentRecipe) else one.began_at
         by, what = one.by, f"a swap to {one.recipe}"
-    return Ahead(by=by, what=what, holds=True, since=since)
+    return AheadView(by=by, what=what, holds=True, since=since)
