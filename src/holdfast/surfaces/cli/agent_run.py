@@ -202,7 +202,7 @@ def _kept(
     report: Callable[[int], None],
 ) -> int:
     lease_s = hf.settings.agents.lease_s if request.lease_s is None else request.lease_s
-    loss = _Loss(hf, agent, custody.command, request.on_lost)
+    loss = _TakeOver(hf, agent, custody.command, request.on_lost)
     keeping = AgentRenewal(hf.agents, agent, lease_s=request.lease_s, on_lost=loss)
     claim = Claim(
         kind="agent",
@@ -228,7 +228,7 @@ def _kept(
     return status_of(LeaseLost("")).exit if loss.happened else status
 
 
-class _Loss:
+class _TakeOver:
     """Says that another agent has the id, and ends the command unless --on-lost is ignore."""
 
     def __init__(self, hf: Holdfast, agent: Agent, command: Command, on_lost: OnLost) -> None:
