@@ -21,7 +21,7 @@ from holdfast.domains.workflows.change import (
     marker_in,
     workflows_in,
 )
-from holdfast.domains.workflows.ports import Mirror, Signals, SwapLock
+from holdfast.domains.workflows.ports import Signals, SwapLock, SwapLogMirror
 from holdfast.domains.workflows.records import (
     Loaded,
     OrphanLoad,
@@ -88,7 +88,7 @@ class WorkflowsContext:
         processes: Processes,
         swap_lock: SwapLock,
         signals: Signals,
-        mirror: Mirror | None,
+        mirror: SwapLogMirror | None,
         within: tuple[str, int] | None = None,
     ) -> None:
         self.store = store
