@@ -326,13 +326,13 @@ jobs.add_command(watch)
 @jobs.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--job", "same_id", hidden=True, help="The job's id.")
-@request_options(requests.Log)
+@request_options(requests.ReadJobLog)
 @click.option("--list", "listed", is_flag=True, help="Every job that is logged, with its status.")
 @click.option("--rebuild", is_flag=True, help="Write the log again from the journal.")
 @json_option
 @job_store_options
 def logs(
-    request: Callable[..., requests.Log],
+    request: Callable[..., requests.ReadJobLog],
     job_id: str | None,
     same_id: str | None,
     listed: bool,
