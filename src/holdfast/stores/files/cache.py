@@ -62,7 +62,7 @@ _LOST = _UNMOUNTED | _OVERFLOW | _IGNORED
 _HEAD = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
 
-Identity = tuple[int, int]
+FolderIdentity = tuple[int, int]
 """A folder's device and inode."""
 
 
@@ -75,7 +75,7 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._identity: Identity | None = None
+        self._identity: FolderIdentity | None = None
         self._fd = -1
         self._close: weakref.finalize[..., FolderWatch] | None = None
 
@@ -108,7 +108,7 @@ class FolderWatch:
             self._close()
             self._close = None
 
-    def _start(self, identity: Identity | None) -> None:
+    def _start(self, identity: FolderIdentity | None) -> None:
         self.stop()
         libc = ctypes.CDLL(None)
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if identity is not None else -1
@@ -126,7 +126,7 @@ class FolderWatch:
             self._identity = identity
 
 
-def _identity_of(folder: Path) -> Identity | None:
+def _identity_of(folder: Path) -> FolderIdentity | None:
     try:
         found = os.stat(folder)
     except OSError:

@@ -35,7 +35,7 @@ from holdfast.system.access import PRIVATE, Access
 T = TypeVar("T")
 
 Spaces = Sequence[Space[Any]]
-Given = Mapping[str, str | Path]
+GivenFolders = Mapping[str, str | Path]
 
 _MARK = GENERATIONS.encode(RevisionMark())
 
@@ -74,7 +74,7 @@ def fill(
     contents: Contents,
     spaces: Spaces,
     *,
-    given: Given,
+    given: GivenFolders,
     boot_id: str,
     access: Access = PRIVATE,
     ready: Callable[[], None] = lambda: None,
@@ -149,7 +149,7 @@ def _records(inner: Contents, found: Sequence[_FoundRecords]) -> Iterator[Stored
 
 
 def _inner_records(
-    contents: Contents, root: Path, given: Given, namespaces: set[str]
+    contents: Contents, root: Path, given: GivenFolders, namespaces: set[str]
 ) -> Iterator[StoredRecord]:
     """The inner store's records: for a record in files its revision, and a redo record of all.
     Adds the namespaces with files to `namespaces`.

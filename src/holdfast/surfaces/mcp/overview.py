@@ -16,7 +16,7 @@ from holdfast.surfaces.mcp.claims import Session, no_handle
 from holdfast.surfaces.mcp.jobs import ended_job
 from holdfast.surfaces.mcp.locks import LockClaim
 from holdfast.surfaces.mcp.recipes import SwapClaim
-from holdfast.surfaces.mcp.tool import Handle, ToolResult, WaitS, behind, tool
+from holdfast.surfaces.mcp.tool import HandleText, ToolResult, WaitS, behind, tool
 
 
 @tool(reads=True)
@@ -45,7 +45,7 @@ def status(
     *,
     lock: Annotated[Label, Meta(description="A resource's name.")] | None = None,
     job_id: Annotated[str, Meta(description="A job's id or handle.")] | None = None,
-    handle: Handle | None = None,
+    handle: HandleText | None = None,
     wait_s: WaitS = 0,
 ) -> ToolResult:
     """The state of one thing: a lock (holder, waiters, why), a job (with wait_s: when it has
@@ -78,7 +78,7 @@ def status(
 
 
 @tool(repeatable=True)
-def wait(session: Session, call: Call, *, handle: Handle, wait_s: WaitS = 25) -> ToolResult:
+def wait(session: Session, call: Call, *, handle: HandleText, wait_s: WaitS = 25) -> ToolResult:
     """Go on waiting by handle without losing your place: for a lock or a swap (state held or ready:
     it is your turn), or for the end of a job or request. state waiting: call again."""
     state: ToolResult = {"handle": handle, "token": None, "position": None, "ahead": []}
@@ -102,7 +102,7 @@ def wait(session: Session, call: Call, *, handle: Handle, wait_s: WaitS = 25) ->
 
 
 @tool(repeatable=True)
-def release(session: Session, call: Call, *, handle: Handle) -> ToolResult:
+def release(session: Session, call: Call, *, handle: HandleText) -> ToolResult:
     """Release what has this handle: a lock you hold or wait for, a claimed job (it goes back to its
     queue), work with a recipe, or a swap. Also clears a handle that pending calls lost."""
     if session.find(handle) is None:

@@ -25,7 +25,7 @@ from holdfast.runtime.connection import Holdfast
 from holdfast.surfaces.mcp.call import Call
 from holdfast.surfaces.mcp.claims import Holding, Notice, Session
 from holdfast.surfaces.mcp.offer import GO_ON, AheadView, Offer
-from holdfast.surfaces.mcp.tool import Handle, ToolResult, WaitS, tool
+from holdfast.surfaces.mcp.tool import HandleText, ToolResult, WaitS, tool
 
 _MOMENT_S = 0.5
 _GIVEN_UP = "given up by its agent"
@@ -205,7 +205,7 @@ def yield_or_swap(
     call: Call,
     *,
     action: Literal["yield", "swap", "loaded", "failed"],
-    handle: Handle | None = None,
+    handle: HandleText | None = None,
     recipe: Annotated[Label, Meta(description="Such as llama-70b.")] | None = None,
     why: Annotated[
         str, Meta(max_length=SWAP_WHY_CHARS_MAX, description="With failed: what went wrong.")

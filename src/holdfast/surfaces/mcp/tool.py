@@ -32,7 +32,7 @@ WaitS = Annotated[
     float,
     Meta(ge=0, le=MCP_WAIT_MAX_S, description="Seconds to wait in this call."),
 ]
-Handle = Annotated[
+HandleText = Annotated[
     str, Meta(min_length=1, max_length=400, description="A handle from another answer.")
 ]
 
