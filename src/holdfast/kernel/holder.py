@@ -6,7 +6,7 @@ since that boot. `processes/procfs` reads them; the verdict is here.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -79,6 +79,12 @@ class Holder(Plain, frozen=True, kw_only=True):
     def parts(self) -> Parts:
         """The index tuple of a holder: it groups by place, then by process, whatever the label."""
         return (self.host_id, self.boot_id, self.pid_ns, self.pid, self.start_ticks)
+
+
+ProbedLiveness = Mapping[Holder, Liveness]
+"""The liveness of processes, probed before the transaction that decides by it, because a probe does
+I/O. A death is final, so it is still true then.
+"""
 
 
 def attempt_tree(tree: str, token: int) -> str:
