@@ -144,7 +144,7 @@ class _Run(NamedTuple):
     command: Command
     output: IO[bytes]
     errors: IO[bytes]
-    begun_s: float
+    started_s: float
 
 
 class CommandAgent:
@@ -164,10 +164,10 @@ class CommandAgent:
         self._run: _Run | None = None
         self._end_s: float | None = None
         """When the tree of an interrupted program is to be ended."""
-        self._begun = False
+        self._started = False
 
     def inspect(self) -> Observation:
-        if not self._begun:
+        if not self._started:
             # Not before the first look: by then this process is the gateway that serves.
             if left := self._note.end_named(_ESCALATE_S):
                 pids = ", ".join(map(str, left))
@@ -177,7 +177,7 @@ class CommandAgent:
                     "by hand",
                 )
             self._processes.trees.sweep()
-            self._begun = True
+            self._started = True
         program = shutil.which(self._spec.command[0], path=os.environ.get("PATH"))
         if program is None:
             return Observation(
@@ -233,7 +233,7 @@ class CommandAgent:
             with self._mutex:
                 self._run = None
                 # If some of the tree is left, the next look ends the tree in the note.
-                self._begun = self._begun and run.command.gone
+                self._started = self._started and run.command.gone
             self._forget(run.command)
             run.output.close()
             run.errors.close()
@@ -297,7 +297,7 @@ class CommandAgent:
             now_s, why = time.monotonic(), ""
             if stop.is_set():
                 why = "stopped"
-            elif now_s - run.begun_s > self._spec.timeout_s:
+            elif now_s - run.started_s > self._spec.timeout_s:
                 why = f"it did not end within {self._spec.timeout_s:g} s"
             elif any(
                 os.fstat(file.fileno()).st_size > _OUTPUT_BYTES_MAX

@@ -93,16 +93,16 @@ class TmuxAgent:
         self._mark = pane_owner.own_mark(agent, folder, processes)
         self._marked: Screen | None = None
         self._buffers = PromptBuffers(self._server, folder)
-        self._begun = False
+        self._started = False
         self._last: Screen | None = None
         self._calm_since_s = 0.0
         self._launched: str | None = None
         self._launched_s = 0.0
 
     def inspect(self) -> Observation:
-        if not self._begun:
+        if not self._started:
             # Not before the first look: by then this process is the gateway that serves.
-            self._begun = True
+            self._started = True
             self._buffers.find_left()
         screen = self._look()
         if screen is None:
@@ -151,7 +151,7 @@ class TmuxAgent:
             # A quiet screen is no sign of an end: agents think, and wait for tools and people.
             return Answer(known=False)
         pasted: _Pasted = delivery.handle
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         while not stop.wait(_SAMPLE_S):
             # A server that does not answer now may answer later, and still have the session.
             with contextlib.suppress(UpstreamUnavailable):
@@ -166,7 +166,7 @@ class TmuxAgent:
                 changed = screen.content != pasted.before.content
                 if changed and not self._why_not_ready(screen, agent):
                     return Answer(self._server.text_since(pasted.before, screen), "screen")
-            if time.monotonic() - begun_s > self._answer_timeout_s:
+            if time.monotonic() - started_s > self._answer_timeout_s:
                 why = (
                     "it was delivered, and the agent was not ready again within "
                     f"{self._answer_timeout_s:g} s"

@@ -131,7 +131,7 @@ class Worker:
 
     def _do(self, job: Job, *, pick_next: bool) -> Job | None:
         """Make an attempt at a job and give its verdict; return the next job if one was picked."""
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         prompt = " ".join(job.prompt.split())
         if len(prompt) > _PROMPT_CHARS_SHOWN:
             prompt = prompt[: _PROMPT_CHARS_SHOWN - 1] + "…"
@@ -173,7 +173,7 @@ class Worker:
         }.get(outcome.status or JobStatus.PENDING, ("given_back", "was left"))
         self._tally["lost" if outcome.lost else kind] += 1
         why = f": {outcome.words}" if outcome.words else ""
-        self._say(f"job {job.job_id} {named} after {time.monotonic() - begun_s:.1f} s{why}")
+        self._say(f"job {job.job_id} {named} after {time.monotonic() - started_s:.1f} s{why}")
         self._hf.catch_up()
         return following
 

@@ -13,8 +13,8 @@ from holdfast.domains.network.records import (
     HostLeases,
     NeighborLeases,
     RunLease,
-    lease_begun,
     lease_within,
+    new_lease,
 )
 from holdfast.domains.network.wire import HOSTS, lease_document
 from holdfast.kernel import clock
@@ -140,7 +140,7 @@ class LeaseTable:
                     lease_type = HostLease
                 lease = lease_type(
                     by=run_id,
-                    lease=lease_begun(tx.now, holder, ttl_s),
+                    lease=new_lease(tx.now, holder, ttl_s),
                     process=holder,
                     pid=None if holder is None else holder.pid,
                     allocated_at=tx.now.timestamp(),

@@ -74,7 +74,7 @@ class LockTransaction:
         self._heap: list[tuple[tuple[int, int], int, str, Iterator[Waiter] | None, Waiter]] = []
         self._handing_over = False
         self._refused = ""
-        self._begun: set[str] = set()
+        self._tried_names: set[str] = set()
         self._grown: dict[str, None] = {}
 
     @property
@@ -283,7 +283,7 @@ class LockTransaction:
         could go.
         """
         for name in dict.fromkeys(names):
-            self._begun.add(name)
+            self._tried_names.add(name)
             self._push_next(name, self.table.queue(name))
         for waiter in waiters:
             heapq.heappush(self._heap, (waiter.place, next(self._numbers), "", None, waiter))
@@ -300,15 +300,15 @@ class LockTransaction:
                 self._refused = ""
                 # Those behind it may move up in its other queues too, except where they were tried:
                 # what blocked them as a waiter now blocks them as a holder.
-                for other in set(waiter.names) - self._begun:
-                    self._begun.add(other)
+                for other in set(waiter.names) - self._tried_names:
+                    self._tried_names.add(other)
                     self._push_next(other, self.table.queue(other))
             else:
                 self._refused = waiter.id
             if queue is not None:
                 self._push_next(name, queue)
         self._handing_over = False
-        self._begun.clear()
+        self._tried_names.clear()
 
     def _push_next(self, name: str, queue: Iterator[Waiter]) -> None:
         if self.table.hold_index(name).exclusive:

@@ -89,7 +89,7 @@ class Queue:
         # An age that the caller names is meant; by the default bounds the last ones stay.
         least = QUEUE_KEEP_LEAST if keep_s is None else 0
         steady_clock(self.store).compare()
-        asked = keep_finished is not None or keep_s is not None
+        bounds_given = keep_finished is not None or keep_s is not None
         removed, start = 0, 0
 
         def trim(_: Tx, transaction: QueueTransaction) -> Trimmed:
@@ -99,7 +99,7 @@ class Queue:
                 keep_least=least,
                 spare_s=QUEUE_PRUNE_LEAST_S,
                 start=start,
-                asked=asked,
+                age_given=bounds_given,
             )
 
         while (trimmed := self.change(trim)).further is not None:

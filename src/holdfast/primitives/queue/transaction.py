@@ -308,17 +308,17 @@ class QueueTransaction:
         keep_least: int = QUEUE_KEEP_LEAST,
         spare_s: float = 0,
         start: int = 0,
-        asked: bool = False,
+        age_given: bool = False,
     ) -> Trimmed:
         """Drop finished requests beyond the bounds, of the first QUEUE_TRIM_MAX from arrival
         `start` on. What ended less than `spare_s` ago stays, unless that is 0. The last
-        `keep_least` stay at any age: a clock may have been set forward, unless the caller `asked`
-        for that age.
+        `keep_least` stay at any age: a clock may have been set forward, unless `age_given`:
+        the caller named the age.
         """
         counts = [self._tx.count(REQUESTS, "state", (self._queue, one.value)) for one in ENDED]
         ended = sum(counts)
-        before = retention_limit(self._journal, self._tx, keep_s, asked=asked)
-        spared = retention_limit(self._journal, self._tx, spare_s, asked=asked)
+        before = retention_limit(self._journal, self._tx, keep_s, age_given=age_given)
+        spared = retention_limit(self._journal, self._tx, spare_s, age_given=age_given)
         oldest = in_order(
             self._tx, self._queue, ENDED, limit=QUEUE_TRIM_MAX, start=start, damaged=[]
         )[:QUEUE_TRIM_MAX]

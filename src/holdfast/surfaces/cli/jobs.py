@@ -285,8 +285,8 @@ def publish(
         return
     content = None if data is None else _decoded(data)
     with connected() as hf:
-        asked = request(job_id=given[0], event=given[1], data=content)
-        event = operations.keep_event(hf, asked).event
+        publication = request(job_id=given[0], event=given[1], data=content)
+        event = operations.keep_event(hf, publication).event
         answer(to_json(event) if as_json else str(event.seq))
         hf.send_events(event)
 

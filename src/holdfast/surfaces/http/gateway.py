@@ -229,12 +229,12 @@ def _queue_routes(gateway: Gateway, accepts: SharedCommits) -> list[Any]:
 
         The same Idempotency-Key again answers the same request.
         """
-        asked = strictly(_NEW_REQUEST, body)
+        submitted = strictly(_NEW_REQUEST, body)
         kind, payload = "interrupt", {}
-        if isinstance(asked, SubmitPrompt):
-            kind, payload = "submit_prompt", {"prompt": asked.payload.prompt}
+        if isinstance(submitted, SubmitPrompt):
+            kind, payload = "submit_prompt", {"prompt": submitted.payload.prompt}
         draft = draft_of(kind, payload, gateway.adapter.check, idempotency_key=idempotency_key)
-        stored, depth = await accepts.accept(Submission(draft, asked.expected_epoch))
+        stored, depth = await accepts.accept(Submission(draft, submitted.expected_epoch))
         return Accepted(
             request_id=stored.request_id,
             state=stored.state.value,

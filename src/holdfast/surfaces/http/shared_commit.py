@@ -34,13 +34,13 @@ class SharedCommits:
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-accepts")
 
-    async def accept(self, asked: Submission) -> Stored:
+    async def accept(self, submission: Submission) -> Stored:
         """Store a request together with all others that wait.
 
         Raises the error with which the gateway refuses it.
         """
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, future))
+        self._waiting.append((submission, future))
         if self._task is None:
             self._task = asyncio.create_task(self._commit())
         return await future
@@ -58,7 +58,7 @@ class SharedCommits:
             answers: Sequence[QueueRequest | Exception]
             try:
                 answers, depth = await loop.run_in_executor(
-                    self._thread, self._stored, [asked for asked, _ in batch]
+                    self._thread, self._stored, [submission for submission, _ in batch]
                 )
             except Exception as error:  # noqa: BLE001 - raised to each that asked
                 answers, depth = [error for _ in batch], 0
@@ -82,6 +82,6 @@ class SharedCommits:
             waiting = len(self._waiting)
 
     def _stored(
-        self, asked: Sequence[Submission]
+        self, submissions: Sequence[Submission]
     ) -> tuple[Sequence[QueueRequest | HoldfastError], int]:
-        return self._accept(asked), self._depth()
+        return self._accept(submissions), self._depth()

@@ -67,8 +67,8 @@ def answered(
     In a thread of its own: the gateway's answer cannot be interrupted, and a cancelled call must
     not wait for it.
     """
-    asked = GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
-    waiting = BackgroundWait[SentRequest](lambda _: gateways.progress(session.hf, asked))
+    query = GetRequest(agent=agent, request_id=request_id, wait_s=wait_s)
+    waiting = BackgroundWait[SentRequest](lambda _: gateways.progress(session.hf, query))
     waiting.begin()
     if not waiting.wait(wait_s + _GATEWAY_S, call):
         raise Unavailable(

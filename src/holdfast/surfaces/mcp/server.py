@@ -95,7 +95,7 @@ class Calls:
         self._complete = complete
         self._limiter = CapacityLimiter(MCP_CALLS_MAX)
 
-    async def run(self, _: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+    async def run(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Run one call. What a cancelled call made is withdrawn."""
         if self._limiter.available_tokens < 1:
             return _refused(
@@ -105,8 +105,8 @@ class Calls:
         try:
             return await to_thread.run_sync(
                 self.run_here,
-                asked.name,
-                asked.arguments or {},
+                params.name,
+                params.arguments or {},
                 call,
                 abandon_on_cancel=True,
                 limiter=self._limiter,
