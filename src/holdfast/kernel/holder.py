@@ -83,7 +83,7 @@ class Holder(Plain, frozen=True, kw_only=True):
 
 ProbedLiveness = Mapping[Holder, Liveness]
 """The liveness of processes, probed before the transaction that decides by it, because a probe does
-I/O. A death is final, so it is still true then.
+I/O. A death is final: it is still true in the transaction.
 """
 
 

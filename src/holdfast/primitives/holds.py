@@ -64,7 +64,7 @@ H = TypeVar("H", bound=Hold)
 
 
 def taken(holds: tuple[H, ...], hold: H) -> tuple[H, ...]:
-    """The holders with one more. One that holds already keeps its place."""
+    """The holders with one more. A holder that is already there keeps its place."""
     if any(other.by == hold.by for other in holds):
         return tuple(hold if other.by == hold.by else other for other in holds)
     return (*holds, hold)
@@ -163,7 +163,7 @@ class Holds:
         return count
 
     def drop(self, subject: str, *, by: str) -> int:
-        """Release a subject, and return how many hold it still. Raises NotFound."""
+        """Release a subject, and return how many still hold it. Raises NotFound."""
         check_label(subject, "subject")
         check_label(by, "holder")
         self._renewer.begin_process()

@@ -49,7 +49,8 @@ class Journal:
         revision = tx.append(
             actor=self.actor, kind=kind, subject=subject, data=redacted(data or {})
         )
-        # By a checksum: plain counts start again with each era, and namespaces share them.
+        # A checksum picks the revisions that trim: plain counts start again with each era, and
+        # namespaces share them.
         if crc32(b"%d" % revision) % JOURNAL_TRIM_EVERY == 0:
             self.trim(tx)
         return revision

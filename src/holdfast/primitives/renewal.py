@@ -92,7 +92,9 @@ class Keeper(Generic[K]):
         self._closed = False
 
     def close_inherited(self) -> None:
-        """In a forked child, close its copy of the parent's descriptor while that is its number."""
+        """In a forked child, close its copy of the parent's descriptor, before the number is used
+        again.
+        """
         fd, self._wake_fd = self._wake_fd, None
         if fd is not None:
             with contextlib.suppress(OSError):

@@ -47,8 +47,9 @@ _WRITE_EMBEDDED_S = 0.05
 class ClockSighting(Record, frozen=True, kw_only=True):
     """What the store's clock (`at`) and the time since boot (`passed_s`) showed at one moment.
 
-    The store's clock was set forward by `jump_s` when the other showed `jumped_s`, and perhaps by
-    `doubt_s`, the silence of the store at its first use in this boot, at `doubted_s`.
+    The store's clock was set forward by `jump_s` when the other showed `jumped_s`. It may also have
+    been set forward by `doubt_s`, the silence of the store at its first use in this boot, at
+    `doubted_s`.
     """
 
     at: Instant

@@ -76,7 +76,7 @@ class RequestSteps:
             return self._granted(transaction.table, found)
         if isinstance(found, Waiter):
             return self.state(transaction.table)
-        # A cycle through a dead process is none.
+        # A cycle through a dead process is no deadlock: that process will be reaped.
         involved = [
             one
             for step in found

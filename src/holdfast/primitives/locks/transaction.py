@@ -249,7 +249,7 @@ class LockTransaction:
             waiter = self.table.waiter(suspect.id) if hold is None else None
             found = hold or waiter
             if found is None or found.process != suspect.process:
-                # Transferred to another process meanwhile, about which the verdict says nothing.
+                # The grant was transferred to another process meanwhile, which was not probed.
                 continue
             if not self._clock.reclaimable(found.lease, suspect.liveness, self._tx.now):
                 continue
@@ -278,9 +278,9 @@ class LockTransaction:
         return list(found.values())
 
     def hand_over(self, names: Collection[str], waiters: Iterable[Waiter] = ()) -> None:
-        """Grant what can be granted now to the waiters for these names, and to these waiters. They,
-        and others whom a grant concerns, are tried in queue order, so that nobody is overtaken who
-        could go.
+        """Grant what can be granted now to the waiters for these names, and to these waiters.
+        Waiters are tried in queue order, also those that a grant here affects, so that no waiter is
+        overtaken that can be granted.
         """
         for name in dict.fromkeys(names):
             self._tried_names.add(name)
@@ -298,8 +298,8 @@ class LockTransaction:
                 pass
             elif self._try_waiter(waiter):
                 self._refused = ""
-                # Those behind it may move up in its other queues too, except where they were tried:
-                # what blocked them as a waiter now blocks them as a holder.
+                # The waiters behind it may move up in its other queues too, except where they were
+                # tried: it blocked them as a waiter and now blocks them as a holder.
                 for other in set(waiter.names) - self._tried_names:
                     self._tried_names.add(other)
                     self._push_next(other, self.table.queue(other))
@@ -312,7 +312,7 @@ class LockTransaction:
 
     def _push_next(self, name: str, queue: Iterator[Waiter]) -> None:
         if self.table.hold_index(name).exclusive:
-            # Nobody else goes behind an exclusive holder.
+            # No waiter can be granted behind an exclusive holder.
             return
         for waiter in queue:
             heapq.heappush(self._heap, (waiter.place, next(self._numbers), name, queue, waiter))
@@ -428,7 +428,7 @@ class LockTransaction:
         return woken
 
     def _with_place(self, draft: Waiter) -> Waiter:
-        """The draft with its place. A clock that was set back lets nobody overtake."""
+        """The draft with its place. A clock that was set back does not let it overtake others."""
         now = arrived_at = self._tx.now
         for name in draft.names:
             last, newest_at = self.table.last(name), self.table.lock(name).newest_at
