@@ -158,7 +158,7 @@ class GatewayClient:
         idempotency keys; return how many. Requests that ended within a day stay, and a `keep_s`
         below that raises InvalidValue.
 
-        When the answer is lost, it is asked again. Then the answer counts only what was left to
+        When the answer is lost, the client asks again. Then the answer counts only what was left to
         remove; the journal counts what was removed before.
         """
         bounds = {"keep_finished": keep_finished, "keep_s": keep_s}
@@ -223,7 +223,7 @@ class GatewayClient:
         more_s: float = 0,
         repeatable: bool = False,
     ) -> Document:
-        """Ask; after a lost answer again, where nothing can happen twice."""
+        """Send a request; after a lost answer send it again, if nothing can happen twice."""
         headers = {} if key is None else {"Idempotency-Key": key}
         target = path if params is None else f"{path}?{urlencode(params)}"
         tries = self._tries if method == "GET" or key is not None or repeatable else 1
@@ -251,7 +251,7 @@ class GatewayClient:
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         """A connection to the gateway, and to no other program. Raises Unavailable when there is
-        none: then nothing was asked.
+        none: then nothing was sent.
         """
         address = self._address()
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection

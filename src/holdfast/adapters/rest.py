@@ -28,7 +28,8 @@ _SURFACES = {
 }
 _AT_REST = ("idle", "completed", "waiting_user_answer")
 _SETTLED_AFTER = 5
-"""How often a terminal must be seen at rest that was never seen at work: it may not have begun."""
+"""How often a terminal that was never seen at work must be seen at rest: it may not have started.
+"""
 _MESSAGE_BYTES_MAX = 48 << 10
 """A message is sent in the URL, of which these servers accept 64 KiB."""
 

@@ -11,10 +11,10 @@ the copy mode while somebody scrolls there, and to every pane of a window with s
 The command that pastes also starts a timer in the tmux server, which sends the one Enter. So a
 gateway that is killed in between leaves no paste that would be sent together with the next prompt.
 
-A tmux server that does not answer in time may still have the session. Before the paste nothing has
-happened, and the prompt waits. Of the paste itself nobody knows, and it is not repeated. The
-condition contains a deadline: a server that was stopped and goes on does not paste what the gateway
-has given up.
+A tmux server that does not answer in time may still have the session. If it does not answer before
+the paste, nothing has happened, and the prompt waits. If it does not answer the paste, nobody knows
+whether it pasted, and the paste is not repeated. The condition contains a deadline: a server that
+was stopped and goes on does not paste what the gateway has given up.
 """
 
 import contextlib
@@ -364,7 +364,7 @@ class TmuxAgent:
             sent = self._run_if("1", screen, f"{tmux_pane.enter_once(screen, paste)} ; {still}")
         except UpstreamUnavailable as error:
             raise UpstreamUnavailable(
-                f"pasted, and perhaps not sent: {error.message}", outcome="unknown"
+                f"pasted, but it may not have been sent: {error.message}", outcome="unknown"
             ) from None
         if not sent:
             raise UpstreamUnavailable(

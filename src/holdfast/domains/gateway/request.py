@@ -170,7 +170,7 @@ def choose_stale(chosen: Sequence[str], stale: Sequence[str]) -> list[str]:
         if request_id not in stale:
             raise errors.NotFound(
                 f"request {request_id[:60]} does not wait for a decision: only requests of earlier "
-                "epochs that were not begun do",
+                "epochs that have not started do",
                 request_id=request_id[:128],
             )
     return [request_id for request_id in stale if request_id in set(chosen)]

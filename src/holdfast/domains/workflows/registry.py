@@ -190,8 +190,8 @@ class Workflows:
     # --- requests to yield ---
 
     def request_preempt(self, name: str) -> Workflow:
-        """Ask a workflow to yield, as a swap does. Asking twice is asking once. Raises NotFound;
-        InvalidValue when it is not preemptible.
+        """Ask a workflow to yield, as a swap does. A second request changes nothing. Raises
+        NotFound; InvalidValue when it is not preemptible.
         """
         check_id(name, "workflow")
 

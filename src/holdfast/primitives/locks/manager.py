@@ -407,9 +407,9 @@ class Locks:
         ended = self._end_trees(name, by) if end_tree else []
         kicked = context.transact(lambda transaction: transaction.kick(name, by, why))
         if not kicked and not ended:
-            whom = "nobody holds" if by is None else f"job {by} does not hold"
+            refusal = "nobody holds" if by is None else f"job {by} does not hold"
             raise NotFound(
-                f"{whom} {name}: `holdfast locks status {name}` shows its state", resource=name
+                f"{refusal} {name}: `holdfast locks status {name}` shows its state", resource=name
             )
         for hold in kicked:
             context.counters.count(hold.names, "kicks")

@@ -79,8 +79,8 @@ def disk(settings: Settings) -> list[Finding]:
 
 
 def logs(settings: Settings) -> list[Finding]:
-    """The size of the logs of SQLite files. A log that only grows has a reader in its way, mostly a
-    stopped one.
+    """The size of the logs of SQLite files. A log only grows while a reader has it open: mostly a
+    stopped process.
     """
     path = store_path(settings)
     found = []

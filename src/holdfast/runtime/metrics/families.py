@@ -66,8 +66,8 @@ def gauges(
 
 
 class GatewayReading(NamedTuple):
-    """How an agent's gateway is: whether it answers, and its status, or the last one it wrote; None
-    for neither.
+    """The state of an agent's gateway: whether it answers, and its status, or the last one it
+    wrote; None for neither.
     """
 
     agent: str

@@ -114,7 +114,7 @@ class Metrics:
             self._hf.store.transact(lambda tx: None, scope=[], timeout_s=METRICS_PROBE_S)  # noqa: ARG005 - it does nothing
             up = True
         except LockTimeout:
-            # A writer is in the way, which hinders no reader.
+            # Another writer blocks this write. Readers are not blocked.
             pass
         except NotFound:
             # There is no store yet, which reads as an empty one.
@@ -196,7 +196,9 @@ def _text_of(metrics: Sequence[Metric]) -> str:
 
 
 def asked_gateways(hf: Holdfast, names: Sequence[str]) -> list[families.GatewayReading]:
-    """How these gateways are. Several are asked at a time, and one that hangs is not waited for."""
+    """The state of these gateways. Several are asked at a time, and one that hangs is not waited
+    for.
+    """
     mutex, waiting = threading.Lock(), list(names)
     found = {name: families.GatewayReading(name, False, None) for name in names}
 

@@ -329,7 +329,7 @@ class FileCache:
         """The one file of a space, and its records. Raises DamagedFile or StoreUnavailable."""
         file = self.file(space, layout, pending)
         if was_written and file.data is None:
-            # Taken for empty, its records would seem deleted.
+            # If it counted as empty, its records would seem deleted.
             raise DamagedFile(self.location(layout), layout, space, GONE)
         known = self._records.get(space)
         if known is not None and known.file is file:

@@ -400,8 +400,8 @@ class FilesStore(EmbeddedStore):
 
             self.inner.transact(forget, scope=[GENERATIONS, revisions])
         if lost or restored:
-            # In the journal too: the error reaches one caller, perhaps a thread whose errors nobody
-            # sees.
+            # In the journal too: the error reaches one caller, which may be a thread whose errors
+            # nobody sees.
             facts = {name: error.fields[name] for name in ("restored", "aside", "why")}
             append_entry(self.inner, "store.repaired", damage.location.path.name, facts)
         raise error

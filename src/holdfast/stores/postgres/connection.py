@@ -44,7 +44,9 @@ class CallDeadline(NamedTuple):
         return cls(time.monotonic() + seconds)
 
     def left_s(self) -> float:
-        """What is left, and a little when nothing is: a driver takes 0 for no limit at all."""
+        """The seconds left. A little more than 0 after the end: a driver takes 0 for no limit at
+        all.
+        """
         return max(self.at - time.monotonic(), 0.001)
 
     def passed(self) -> bool:
@@ -96,7 +98,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
     def wait_unbounded(self, gen: Generator[Wait, Ready | int, T]) -> T:
-        """Wait as a generator asks that calls `check_patience` itself."""
+        """Wait as the generator asks; the generator itself calls `check_patience`."""
         return super().wait(gen)
 
     def check_patience(self) -> None:
@@ -221,7 +223,7 @@ def _answer(raw: PostgresConnection, result: Any) -> StatementResult:
         return StatementResult([], result.command_tuples or 0)
     raw.reader.set_pgresult(result)
     rows = raw.reader.load_rows(0, result.ntuples, tuple)
-    # Or the connection would keep the whole last answer in memory.
+    # Otherwise the connection would keep the whole last answer in memory.
     raw.reader.set_pgresult(None)
     return StatementResult(rows, result.ntuples)
 

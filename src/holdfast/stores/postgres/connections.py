@@ -130,7 +130,8 @@ class Connections:
                     raise translated(self.address, error) from None
                 losses += is_lost(error)
                 if 0 < losses <= CONNECTIONS_MAX:
-                    # All that were idle when the server went are lost, and each is found so once.
+                    # All connections that were idle when the server went away are lost. Each fails
+                    # once, at its next use.
                     continue
             # A growing pause, so that a server that comes back is not overrun.
             time.sleep(min(pause_s, deadline.left_s()))

@@ -51,7 +51,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def is_transient(error: psycopg.Error) -> bool:
-    """May the same work, of which nothing was done, succeed at once when it runs again?"""
+    """Nothing was done: may the same work succeed if it runs again at once?"""
     return not isinstance(error, NoAnswer | PoolTimeout | PoolClosed) and (
         is_lost(error) or error.sqlstate in _OUT_OF_TURN
     )

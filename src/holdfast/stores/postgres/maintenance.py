@@ -45,7 +45,7 @@ _LONG = (
     "AND a.pid <> pg_backend_pid() "
     "AND a.xact_start < statement_timestamp() - make_interval(secs => %s) ORDER BY 2 DESC"
 )
-"""A session lock is held outside of transactions, and is not meant."""
+"""A session lock is held outside of transactions, and does not count here."""
 
 _STRANGERS = (
     "SELECT rolname FROM pg_roles WHERE rolcanlogin "
@@ -84,8 +84,8 @@ class PostgresAdministration(Administration):
         return [row[0] for row in rows]
 
     def check(self, spaces: Sequence[Space[Any]]) -> list[str]:
-        """Checks every record, index and journal entry of every namespace. Pages are the server's
-        own to check: pg_amcheck.
+        """Checks every record, index and journal entry of every namespace. Pages are checked by the
+        server's own tool, pg_amcheck.
         """
         found: list[str] = []
         with _snapshot(self._store) as raw:
@@ -117,7 +117,7 @@ class PostgresAdministration(Administration):
         return value.encode()
 
     def begin_era(self) -> int:
-        """For a server whose files were put back as they once were, which it cannot notice
+        """For a server whose files were restored from an earlier copy: it cannot notice that
         itself.
         """
         return self._store.connections.run(schema.advance_era)

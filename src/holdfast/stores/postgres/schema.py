@@ -12,7 +12,7 @@ Tables are made and changed inside a transaction that holds the migration lock.
 Between two incarnations of a server it may have lost its last transactions, and it gives their
 numbers again. After a crash a server may give a transaction the number of one that was lost, and
 the sequence of revisions may have gone back to where it was last written. A standby that took over,
-or a database made of a backup, knows less still. So neither `pg_xact_status` nor a place in the
+or a database made of a backup, knows even less. So neither `pg_xact_status` nor a place in the
 journal means the same before and after. An ordinary stop and start loses nothing, and starts no new
 incarnation.
 

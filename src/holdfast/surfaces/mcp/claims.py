@@ -69,7 +69,7 @@ class SessionClaim(Protocol):
         """What it is, and its state."""
 
     def notices(self) -> Iterable[Notice]:
-        """What the agent must know of it now."""
+        """The notices that the agent must get now."""
 
     def renew(self, now_s: float) -> float | None:
         """Do what is due in the background; return when the next is due on the process's clock."""
